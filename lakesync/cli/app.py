@@ -17,7 +17,7 @@ import typer
 from typer.core import TyperCommand
 
 from lakesync.cli import exit_codes
-from lakesync.cli.command_app import CONTEXT, GroupWithExamples
+from lakesync.cli.commands import CONTEXT, GroupWithExamples
 
 
 class CommandEntry(NamedTuple):

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from lakehouse.sessions import guard_commits
 from lakesync import config
-from lakesync.cli.command_app import examples
+from lakesync.cli.commands import examples
 from lakesync.cli.up import jars
 from lakesync.cli.up.process import Process, accepts, free_ports
 from lakesync.cli.up.spark_server import prepare

@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from lakesync.cli.command_app import examples
+from lakesync.cli.commands import examples
 from tests.crash_storm.storm import Storm
 from tests.postgres_server import postgres_server
 

@@ -27,8 +27,7 @@ import msgspec
 import typer
 
 from lakesync.cli import output
-from lakesync.cli.command_app import command_app, examples
-from lakesync.cli.options import Data, Json, load_settings
+from lakesync.cli.commands import Data, Json, command_app, examples, load_settings
 from lakesync.model.errors import ConfigurationError, LakeSyncError, TransientError
 from lakesync.model.hlc import start_of
 from lakesync.model.secrets import REFERENCE_PREFIXES, read_reference

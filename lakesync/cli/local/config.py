@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from lakesync.cli import output
-from lakesync.cli.command_app import command_app, examples
-from lakesync.cli.options import Data, Json, load_settings
+from lakesync.cli.commands import Data, Json, command_app, examples, load_settings
 from lakesync.model.errors import ConfigurationError, NotFoundError
 
 if TYPE_CHECKING:

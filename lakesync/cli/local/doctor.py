@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lakesync.cli import output
-from lakesync.cli.command_app import command_app, examples
+from lakesync.cli.commands import Data, Json, command_app, examples, load_settings
 from lakesync.cli.exit_codes import ExitCode
-from lakesync.cli.options import Data, Json, load_settings
 from lakesync.model.errors import ConfigurationError, LakeSyncError
 
 if TYPE_CHECKING:

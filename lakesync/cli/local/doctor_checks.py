@@ -22,10 +22,10 @@ from urllib.parse import urlsplit
 
 import requests
 
+from lakesync.cli.commands import declared_gateways
 from lakesync.cli.connection import connect, gateway_url, signing_secret
 from lakesync.cli.dagster_client import READY_SECONDS, DagsterClient, dagster_url
 from lakesync.cli.data_folder import running_service
-from lakesync.cli.options import declared_gateways
 from lakesync.cli.pipeline_health import failing_parts, stalled_runs
 from lakesync.cli.up.process import LOOPBACK, check_port
 from lakesync.model.errors import ConfigurationError, LakeSyncError, StartupError

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from lakesync.cli import output
-from lakesync.cli.command_app import command_app, examples
+from lakesync.cli.commands import command_app, examples
 
 if TYPE_CHECKING:
     from lakesync.testing.servers import Service

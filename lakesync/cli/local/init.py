@@ -21,8 +21,7 @@ from urllib.parse import quote
 import typer
 
 from lakesync.cli import output
-from lakesync.cli.command_app import command_app, examples
-from lakesync.cli.options import Json
+from lakesync.cli.commands import Json, command_app, examples
 from lakesync.model.errors import ConfigurationError, DuplicateError
 
 init_app = command_app()

@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from lakesync.cli import output
-from lakesync.cli.command_app import command_app, examples
-from lakesync.cli.options import Data, Json, load_settings
+from lakesync.cli.commands import Data, Json, command_app, examples, load_settings
 from lakesync.model.errors import (
     LakeSyncError,
     LakeUnavailableError,

@@ -15,8 +15,7 @@ from typing import Annotated
 
 import typer
 
-from lakesync.cli.command_app import command_app, examples
-from lakesync.cli.options import Data, Json, load_settings, overrides
+from lakesync.cli.commands import Data, Json, command_app, examples, load_settings, overrides
 from lakesync.model.errors import StartupError
 
 up_app, gateway_app, pipeline_app, demo_app = (command_app() for _ in range(4))

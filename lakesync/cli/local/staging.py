@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lakesync.cli import output
-from lakesync.cli.command_app import command_app, examples
-from lakesync.cli.options import Data, Gateway, Json, Yes, complete_tables, load_settings
+from lakesync.cli.commands import Data, Gateway, Json, Yes, command_app, complete_tables, examples, load_settings
 
 if TYPE_CHECKING:
     from rich.progress import TaskID

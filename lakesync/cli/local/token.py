@@ -18,10 +18,19 @@ from urllib.parse import urlencode
 import typer
 
 from lakesync.cli import output
-from lakesync.cli.command_app import command_app, examples
+from lakesync.cli.commands import (
+    Claim,
+    ConnectionOptions,
+    Data,
+    Gateway,
+    Json,
+    command_app,
+    examples,
+    load_settings,
+    parse_claim_options,
+)
 from lakesync.cli.exit_codes import ExitCode
 from lakesync.cli.input_files import read_text
-from lakesync.cli.options import Claim, ConnectionOptions, Data, Gateway, Json, load_settings, parse_claim_options
 from lakesync.model.errors import ConfigurationError, ValidationError
 
 if TYPE_CHECKING:

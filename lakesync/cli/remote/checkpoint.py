@@ -19,8 +19,7 @@ from typing import Annotated, BinaryIO
 import typer
 
 from lakesync.cli import output
-from lakesync.cli.command_app import command_app, examples
-from lakesync.cli.options import Client, ConnectionOptions, Json
+from lakesync.cli.commands import Client, ConnectionOptions, Json, command_app, examples
 from lakesync.model.errors import NotFoundError
 from lakesync.model.hlc import wall_of
 

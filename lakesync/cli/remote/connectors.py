@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lakesync.cli import exit_codes, output
-from lakesync.cli.command_app import command_app, examples
+from lakesync.cli.commands import ConnectionOptions, Data, Gateway, Json, Url, Yes, command_app, examples, load_settings
 from lakesync.cli.input_files import read_json
-from lakesync.cli.options import ConnectionOptions, Data, Gateway, Json, Url, Yes, load_settings
 from lakesync.model.errors import LakeSyncError, NotFoundError
 
 if TYPE_CHECKING:

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lakesync.cli import exit_codes, output
-from lakesync.cli.command_app import command_app, examples
-from lakesync.cli.options import ConnectionOptions, Json, Yes
+from lakesync.cli.commands import ConnectionOptions, Json, Yes, command_app, examples
 from lakesync.cli.remote import dead_letters
 from lakesync.model.errors import NotFoundError
 

@@ -16,9 +16,8 @@ from typing import Annotated
 import typer
 
 from lakesync.cli import output
-from lakesync.cli.command_app import command_app, examples
+from lakesync.cli.commands import ConnectionOptions, Json, command_app, examples
 from lakesync.cli.exit_codes import ExitCode
-from lakesync.cli.options import ConnectionOptions, Json
 
 flush_app = command_app()
 

@@ -19,8 +19,16 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from lakesync.cli import output
-from lakesync.cli.command_app import command_app, examples
-from lakesync.cli.options import Claim, Client, ConnectionOptions, Json, complete_tables, parse_claim_options
+from lakesync.cli.commands import (
+    Claim,
+    Client,
+    ConnectionOptions,
+    Json,
+    command_app,
+    complete_tables,
+    examples,
+    parse_claim_options,
+)
 from lakesync.model.errors import ResyncRequiredError, TransientError
 
 if TYPE_CHECKING:

@@ -20,10 +20,17 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from lakesync.cli import output
-from lakesync.cli.command_app import command_app, examples
+from lakesync.cli.commands import (
+    Claim,
+    ConnectionOptions,
+    Json,
+    command_app,
+    complete_tables,
+    examples,
+    parse_claim_options,
+)
 from lakesync.cli.exit_codes import ExitCode
 from lakesync.cli.input_files import read_records
-from lakesync.cli.options import Claim, ConnectionOptions, Json, complete_tables, parse_claim_options
 from lakesync.model.errors import LakeSyncError, RejectedError, ValidationError
 
 if TYPE_CHECKING:

@@ -21,14 +21,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lakesync.cli import exit_codes, output
-from lakesync.cli.command_app import command_app, examples
-from lakesync.cli.options import (
+from lakesync.cli.commands import (
     ConnectionOptions,
     Data,
     Json,
     RowId,
     RowTable,
+    command_app,
     complete_gateways,
+    examples,
     load_settings,
     parse_claims,
 )

@@ -16,9 +16,8 @@ from typing import Annotated, Any
 import typer
 
 from lakesync.cli import output
-from lakesync.cli.command_app import command_app, examples
+from lakesync.cli.commands import ConnectionOptions, Json, command_app, complete_tables, examples
 from lakesync.cli.input_files import read_json
-from lakesync.cli.options import ConnectionOptions, Json, complete_tables
 from lakesync.cli.remote.rules_simulation import Simulation, parse_viewers
 from lakesync.model.errors import ValidationError
 from lakesync.rules.model import SyncRules, parse_rules

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import typer
 
 from lakesync.cli import output
+from lakesync.cli.commands import parse_claims
 from lakesync.cli.input_files import read_text
-from lakesync.cli.options import parse_claims
 from lakesync.model.errors import ValidationError
 from lakesync.rules.model import SyncRules, matches, parse_rules
 

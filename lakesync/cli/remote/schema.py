@@ -13,9 +13,8 @@ from typing import Annotated, Any
 import typer
 
 from lakesync.cli import output
-from lakesync.cli.command_app import command_app, examples
+from lakesync.cli.commands import ConnectionOptions, Json, command_app, examples
 from lakesync.cli.input_files import read_json
-from lakesync.cli.options import ConnectionOptions, Json
 from lakesync.model.errors import SchemaError, ValidationError
 
 schema_app = command_app(

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from lakesync.cli import exit_codes, output
-from lakesync.cli.command_app import command_app, examples
-from lakesync.cli.options import ConnectionOptions, Json
+from lakesync.cli.commands import ConnectionOptions, Json, command_app, examples
 from lakesync.cli.pipeline_health import lag_text, problems
 from lakesync.model.errors import LakeSyncError
 from lakesync.model.hlc import wall_of

@@ -11,8 +11,8 @@ from threading import Thread
 import pytest
 import typer
 
+from lakesync.cli.commands import load_settings
 from lakesync.cli.exit_codes import CODES, REMEDIES, ExitCode, code_of
-from lakesync.cli.options import load_settings
 from lakesync.cli.store_access import _owner
 from lakesync.client.errors import UnreachableError
 from lakesync.model import errors as exceptions
