@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import ExitStack
 from datetime import date
 from itertools import groupby
 from operator import itemgetter
@@ -19,11 +20,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Raw
-from pyiceberg.exceptions import NoSuchTableError
-from pyiceberg.table import Table
-from sqlalchemy.exc import SQLAlchemyError
 
-from lakesync.analysis.catalogue import open_catalogue
+from lakesync.analysis.catalogue import LakeReader, may_have_catalogue
 from lakesync.config import Config
 from lakesync.engine.rebuild import LakePush
 from lakesync.model.errors import LakeUnavailableError
@@ -54,23 +52,23 @@ class LakeHistory:
         Raises:
             LakeUnavailableError: there is no lake at the configured location.
         """
-        lake = config.lake
-        self._catalogue = open_catalogue(config)
-        self._system = lake.system_namespace
-        try:
-            self._deltas = self._catalogue.load_table((self._system, "deltas"))
-        except (NoSuchTableError, SQLAlchemyError) as exc:
-            self._catalogue.close()
+        self._open = ExitStack()
+        self._lake = self._open.enter_context(LakeReader(config))
+        deltas = self._lake.deltas if may_have_catalogue(config) else None
+        if deltas is None:
+            self._open.close()
+            lake = config.lake
             raise LakeUnavailableError(
-                f"the catalogue at {lake.catalog_uri.rpartition('@')[2]} has no table {self._system}.deltas: "
+                f"the catalogue at {lake.catalog_uri.rpartition('@')[2]} has no table {lake.system_namespace}.deltas: "
                 "set lake.catalog_uri to the lake's catalogue, or start with an empty store"
-            ) from exc
+            )
+        self._deltas = deltas
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._catalogue.close()
+        self._open.close()
 
     def gateways(self) -> list[str]:
         """Return every gateway with deltas or a configuration."""
@@ -132,7 +130,7 @@ class LakeHistory:
 
     def _configs(self) -> dict[str, str]:
         """Return the configuration of each gateway as JSON, by gateway."""
-        table = self._gateways()
+        table = self._lake.gateways
         if table is None:
             return {}
         properties = {name: value for name, value in table.properties.items() if name.startswith(CONFIG_PROPERTY)}
@@ -141,18 +139,11 @@ class LakeHistory:
 
     def _gateway_column(self, column: str) -> dict[str, str]:
         """Return the values of a column of the table `gateways`, by gateway; empty if the table lacks the column."""
-        table = self._gateways()
+        table = self._lake.gateways
         if table is None or column not in table.schema().column_names:
             return {}
         rows = table.scan(selected_fields=("gateway", column)).to_arrow().to_pylist()
         return {row["gateway"]: row[column] for row in rows if row[column] is not None}
-
-    def _gateways(self) -> Table | None:
-        """Return the table `gateways`; None if there is none."""
-        try:
-            return self._catalogue.load_table((self._system, "gateways"))
-        except NoSuchTableError:
-            return None
 
 
 def _dicts(rows: pa.Table) -> Iterator[dict[str, Any]]:
