@@ -231,9 +231,8 @@ def _environment_of(roles: Collection[str], config: Config, inherited: Mapping[s
         changes |= _without_settings(config, frozenset(name for name, _ in secrets) - allowed).environment()
     if storage is not None:
         # dagster-postgres is made for psycopg2, which SQLAlchemy 2.1 no longer chooses by itself
-        changes[dagster_home.STORAGE_VARIABLE] = "postgresql+psycopg2" + storage.get_secret_value().removeprefix(
-            "postgresql"
-        )
+        address = storage.get_secret_value().removeprefix("postgresql")
+        changes[dagster_home.STORAGE_VARIABLE] = f"postgresql+psycopg2{address}"
     return changes
 
 
