@@ -4,24 +4,29 @@
 the lake. A shard is a set of tables with a store of its own. Without shards there is one store for all tables, whose
 shard is named "" here. An epoch identifies one copy of a store, so a rebuild begins a new one. The ledger has the ids
 of all accepted deltas (changes of rows).
+
+On SQLite, a store is opened by one process only. If that is a running gateway, `open_store` calls the gateway, with its
+service token. `lakesync connectors test` uses it too, and `lakesync doctor` uses `urls_by_shard`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lakesync.cli import output
 from lakesync.cli.commands import Data, Gateway, Json, Yes, command_app, complete_tables, examples, load_settings
+from lakesync.model.errors import ConfigurationError, StagingUnavailableError
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
     from lakesync.config import Config
     from lakesync.staging.migrations import Status
+    from lakesync.staging.store.pipeline import PipelineStore
 
 staging_app = command_app(
     "Inspect, upgrade and rebuild the staging store.",
@@ -33,6 +38,9 @@ staging_app = command_app(
 )
 
 erase_app = command_app()
+
+_RETRY_SECONDS = 30.0
+"""Seconds for which requests to a gateway that does not answer are retried."""
 
 StagingUrl = Annotated[
     str | None,
@@ -175,7 +183,6 @@ def erase(
     Clients with an erased row receive a DELETE. If a gateway owns the store, the command calls that gateway.
     """
     from lakesync.cli.connection import choose_gateway
-    from lakesync.cli.store_access import open_store
 
     is_row = table is not None and row is not None and client is None
     is_client = client is not None and table is None and row is None
@@ -195,6 +202,78 @@ def erase(
         return
     print(f"erased {subject}: {erasure.row_count} rows, {erasure.deltas} unflushed deltas")
     output.note(f"the pipeline will erase it from the lake up to arrival {erasure.arrival} (erasure {erasure.seq})")
+
+
+@contextmanager
+def open_store(config: Config) -> Iterator[PipelineStore]:
+    """Yield the staging store of the settings. If a gateway has it open, yield an object that calls that gateway.
+
+    Raises:
+        StagingUnavailableError: neither the store nor its gateway can be reached.
+        ConfigurationError: there is no store, or a gateway owns it and there is no service token.
+    """
+    from lakesync.engine import Engine
+    from lakesync.model.hlc import WallClock
+    from lakesync.staging import configured_store, store_urls
+    from lakesync.staging.remote import RemoteStore
+
+    if config.staging.url.startswith("sqlite:"):
+        store_urls.store_status(config.staging.url)  # raises if there is no store; opening would create one
+    wall = WallClock(config.clock_offset_file).now_ms
+    with ExitStack() as closing_store:
+        engine = Engine(configured_store(config, wall), wall)
+        closing_store.callback(engine.close)  # also if `open` fails: the engine may have connections already
+        store: PipelineStore = engine.store
+        try:
+            engine.open()
+        except StagingUnavailableError as error:
+            if not config.gateway_owns_staging:
+                raise
+            url, token = _owner(config, error)
+            closing_store.close()  # the engine; what follows is closed at the end
+            timeout = config.limits.request_timeout_seconds
+            store = RemoteStore(url, token, timeout=timeout, retry_seconds=_RETRY_SECONDS)
+            closing_store.enter_context(closing(store))
+            closing_store.enter_context(_report_first_retry(url))
+        yield store
+
+
+def _owner(config: Config, error: StagingUnavailableError) -> tuple[str, str]:
+    """Return the URL and service token of the gateway that owns the store.
+
+    Args:
+        config: the settings.
+        error: why the store cannot be opened here, for the message.
+
+    Raises:
+        ConfigurationError: there is no service token.
+    """
+    from lakesync.cli.connection import local_gateway_url
+    from lakesync.cli.data_folder import read_secrets
+
+    configured = config.service_token.get_secret_value() if config.service_token else None
+    token = configured or read_secrets(config.data_dir).get("service_token")
+    if not token:
+        raise ConfigurationError(
+            f"{error}; or set LAKESYNC_SERVICE_TOKEN to the gateway's service token and LAKESYNC_GATEWAY_URL to its URL"
+        )
+    return local_gateway_url(config), token
+
+
+@contextmanager
+def _report_first_retry(url: str) -> Iterator[None]:
+    """Print one note at the first retry, instead of a log line of stamina (the library that retries) for each."""
+    from stamina.instrumentation import RetryDetails, set_on_retry_hooks
+
+    def hook(details: RetryDetails) -> None:
+        if details.retry_num == 1:
+            output.note(f"no gateway answers at {url}; retrying for {_RETRY_SECONDS:g} s")
+
+    set_on_retry_hooks((hook,))
+    try:
+        yield
+    finally:
+        set_on_retry_hooks(None)
 
 
 def _print_status(store_status: Status) -> None:

@@ -112,7 +112,7 @@ def probe_connector(
     from contextlib import closing
 
     from lakesync.cli.connection import choose_gateway
-    from lakesync.cli.store_access import open_store
+    from lakesync.cli.local.staging import open_store
     from lakesync.connectors.base import probes_of
 
     config = load_settings(data)

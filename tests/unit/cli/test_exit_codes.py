@@ -13,7 +13,7 @@ import typer
 
 from lakesync.cli.commands import load_settings
 from lakesync.cli.exit_codes import CODES, REMEDIES, ExitCode, code_of
-from lakesync.cli.store_access import _owner
+from lakesync.cli.local.staging import _owner
 from lakesync.client.errors import UnreachableError
 from lakesync.model import errors as exceptions
 from lakesync.model.errors import StagingUnavailableError
