@@ -1,8 +1,14 @@
-"""`lakesync backfill`: runs partitions of Dagster assets again, and waits for the end if it is asked to.
+"""`lakesync flush` and `lakesync backfill`: have the pipeline run now, and wait for the end if they are asked to.
 
-Dagster runs the pipeline. An *asset* is something that the pipeline makes, such as a table. Most have a *partition* for
-each UTC day of arrival, the gateway's timestamp of a commit. To *materialise* a partition is Dagster's word for running
-it. The command calls Dagster, not a gateway.
+A flush moves deltas (changes of rows) from the gateway's log to the lake: to the history of all deltas, then into the
+state tables (current rows) and the checkpoint (the snapshot from which new clients start). `flush` calls the gateway,
+which only records the request. The pipeline's flush sensor sees it; without a pipeline the gateway flushes by itself.
+The parameter `options: ConnectionOptions` stands for the options that choose gateway and token, from `--url` to
+`--data`. In the path of a request, `{gateway}` is the gateway's id.
+
+`backfill` runs partitions of Dagster assets again. It calls Dagster, which runs the pipeline. An *asset* is something
+that the pipeline makes, such as a table. Most have a *partition* for each UTC day of arrival, the gateway's timestamp
+of a commit. To *materialise* a partition is Dagster's word for running it.
 """
 
 from __future__ import annotations
@@ -15,14 +21,19 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from lakesync.cli import output
-from lakesync.cli.commands import Data, Json, command_app, examples, load_settings
+from lakesync.cli.commands import ConnectionOptions, Data, Json, command_app, examples, load_settings
 from lakesync.cli.exit_codes import ExitCode
 from lakesync.model.errors import ConfigurationError, ValidationError
 
 if TYPE_CHECKING:
     from lakesync.cli.dagster_client import DagsterClient
 
-backfill_app = command_app()
+flush_app, backfill_app = command_app(), command_app()
+
+_FLUSH_POLL_SECONDS = 0.5
+"""Seconds between two requests of `flush` while state tables and checkpoint are updated."""
+_MAX_FLUSH_WAIT = 20.0
+"""Seconds for which the gateway may hold one request of `flush`, at most."""
 
 _DAY = "%Y-%m-%d"
 """The form of the options `--from` and `--to`."""
@@ -30,6 +41,57 @@ _POLL_SECONDS = 1.0
 """Seconds between two requests for a backfill's status."""
 _JSON_ONLY = ("run", "seconds", "engine", "dagster/uri", "gateways", "lag_seconds")
 """Metadata of a materialisation that only --json prints, beside Spark's metrics."""
+
+
+@flush_app.command(
+    epilog=examples(
+        ("lakesync flush --gateway shop", "wait until the lake has everything"),
+        ("lakesync flush --wait 0", "request it without waiting"),
+    )
+)
+def flush(
+    wait: Annotated[float, typer.Option(help="Seconds to wait for the lake; 0: do not wait.", min=0)] = 120.0,
+    *,
+    options: ConnectionOptions,
+    as_json: Json = False,
+) -> None:
+    """Flush the unflushed deltas to the lake now.
+
+    Exits with 1 if the lake does not have everything in time; the flush continues.
+    """
+    remote = options.connect()
+    deadline, noted = time.monotonic() + wait, False
+    with output.spinner("flushing"):
+        while True:
+            remaining = max(0.0, deadline - time.monotonic())
+            response = remote.post("/admin/flush/{gateway}", wait=round(min(remaining, _MAX_FLUSH_WAIT), 1) or None)
+            # `flushed`: the history has all deltas. `merged`: so have tables and checkpoint; absent without a pipeline.
+            done = bool(response.get("flushed")) and response.get("merged", True)
+            if done or time.monotonic() >= deadline:
+                break
+            if response.get("flushed"):
+                time.sleep(_FLUSH_POLL_SECONDS)  # until tables and checkpoint are updated
+            elif not noted:
+                noted = True
+                output.note(
+                    f"waiting up to {wait:g} s; a flush needs a running `lakesync up`, or a gateway with --flush-to"
+                )
+    if as_json:
+        output.print_json(response)
+    elif not wait:
+        print("requested")
+    elif done:
+        snapshot = response.get("snapshotId")
+        print(f"all deltas are in the lake{f', snapshot {snapshot}' if snapshot else ''}")
+    elif response.get("flushed"):
+        output.note(
+            f"all deltas are in the lake's history, but after {wait:g} s not in all state tables and the checkpoint; "
+            "`lakesync status` shows what is behind"
+        )
+    else:
+        output.note(f"some deltas are not in the lake after {wait:g} s; `lakesync status` shows the backlog")
+    if wait and not done:
+        raise typer.Exit(ExitCode.FAILED)
 
 
 @backfill_app.command(
