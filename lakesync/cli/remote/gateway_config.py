@@ -1,8 +1,12 @@
-"""`lakesync rules`: validates, simulates, compares and activates sync rules.
+"""`lakesync rules` and `lakesync schema`: the sync rules and the table schemas of a gateway.
 
-Sync rules decide which rows a client may see. They consist of buckets: tables, and filters that compare columns with
-constants or with *claims*, the fields of the client's token. `rules test` and `rules diff` use a `Simulation`, which
-evaluates rules over a gateway's rows, or over the rows of a file.
+`rules` validates, simulates, compares and activates sync rules, which decide which rows a client may see. They consist
+of buckets: tables, and filters that compare columns with constants or with *claims*, the fields of the client's token.
+`rules test` and `rules diff` use a `Simulation`, which evaluates rules over a gateway's rows, or over the rows of a
+file.
+
+`schema` registers, lists and retires schemas. A schema has the columns of a table and their types. The gateway rejects
+pushed values that do not fit.
 
 A parameter `options: ConnectionOptions` adds the options that choose gateway and token, from `--url` to `--data`.
 In the path of a request, `{gateway}` is the gateway's id.
@@ -10,8 +14,9 @@ In the path of a request, `{gateway}` is the gateway's id.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -19,7 +24,7 @@ from lakesync.cli import output
 from lakesync.cli.commands import ConnectionOptions, Json, command_app, complete_tables, examples
 from lakesync.cli.input_files import read_json
 from lakesync.cli.remote.rules_simulation import Simulation, parse_viewers
-from lakesync.model.errors import ValidationError
+from lakesync.model.errors import SchemaError, ValidationError
 from lakesync.rules.model import SyncRules, parse_rules
 
 rules_app = command_app(
@@ -29,6 +34,11 @@ rules_app = command_app(
         ("lakesync rules diff rules.json", "rows that each client would gain or lose"),
         ("lakesync rules apply rules.json", "activate them"),
     ),
+)
+T = TypeVar("T")
+schema_app = command_app(
+    "Register, list and retire table schemas.",
+    examples(("lakesync schema apply schemas/*.json", "register tables and added columns")),
 )
 
 File = Annotated[Path, typer.Argument(metavar="FILE", allow_dash=True, help="Sync rules as JSON; `-` is stdin.")]
@@ -177,12 +187,67 @@ def apply(file: File, *, options: ConnectionOptions, as_json: Json = False) -> N
     Clients gain and lose rows accordingly; preview the change with `lakesync rules diff`.
     """
     content = read_json(file)
-    rules = _parse(file, content)
+    rules = _parsed(file, content, parse_rules)
     remote = options.connect()
     warning = remote.write_scope_warning() if rules.buckets else None  # first: after an error, no rules are active
     output.print_fields(remote.post("/admin/sync-rules/{gateway}", content), as_json=as_json)
     if warning is not None:
         output.note(f"warning: {warning} by POST /admin/settings/{remote.gateway}")
+
+
+@schema_app.command("list", epilog=examples(("lakesync schema list --json", "with all columns and types")))
+def list_schemas(*, options: ConnectionOptions, as_json: Json = False) -> None:
+    """List the registered schemas."""
+    schemas = options.connect().get("/admin/schema/{gateway}")["schemas"]
+    rows = schemas if as_json else ({**each, "columns": _column_list(each["schema"])} for each in schemas)
+    output.print_rows(
+        rows, as_json=as_json, columns=("table", "version", "columns"), if_empty="no schema is registered"
+    )
+
+
+@schema_app.command(
+    "apply", epilog=examples(("lakesync schema apply schemas/todos.json", "repeating it changes nothing"))
+)
+def apply_schemas(
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE...", help="JSON files with one schema each; `-` is stdin.")
+    ],
+    *,
+    options: ConnectionOptions,
+    as_json: Json = False,
+) -> None:
+    """Register schemas, or columns that were added to them.
+
+    All files are validated before the first one is sent. The command stops at the first schema that the gateway
+    rejects; earlier ones stay registered.
+    """
+    from lakesync.model.schema import parse_schema
+
+    contents = [read_json(path) for path in files]
+    tables = [_parsed(path, content, parse_schema).table for path, content in zip(files, contents, strict=True)]
+    remote = options.connect()
+    for table, content in zip(tables, contents, strict=True):
+        response = remote.post("/admin/schema/{gateway}", content)
+        if as_json:
+            output.print_json({"table": table, **response})
+        else:
+            print(f"{table}: version {response['version']}")
+
+
+@schema_app.command(epilog=examples(("lakesync schema retire drafts", "rows stay in the lake and on clients")))
+def retire(
+    table: Annotated[str, typer.Argument(help="The table.")], *, options: ConnectionOptions, as_json: Json = False
+) -> None:
+    """Retire a table's schema, so that pushes to the table are not validated.
+
+    Rows and the columns of the lake's table stay. A schema that is still in lakesync.toml stays retired when the
+    gateway restarts; only `lakesync schema apply` registers it again.
+    """
+    response = options.connect().delete("/admin/schema/{gateway}", table)
+    if as_json:
+        output.print_json({"table": table, **response})
+    else:
+        print(f"{table}: retired, version {response['version']}")
 
 
 def _read_rules(file: Path) -> SyncRules:
@@ -192,14 +257,14 @@ def _read_rules(file: Path) -> SyncRules:
         typer.BadParameter: the file cannot be read.
         ValidationError: the rules are invalid.
     """
-    return _parse(file, read_json(file))
+    return _parsed(file, read_json(file), parse_rules)
 
 
-def _parse(file: Path, content: Any) -> SyncRules:
-    """Return the sync rules in the JSON of a file; raise ValidationError, which names the file, if they are invalid."""
+def _parsed(file: Path, content: Any, parse: Callable[[Any], T]) -> T:
+    """Parse the JSON of a file; raise ValidationError, which names the file, if it is invalid."""
     try:
-        return parse_rules(content)
-    except ValidationError as error:
+        return parse(content)
+    except (SchemaError, ValidationError) as error:
         raise ValidationError(f"{file}: {error}") from error
 
 
@@ -230,3 +295,8 @@ def _check_names(sync_rules: SyncRules, schemas: Path) -> None:
                     f"bucket {bucket.name!r} filters on column {missing[0]!r}, which table {table!r} lacks, so no row "
                     "would match; correct the column"
                 )
+
+
+def _column_list(schema_json: dict[str, list[dict[str, str]]]) -> str:
+    """Return the columns of a schema as text: `title string, done boolean`."""
+    return ", ".join(f"{column['name']} {column['type']}" for column in schema_json["columns"])
