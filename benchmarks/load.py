@@ -28,16 +28,20 @@ SHAPES = ("same", "varying", "insert", "crossing", "mixture")
 """How a delta changes an existing row.
 
 `same`: an UPDATE of the same two columns. `varying`: an UPDATE of one to three of four columns. `insert`: an INSERT of
-five columns. `crossing`: like `same`, but the clients' clocks are up to a second behind each other, so that newer
-deltas arrive before older ones. `mixture`: one of the first three at random, with such clocks.
+five columns. `crossing`: like `same`, but the clients' clocks are behind each other, so that newer deltas arrive before
+older ones. `mixture`: one of the first three at random, with such clocks.
 """
 
-_LATEST_MS = 1000
-"""Milliseconds by which the slowest clock is behind."""
+_LATEST_DELTAS = 25_000
+"""How many deltas of all clients the slowest clock is behind, in `crossing` and `mixture`: a second at 25,000 deltas/s.
+It is not a time, so that as many deltas cross in a slow gateway as in a fast one. Of 10,000 rows, one delta in five is
+older than its row."""
 _VARIED = ("title", "done", "points", "note")
 """The columns of an UPDATE of the shape `varying`."""
 _PRIME = 1_000_003
 """Step width that visits every row once in a scattered order."""
+_STEPS = (_PRIME, 7_368_787, 2_750_159, 5_800_079)
+"""Primes, the step widths of successive rounds over existing rows, so that the clients which write to a row change."""
 
 
 class Sample(NamedTuple):
@@ -73,6 +77,29 @@ class PushLoad(msgspec.Struct, frozen=True):
     """Prefix of the client ids."""
     shape: str = ""
     """One of `SHAPES`, if all rows exist already; then every delta has this shape."""
+
+
+class Clock:
+    """A client's hybrid logical clock, which may be behind the clocks of the others by a number of pushes."""
+
+    def __init__(self, started_ms: list[int], late: int) -> None:
+        """Create the clock.
+
+        Args:
+            started_ms: wall times at which pushes of all clients started, in milliseconds since 1970; the clients share
+                this list.
+            late: number of pushes of all clients by which the clock is behind.
+        """
+        self._started_ms = started_ms
+        self._late = late
+
+    def next_hlc(self, count: int) -> int:
+        """Return the first of `count` timestamps for the push that starts now."""
+        push = len(self._started_ms)
+        self._started_ms.append(time.time_ns() // 1_000_000)
+        known = push - self._late
+        time_ms = self._started_ms[known] if known >= 0 else self._started_ms[0] + known
+        return (time_ms << 16) + push % (65_536 // count) * count
 
 
 class PullLoad(msgspec.Struct, frozen=True):
@@ -127,17 +154,19 @@ async def _push_all(ports: Sequence[int], load: PushLoad) -> list[Sample]:
     samples: list[Sample] = []
     numbers = iter(range(load.rows, load.rows + load.deltas) if load.shape else range(load.deltas))
     begun = time.perf_counter()
+    started_ms: list[int] = []
 
     async def client(number: int) -> None:
         name = f"{load.name}-{number}"
-        late = _LATEST_MS * number // load.clients if load.shape in ("crossing", "mixture") else 0
-        claims, bodies = {}, _bodies(name, load, numbers, begun, late_ms=late)
+        latest = _LATEST_DELTAS // load.batch if load.shape in ("crossing", "mixture") else 0
+        clock = Clock(started_ms, latest * number // load.clients)
+        claims, bodies = {}, _bodies(name, load, numbers, begun, clock)
         if load.own_team:
             claims = {"team": f"team-{number}"}
             part = msgspec.structs.replace(load, rows=load.rows // load.clients, teams=load.clients)
             first = part.rows if load.shape else 0
             own = iter(range(first, first + load.deltas // load.clients))
-            bodies = _bodies(name, part, own, begun, number, load.clients, late_ms=late)
+            bodies = _bodies(name, part, own, begun, clock, number, load.clients)
         connection, bearer = await Connection.open(ports[number % len(ports)]), token(name, **claims)
         for body, deltas in bodies:
             start = time.perf_counter()
@@ -155,10 +184,9 @@ def _bodies(
     load: PushLoad,
     numbers: Iterator[int],
     begun: float,
+    clock: Clock,
     first: int = 0,
     step: int = 1,
-    *,
-    late_ms: int = 0,
 ) -> Iterator[tuple[bytes, int]]:
     """Yield the pushes of one client, each as `(JSON body, number of deltas)`, until `numbers` ends.
 
@@ -167,18 +195,19 @@ def _bodies(
         load: what to push.
         numbers: numbers of the deltas. Clients that share an iterator share the work.
         begun: start of the load, as `time.perf_counter` returns it.
+        clock: the client's clock.
         first: number of the first row that the client writes.
         step: distance to the client's next row.
-        late_ms: milliseconds by which the client's clock is behind.
     """
     chance = random.Random(client)  # noqa: S311 a benchmark's values
     shape = load.shape
+    steps = _STEPS if shape else (_PRIME,)
     while time.perf_counter() - begun < load.seconds:
         deltas = []
-        hlc = time.time_ns() // 1_000_000 - late_ms << 16
+        hlc = clock.next_hlc(load.batch)
         ids = chance.randbytes(32 * load.batch).hex()
         for index, number in enumerate(islice(numbers, load.batch)):
-            row = number * _PRIME % load.rows * step + first
+            row = number * steps[number // load.rows % len(steps)] % load.rows * step + first
             identity = ids[index * 64 : index * 64 + 64]
             drawn = SHAPES[chance.randrange(3)] if shape == "mixture" else shape
             if drawn == "varying":
