@@ -28,7 +28,7 @@ from lakehouse.table_creation import ensure_deltas
 from lakehouse.table_definitions import NAMES, LakeNames
 from lakesync.adapters.arrow_access import max_writers
 from lakesync.adapters.base import StateWriter
-from lakesync.adapters.composite import ColdTierContents
+from lakesync.adapters.composite import cold_tier_contents
 from lakesync.adapters.digests import day_number
 from lakesync.adapters.transfer.follower import (
     HISTORY_COLUMNS,
@@ -113,7 +113,7 @@ class RebuildTask(NamedTuple):
                 for batch in in_order(self.ranges, self.after, self.until, follower.selection, HISTORY_COLUMNS)
             )
             not_empty = (batch for batch in history if batch.num_rows)
-            yield RebuildReport(restore(adapter, follower.name, not_empty, scope, cold, ColdTierContents(cold)))
+            yield RebuildReport(restore(adapter, follower.name, not_empty, scope, cold, cold_tier_contents(cold)))
 
 
 @lake_errors

@@ -28,7 +28,7 @@ from lakehouse.table_definitions import NAMES, LakeNames
 from lakesync.adapters.arrow_access import max_writers
 from lakesync.adapters.backend_config import WriteTarget
 from lakesync.adapters.base import SuspendedTable, SuspendsTables
-from lakesync.adapters.composite import ColdTierContents
+from lakesync.adapters.composite import cold_tier_contents
 from lakesync.adapters.registry import as_database, open_adapter
 from lakesync.adapters.transfer.follower import (
     HISTORY_COLUMNS,
@@ -182,7 +182,7 @@ class FollowTask(NamedTuple):
             adapter = self.follower.open()
             open_adapters.callback(adapter.close)
             # old deltas may have been moved to other backends (cold tiers); destination tables need them too
-            older = ColdTierContents(open_backends(self.follower.target.cold, open_adapters))
+            older = cold_tier_contents(open_backends(self.follower.target.cold, open_adapters))
             progress = read_follower_progress(adapter, name, selection, self.after)
             after = {stream: max(low, progress.streams.get(stream, -1)) for stream, low in self.after.items()}
             history = in_order(self.ranges, after, self.until, selection, HISTORY_COLUMNS)

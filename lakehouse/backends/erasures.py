@@ -17,9 +17,9 @@ from lakehouse.backends.adapter_tasks import on_executors, open_backends
 from lakehouse.erasure.coverage import deltas_of
 from lakehouse.spark_errors import lake_errors
 from lakesync.adapters.backend_config import Backend, SingleBackend, single_backends
-from lakesync.adapters.composite import ColdTierContents
+from lakesync.adapters.composite import cold_tier_contents
 from lakesync.adapters.redaction import RedactionRequest, TouchedRow, require_redactable
-from lakesync.adapters.transfer.flows import FilteredContents, RowFilter
+from lakesync.adapters.transfer.flows import RowFilter, filtered_contents
 from lakesync.model.schema import TableSchema
 
 if TYPE_CHECKING:
@@ -64,8 +64,8 @@ class BackendErasure(msgspec.Struct, frozen=True):
                 deltas += redacted.deltas
                 touched.update(redacted.touched)
             # completes the rows that the backend recomputes: with older deltas of cold tiers, and by the flow's filter
-            older = ColdTierContents(open_backends(self.cold, closing))
-            transform = older if self.row_filter is None else FilteredContents(self.row_filter, older)
+            older = cold_tier_contents(open_backends(self.cold, closing))
+            transform = older if self.row_filter is None else filtered_contents(self.row_filter, older)
             (adapter,) = open_backends([self.backend], closing)
             redacted = require_redactable(adapter, self.backend.name).redact(
                 self.requests, self.schemas, transform, touched

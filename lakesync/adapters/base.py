@@ -213,36 +213,22 @@ class ConcurrentWriters(Protocol):
         """The number of processes up to which parallel writes are faster; 1 if writers would wait for each other."""
 
 
-class ContentTransform(Protocol):
-    """Changes row contents before they are written to a destination table.
+ContentTransform = Callable[[TableSchema, Sequence[RowId], Mapping[RowId, RowContent]], Mapping[RowId, RowContent]]
+"""Changes row contents before they are written to a destination table.
 
-    For example, it adds the old deltas that were moved to a cold tier, or hides rows that a filter excludes.
-    """
-
-    def apply(
-        self, schema: TableSchema, rows: Sequence[RowId], contents: Mapping[RowId, RowContent]
-    ) -> Mapping[RowId, RowContent]:
-        """Return the contents to write.
-
-        Args:
-            schema: the table's schema.
-            rows: the rows to write.
-            contents: row → the merge of the deltas that the destination stores of the row.
-        """
+For example, it adds the old deltas that were moved to a cold tier, or hides rows that a filter excludes. It gets the
+table's schema, the rows to write, and row → the merge of the deltas that the destination stores of the row; a row
+without deltas is absent. It returns the contents to write.
+"""
 
 
-class _Unchanged:
-    def apply(
-        self,
-        schema: TableSchema,  # noqa: ARG002 required by the protocol
-        rows: Sequence[RowId],  # noqa: ARG002
-        contents: Mapping[RowId, RowContent],
-    ) -> Mapping[RowId, RowContent]:
-        return contents
-
-
-UNCHANGED: ContentTransform = _Unchanged()
-"""Writes contents as they are."""
+def unchanged(
+    schema: TableSchema,  # noqa: ARG001 required by `ContentTransform`
+    rows: Sequence[RowId],  # noqa: ARG001
+    contents: Mapping[RowId, RowContent],
+) -> Mapping[RowId, RowContent]:
+    """Return contents as they are: the default `ContentTransform`."""
+    return contents
 
 
 @runtime_checkable
@@ -270,7 +256,7 @@ class MarkStore(Protocol):
         deltas: pa.Table,
         mark: MarkUpdate,
         schemas: Sequence[TableSchema] = (),
-        transform: ContentTransform = UNCHANGED,
+        transform: ContentTransform = unchanged,
     ) -> BatchChecksum:
         """Insert a batch, rewrite its rows in destination tables, and move the mark, all in one transaction.
 

@@ -29,7 +29,7 @@ from lakesync.adapters.arrow_access import (
     split_points,
     write_arrow,
 )
-from lakesync.adapters.base import DatabaseAdapter, Materialisable, Splittable, StateWriter
+from lakesync.adapters.base import ContentTransform, DatabaseAdapter, Materialisable, Splittable, StateWriter
 from lakesync.adapters.deltas import (
     PAGE_DELTAS,
     ArrowPage,
@@ -326,32 +326,22 @@ class LifecycleAdapter(CompositeBase):
         return TierReport(total.deltas, total.id_sum, pages, _GREATEST_HLC if until is None else until)
 
 
-class ColdTierContents:
-    """`ContentTransform` for a hot tier that the pipeline writes directly, without `LifecycleAdapter`.
+def cold_tier_contents(cold: Sequence[DatabaseAdapter]) -> ContentTransform:
+    """Return the `ContentTransform` for a hot tier that the pipeline writes directly, without `LifecycleAdapter`.
 
-    It adds the older deltas, which were moved to cold tiers, to the contents of rows.
+    It merges older deltas of the rows into their contents.
+
+    Args:
+        cold: the cold tiers with older deltas of the same rows.
     """
 
-    def __init__(self, cold: Sequence[DatabaseAdapter]) -> None:
-        """Store the cold tiers.
-
-        Args:
-            cold: the adapters with older deltas.
-        """
-        self._cold = cold
-
-    def apply(
-        self, schema: TableSchema, rows: Sequence[RowId], contents: Mapping[RowId, RowContent]
+    def merge_tiers(
+        schema: TableSchema, rows: Sequence[RowId], contents: Mapping[RowId, RowContent]
     ) -> Mapping[RowId, RowContent]:
-        """Return the contents merged over all tiers.
-
-        Args:
-            schema: the table's schema.
-            rows: the rows to write.
-            contents: row → content in the hot tier.
-        """
         merged = dict(contents)
-        for adapter in self._cold:
+        for adapter in cold:
             for row, content in read_contents(adapter, schema.table, rows).items():
                 merged[row] = merged[row].merged_with(content) if row in merged else content
         return merged
+
+    return merge_tiers

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import msgspec
 
 from lakesync.adapters.arrow import columns_as_text
-from lakesync.adapters.base import UNCHANGED, ContentTransform, DatabaseAdapter
+from lakesync.adapters.base import ContentTransform, DatabaseAdapter, unchanged
 from lakesync.model.errors import ConfigurationError
 from lakesync.model.schema import TableSchema
 from lakesync.model.validation import check_erasure_target
@@ -73,7 +73,7 @@ class Redactable(Protocol):
         self,
         requests: Sequence[RedactionRequest],
         schemas: Sequence[TableSchema] = (),
-        transform: ContentTransform = UNCHANGED,
+        transform: ContentTransform = unchanged,
         also: Collection[TouchedRow] = (),
     ) -> RedactionResult:
         """Erase covered deltas and rebuild their rows, durably.

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from lakesync.adapters import SqliteAdapter, StoredDelta
 from lakesync.adapters.backends import bigquery
-from lakesync.adapters.composite import ColdTierContents
+from lakesync.adapters.composite import cold_tier_contents
 from lakesync.adapters.deltas import DeltaBatch, merge_states
 from lakesync.adapters.transfer.follower import (
     DeltaSelection,
@@ -176,7 +176,7 @@ def test_rows_of_a_hot_tier_include_deltas_of_the_cold_tier(tmp_path):
     hot, cold = SqliteAdapter(tmp_path / "hot.db"), SqliteAdapter(tmp_path / "cold.db")
     older = make_delta("c", 5, "r", title="from long ago", size=1)
     cold.insert_deltas(DeltaBatch("b", "g", (StoredDelta("g", 256, older),)))
-    carry(hot, [("g", 512, [make_delta("c", 6, "r", size=2)])], transform=ColdTierContents([cold]))
+    carry(hot, [("g", 512, [make_delta("c", 6, "r", size=2)])], transform=cold_tier_contents([cold]))
     row = rows(hot)["r"]
     assert (row["title"], row["size"]) == ("from long ago", 2)
     hot.close()

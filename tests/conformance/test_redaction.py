@@ -11,7 +11,7 @@ import pytest
 
 from lakesync.adapters import DeltaBatch, LocalDisk, ObjectDeltas, SqliteAdapter, StoredDelta
 from lakesync.adapters.arrow import to_arrow
-from lakesync.adapters.composite import ColdTierContents
+from lakesync.adapters.composite import cold_tier_contents
 from lakesync.adapters.deltas import DeltaQuery, MarkUpdate
 from lakesync.adapters.redaction import RedactionRequest, require_redactable
 from lakesync.model.crash_points import VARIABLE
@@ -176,7 +176,7 @@ def test_redacted_rows_of_a_hot_tier_lose_values_of_the_cold_tier(tmp_path):
     hot.delete_deltas(cold.query_arrow(DeltaQuery()).deltas)
     assert rows(hot)["old"]["title"] == SECRET
     touched = cold.redact([ANN]).touched
-    assert hot.redact([ANN], [NOTES], ColdTierContents([cold]), touched).rows == 3
+    assert hot.redact([ANN], [NOTES], cold_tier_contents([cold]), touched).rows == 3
     assert (rows(hot)["old"]["title"], rows(hot)["old"]["size"]) == (None, 3)
     for each in (hot, cold):
         each.close()

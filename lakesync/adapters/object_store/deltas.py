@@ -26,7 +26,7 @@ from lakesync.adapters.arrow import (
     table_checksum,
     to_arrow,
 )
-from lakesync.adapters.base import UNCHANGED, ContentTransform
+from lakesync.adapters.base import ContentTransform, unchanged
 from lakesync.adapters.deltas import (
     BUCKETS,
     ArrowPage,
@@ -162,7 +162,7 @@ class ObjectDeltas:
         deltas: pa.Table,
         mark: MarkUpdate,
         schemas: Sequence[TableSchema] = (),  # noqa: ARG002 there are no destination tables
-        transform: ContentTransform = UNCHANGED,  # noqa: ARG002
+        transform: ContentTransform = unchanged,  # noqa: ARG002
     ) -> BatchChecksum:
         """Write one object for each gateway and table, then the mark.
 
@@ -183,7 +183,7 @@ class ObjectDeltas:
         self,
         requests: Sequence[RedactionRequest],
         schemas: Sequence[TableSchema] = (),  # noqa: ARG002 there are no destination tables
-        transform: ContentTransform = UNCHANGED,  # noqa: ARG002
+        transform: ContentTransform = unchanged,  # noqa: ARG002
         also: Collection[TouchedRow] = (),  # noqa: ARG002
     ) -> RedactionResult:
         """Rewrite the objects that contain covered deltas, one after another, and read each back."""
@@ -214,7 +214,7 @@ class ObjectDeltas:
         batch_id: str,
         deltas: pa.Table,
         scope: DigestScope,  # noqa: ARG002
-        transform: ContentTransform = UNCHANGED,  # noqa: ARG002
+        transform: ContentTransform = unchanged,  # noqa: ARG002
     ) -> None:
         """Rewrite a batch's objects under their keys."""
         for gateway, table, of_table in split_by_table(deltas):
@@ -228,7 +228,7 @@ class ObjectDeltas:
             self.objects.put_object(file.key, data)
 
     def remove_surplus(
-        self, follower: str, deltas: pa.Table, scope: DigestScope, transform: ContentTransform = UNCHANGED
+        self, follower: str, deltas: pa.Table, scope: DigestScope, transform: ContentTransform = unchanged
     ) -> None:
         """Do nothing: the surplus deltas may be another writer's, whose objects are left alone."""
 

@@ -20,7 +20,7 @@ import structlog
 from msgspec.structs import replace
 
 from lakesync.adapters.arrow import from_arrow, require_pyarrow, to_arrow
-from lakesync.adapters.base import UNCHANGED, ContentTransform, DeadLetter, SuspendedTable
+from lakesync.adapters.base import ContentTransform, DeadLetter, SuspendedTable, unchanged
 from lakesync.adapters.deltas import (
     BUCKETS,
     NO_CONTENT,
@@ -199,7 +199,7 @@ class SqlAdapter:
         deltas: pa.Table,
         mark: MarkUpdate,
         schemas: Sequence[TableSchema] = (),
-        transform: ContentTransform = UNCHANGED,
+        transform: ContentTransform = unchanged,
     ) -> BatchChecksum:
         """Insert a batch, write its rows and move the mark in one transaction.
 
@@ -265,13 +265,13 @@ class SqlAdapter:
         batch_id: str,  # noqa: ARG002 deltas have ids of their own
         deltas: pa.Table,
         scope: DigestScope,
-        transform: ContentTransform = UNCHANGED,
+        transform: ContentTransform = unchanged,
     ) -> None:
         """Replace deltas and rewrite their rows, in one transaction."""
         self._delete_deltas(follower, deltas, scope, transform, are_replaced=True)
 
     def remove_surplus(
-        self, follower: str, deltas: pa.Table, scope: DigestScope, transform: ContentTransform = UNCHANGED
+        self, follower: str, deltas: pa.Table, scope: DigestScope, transform: ContentTransform = unchanged
     ) -> None:
         """Delete deltas and rewrite their rows from the remaining ones, in one transaction."""
         self._delete_deltas(follower, deltas, scope, transform, are_replaced=False)
@@ -305,7 +305,7 @@ class SqlAdapter:
         self,
         requests: Sequence[RedactionRequest],
         schemas: Sequence[TableSchema] = (),
-        transform: ContentTransform = UNCHANGED,
+        transform: ContentTransform = unchanged,
         also: Collection[TouchedRow] = (),
     ) -> RedactionResult:
         """Redact deltas and rebuild their rows in one transaction. Without transactions the rows are rebuilt last."""
@@ -341,7 +341,7 @@ class SqlAdapter:
         for start in range(0, len(rows), _ROWS_PER_REBUILD):
             chunk = rows[start : start + _ROWS_PER_REBUILD]
             contents = queries.read_contents(connection, schema.table, chunk)
-            row_tables.rebuild_rows(connection, self._dialect, schema, chunk, transform.apply(schema, chunk, contents))
+            row_tables.rebuild_rows(connection, self._dialect, schema, chunk, transform(schema, chunk, contents))
         return len(rows)
 
     # -- closing -------------------------------------------------------------------------------------------------------
@@ -419,7 +419,7 @@ class SqlAdapter:
                     # A row of which no delta is stored (all were removed) gets empty content, which deletes it, unless
                     # the transform adds deltas.
                     absent = {row: NO_CONTENT for row in rows if row not in stored}
-                    contents = {**absent, **transform.apply(schema, rows, stored)}
+                    contents = {**absent, **transform(schema, rows, stored)}
                     row_tables.write_contents(connection, self._dialect, schema, contents)
             except Exception as error:
                 rejection = connection.statement_error(error)

@@ -23,8 +23,8 @@ from msgspec.structs import replace
 
 from lakesync.adapters.arrow import columns_as_text, select_deltas, split_by_table, table_checksum
 from lakesync.adapters.arrow_access import read_arrow, read_pages
-from lakesync.adapters.base import UNCHANGED, ContentTransform, DatabaseAdapter
-from lakesync.adapters.composite import ColdTierContents
+from lakesync.adapters.base import ContentTransform, DatabaseAdapter, unchanged
+from lakesync.adapters.composite import cold_tier_contents
 from lakesync.adapters.deltas import (
     PAGE_DELTAS,
     BatchChecksum,
@@ -117,36 +117,25 @@ class FlowStep(msgspec.Struct, frozen=True):
     """Whether the page belongs to a replay of chosen days."""
 
 
-class FilteredContents:
-    """`ContentTransform` of a flow: hides rows that do not match its filter in the destination table."""
+def filtered_contents(row_filter: RowFilter, transform: ContentTransform = unchanged) -> ContentTransform:
+    """Return the `ContentTransform` of a flow: it hides rows that do not match the filter in the destination table.
 
-    def __init__(self, row_filter: RowFilter, transform: ContentTransform = UNCHANGED) -> None:
-        """Store the filter.
+    Args:
+        row_filter: the flow's filter.
+        transform: changes the contents before the filter sees them.
+    """
 
-        Args:
-            row_filter: the flow's filter.
-            transform: changes the contents before the filter sees them.
-        """
-        self._row_filter = row_filter
-        self._transform = transform
-
-    def apply(
-        self, schema: TableSchema, rows: Sequence[RowId], contents: Mapping[RowId, RowContent]
+    def hide_unmatched(
+        schema: TableSchema, rows: Sequence[RowId], contents: Mapping[RowId, RowContent]
     ) -> Mapping[RowId, RowContent]:
-        """Return all contents; visible rows that do not match the filter are marked as hidden.
-
-        Args:
-            schema: the table's schema.
-            rows: the rows to write.
-            contents: row → content.
-        """
-        transformed = self._transform.apply(schema, rows, contents)
         return {
             row: replace(content, is_hidden=True)
-            if content.state.visible and not self._row_filter.matches(content.state)
+            if content.state.visible and not row_filter.matches(content.state)
             else content
-            for row, content in transformed.items()
+            for row, content in transform(schema, rows, contents).items()
         }
+
+    return hide_unmatched
 
 
 def run_flow(
@@ -184,7 +173,7 @@ def run_flow(
     marks = require_marks(target)
     old_text = marks.read_mark(name)
     progress = _progress_in(old_text, name, row_filter)
-    transform = FilteredContents(row_filter, ColdTierContents(cold))
+    transform = filtered_contents(row_filter, cold_tier_contents(cold))
     query = new_deltas_query(progress, row_filter, page, until)
     for scanned, deltas, end in filtered_pages(
         source, query, progress, row_filter, partial(_stored_rows, (target, *cold))
@@ -238,7 +227,7 @@ def replay_flow(
     progress = _progress_in(text, name, row_filter)
     # `apply_arrow` always writes a mark: here the same value, or if there is none, the progress of a new flow
     unchanged_text = text if text is not None else msgspec.json.encode(progress).decode()
-    transform = FilteredContents(row_filter, ColdTierContents(cold))
+    transform = filtered_contents(row_filter, cold_tier_contents(cold))
     query = DeltaQuery(since=arrivals[0] - 1, until=arrivals[1], tables=row_filter.tables, limit=page)
     for scanned, page_deltas, _ in filtered_pages(
         source, query, progress, row_filter, partial(_stored_rows, (target, *cold))

@@ -24,7 +24,7 @@ import msgspec
 from msgspec.structs import replace
 
 from lakesync.adapters.arrow import DELTA_COLUMNS, table_checksum
-from lakesync.adapters.base import UNCHANGED, ContentTransform, DatabaseAdapter, MarkStore, StateWriter
+from lakesync.adapters.base import ContentTransform, DatabaseAdapter, MarkStore, StateWriter, unchanged
 from lakesync.adapters.deltas import BatchChecksum, MarkUpdate, Part
 from lakesync.adapters.object_store.deltas import ObjectDeltas
 from lakesync.adapters.transfer.progress import decode_progress
@@ -150,7 +150,7 @@ def follow_history(
     selection: DeltaSelection,
     history: Iterable[pa.RecordBatch],
     schemas: Sequence[TableSchema] = (),
-    transform: ContentTransform = UNCHANGED,
+    transform: ContentTransform = unchanged,
     until: Mapping[str, int] = NO_STREAMS,
     min_deltas: int = TRANSACTION_DELTAS,
     since: Mapping[str, int] = NO_STREAMS,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from lakesync.adapters.arrow import DELTA_COLUMNS, id_numbers, select_deltas
 from lakesync.adapters.arrow_access import read_arrow, read_pages
-from lakesync.adapters.base import UNCHANGED, ContentTransform, DatabaseAdapter
+from lakesync.adapters.base import ContentTransform, DatabaseAdapter, unchanged
 from lakesync.adapters.deltas import DeltaQuery
 from lakesync.adapters.digests import DigestScope, arrival_ranges
 from lakesync.adapters.object_store.deltas import ObjectDeltas
@@ -43,7 +43,7 @@ class Restorable(Protocol):
         batch_id: str,
         deltas: pa.Table,
         scope: DigestScope,
-        transform: ContentTransform = UNCHANGED,
+        transform: ContentTransform = unchanged,
     ) -> None:
         """Replace the stored deltas that have the same identity, or insert them, and rewrite their rows.
 
@@ -59,7 +59,7 @@ class Restorable(Protocol):
         """
 
     def remove_surplus(
-        self, follower: str, deltas: pa.Table, scope: DigestScope, transform: ContentTransform = UNCHANGED
+        self, follower: str, deltas: pa.Table, scope: DigestScope, transform: ContentTransform = unchanged
     ) -> None:
         """Delete deltas, and rewrite their rows from the remaining ones.
 
@@ -87,7 +87,7 @@ def restore(
     history: Iterable[pa.RecordBatch],
     scope: DigestScope,
     cold: Sequence[DatabaseAdapter] = (),
-    transform: ContentTransform = UNCHANGED,
+    transform: ContentTransform = unchanged,
 ) -> int:
     """Write whole batches of the lake again, and remove surplus deltas of the scope's days.
 

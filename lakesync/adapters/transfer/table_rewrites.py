@@ -86,7 +86,7 @@ def _rewrite_rows(adapter: StateWriter, schema: TableSchema, transform: ContentT
     """Write every row again from its stored deltas."""
 
     def read_rows(rows: Sequence[RowId]) -> Mapping[RowId, RowContent]:
-        return transform.apply(schema, rows, read_contents(adapter, schema.table, rows))
+        return transform(schema, rows, read_contents(adapter, schema.table, rows))
 
     pages = read_pages(partial(read_arrow, adapter), DeltaQuery(tables=(schema.table,)))
     adapter.ensure_schema(schema)
