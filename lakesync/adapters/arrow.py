@@ -138,31 +138,6 @@ def columns_as_map(table: pa.Table) -> pa.Table:
     return table.set_column(index, field, pa.array(cells, field.type))
 
 
-def select_deltas(
-    deltas: pa.Table, tables: Sequence[str] = (), without: Sequence[str] = (), gateways: Sequence[str] = ()
-) -> pa.Table:
-    """Return the deltas of some tables and gateways.
-
-    Args:
-        deltas: a table of deltas in either form.
-        tables: table names; empty selects every table.
-        without: table names to leave out.
-        gateways: gateway ids; empty selects every gateway.
-    """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    for name, values, keep in (
-        ("table_name", tables, True),
-        ("table_name", without, False),
-        ("gateway", gateways, True),
-    ):
-        if values:
-            among = pc.is_in(deltas.column(name), pa.array(values, pa.string()))
-            deltas = deltas.filter(among if keep else pc.invert(among))
-    return deltas
-
-
 def split_by_table(deltas: pa.Table) -> Iterator[tuple[str, str, pa.Table]]:
     """Yield `(gateway, table name, its deltas)` for each synced table among deltas."""
     import pyarrow.compute as pc

@@ -134,6 +134,36 @@ def queries_of_rows(table: str, rows: Iterable[tuple[str | None, str]]) -> Itera
             yield DeltaQuery(gateway=gateway, tables=(table,), rows=tuple(row_ids[start : start + _ROWS_PER_QUERY]))
 
 
+class TableSelection(msgspec.Struct, frozen=True):
+    """Selects deltas by table and gateway."""
+
+    tables: tuple[str, ...] = ()
+    """Empty selects every table."""
+    without: tuple[str, ...] = ()
+    """Tables to leave out."""
+    gateways: tuple[str, ...] = ()
+    """Empty selects every gateway."""
+
+    def has_table(self, table: str) -> bool:
+        """Return whether a table is selected."""
+        return table not in self.without and (not self.tables or table in self.tables)
+
+    def select(self, deltas: pa.Table) -> pa.Table:
+        """Return the selected ones of an Arrow table's deltas."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        for name, values, keep in (
+            ("table_name", self.tables, True),
+            ("table_name", self.without, False),
+            ("gateway", self.gateways, True),
+        ):
+            if values:
+                among = pc.is_in(deltas.column(name), pa.array(values, pa.string()))
+                deltas = deltas.filter(among if keep else pc.invert(among))
+        return deltas
+
+
 class DeltaPage(msgspec.Struct, frozen=True):
     """One page of a query's result."""
 

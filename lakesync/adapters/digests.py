@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import msgspec
 
 from lakesync.adapters.arrow import columns_as_text
+from lakesync.adapters.deltas import TableSelection
 from lakesync.model import hlc
 from lakesync.model.schema import TableSchema
 
@@ -61,23 +62,13 @@ _FIGURES = ("deltas", "delta_sum", "rows", "deleted", "row_sum", "arrival_sum", 
 """The fields of a `Digest` that can be added up."""
 
 
-class DigestScope(msgspec.Struct, frozen=True):
+class DigestScope(TableSelection, frozen=True):
     """The tables, gateways and days that are compared."""
 
-    tables: tuple[str, ...] = ()
-    """Empty selects every table."""
-    without: tuple[str, ...] = ()
-    """Excludes these tables."""
-    gateways: tuple[str, ...] = ()
-    """Empty selects every gateway."""
     schemas: tuple[TableSchema, ...] = ()
     """Schemas of the destination tables."""
     days: tuple[int, ...] = ()
     """Days since 1970; empty selects every day."""
-
-    def has_table(self, table: str) -> bool:
-        """Return whether a table is in scope."""
-        return table not in self.without and (not self.tables or table in self.tables)
 
 
 @runtime_checkable

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
-from lakesync.adapters.arrow import columns_as_text, select_deltas, split_by_table, table_checksum
+from lakesync.adapters.arrow import columns_as_text, split_by_table, table_checksum
 from lakesync.adapters.arrow_access import read_arrow, read_pages
 from lakesync.adapters.base import ContentTransform, DatabaseAdapter, unchanged
 from lakesync.adapters.composite import cold_tier_contents
@@ -32,6 +32,7 @@ from lakesync.adapters.deltas import (
     MarkUpdate,
     RowContent,
     RowId,
+    TableSelection,
     queries_of_rows,
 )
 from lakesync.adapters.file_scan import last_position
@@ -56,15 +57,9 @@ _ID_COLUMNS = ("gateway", "client_id", "delta_id")
 """The columns that identify a delta."""
 
 
-class RowFilter(msgspec.Struct, frozen=True):
+class RowFilter(TableSelection, frozen=True):
     """Selects the rows to copy. All conditions must hold."""
 
-    tables: tuple[str, ...] = ()
-    """Empty selects every table."""
-    without: tuple[str, ...] = ()
-    """Excludes these tables."""
-    gateways: tuple[str, ...] = ()
-    """Empty selects every gateway."""
     where: tuple[tuple[str, str, str], ...] = ()
     """`(column, operator, value)` conditions on a row's state."""
 
@@ -85,10 +80,6 @@ class RowFilter(msgspec.Struct, frozen=True):
             column in values and holds(op, text_of_raw(values[column]), (value,))  # type: ignore[arg-type]
             for column, op, value in self.where
         )
-
-    def select_deltas(self, deltas: pa.Table) -> pa.Table:
-        """Return the deltas of the filter's tables and gateways, whatever their rows' states are."""
-        return select_deltas(deltas, self.tables, self.without, self.gateways)
 
 
 class FlowProgress(msgspec.Struct, frozen=True, rename={"row_filter": "sieve"}):
@@ -280,7 +271,7 @@ def filtered_pages(
     import pyarrow as pa
 
     for page in read_pages(partial(read_arrow, source), query):
-        deltas = columns_as_text(row_filter.select_deltas(page.deltas))
+        deltas = columns_as_text(row_filter.select(page.deltas))
         scanned, end = len(page.deltas), _position_after(page.deltas, progress.position)
         if row_filter.where and len(deltas):  # without conditions, all rows match
             deltas = pa.concat_tables(
@@ -309,7 +300,7 @@ def _deltas_of_matching_rows(
         new_rows = sorted(matching - stored)
         for query in queries_of_rows(table, ((gateway, row_id) for row_id in new_rows)):
             for page in read_pages(partial(read_arrow, source), query):
-                yield columns_as_text(row_filter.select_deltas(page.deltas))
+                yield columns_as_text(row_filter.select(page.deltas))
 
 
 def _batch_id(name: str, checksum: BatchChecksum) -> str:

@@ -25,7 +25,7 @@ from msgspec.structs import replace
 
 from lakesync.adapters.arrow import DELTA_COLUMNS, table_checksum
 from lakesync.adapters.base import ContentTransform, DatabaseAdapter, MarkStore, StateWriter, unchanged
-from lakesync.adapters.deltas import BatchChecksum, MarkUpdate, Part
+from lakesync.adapters.deltas import BatchChecksum, MarkUpdate, Part, TableSelection
 from lakesync.adapters.object_store.deltas import ObjectDeltas
 from lakesync.adapters.transfer.progress import decode_progress
 from lakesync.adapters.transfer.table_rewrites import columns_of_tables, rewrite_outdated_tables
@@ -47,15 +47,9 @@ NO_STREAMS: Mapping[str, int] = {}
 """The default for mappings from streams to arrivals."""
 
 
-class DeltaSelection(msgspec.Struct, frozen=True):
+class DeltaSelection(TableSelection, frozen=True):
     """The deltas that a follower selects."""
 
-    tables: tuple[str, ...] = ()
-    """Empty selects every table."""
-    without: tuple[str, ...] = ()
-    """Tables to leave out."""
-    gateways: tuple[str, ...] = ()
-    """Empty selects every gateway."""
     part: Part | None = None
     """Only the deltas of this part of a load; None selects all."""
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from lakesync.adapters.arrow import DELTA_COLUMNS, id_numbers, select_deltas
+from lakesync.adapters.arrow import DELTA_COLUMNS, id_numbers
 from lakesync.adapters.arrow_access import read_arrow, read_pages
 from lakesync.adapters.base import ContentTransform, DatabaseAdapter, unchanged
 from lakesync.adapters.deltas import DeltaQuery
@@ -128,7 +128,7 @@ def restore(
     for low, high in arrival_ranges(scope.days):  # `high` is exclusive
         query = DeltaQuery(since=low - 1, until=high - 1, tables=scope.tables)
         for page in read_pages(partial(read_arrow, adapter), query):
-            in_scope = select_deltas(page.deltas, scope.tables, scope.without, scope.gateways)
+            in_scope = scope.select(page.deltas)
             surplus = in_scope.filter(~np.isin(_ids_of(in_scope), all_lake_ids))
             if len(surplus):
                 restorable.remove_surplus(follower, surplus, scope, transform)
