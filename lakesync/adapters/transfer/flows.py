@@ -29,7 +29,6 @@ from lakesync.adapters.deltas import (
     PAGE_DELTAS,
     BatchChecksum,
     DeltaQuery,
-    MarkUpdate,
     RowContent,
     RowId,
     TableSelection,
@@ -37,8 +36,8 @@ from lakesync.adapters.deltas import (
 )
 from lakesync.adapters.file_scan import last_position
 from lakesync.adapters.object_store.deltas import ObjectDeltas
-from lakesync.adapters.transfer.follower import count_by_day, require_marks
-from lakesync.adapters.transfer.progress import decode_progress
+from lakesync.adapters.transfer.follower import count_by_day
+from lakesync.adapters.transfer.progress import ProgressInMark, require_marks
 from lakesync.config.backends import Condition
 from lakesync.model import hlc
 from lakesync.model.crash_points import crash_point
@@ -161,28 +160,27 @@ def run_flow(
         IntegrityError: another run of the flow is active, or the target stores fewer deltas than were written.
         ConfigurationError: the target does not store marks.
     """
-    marks = require_marks(target)
-    old_text = marks.read_mark(name)
-    progress = _progress_in(old_text, name, row_filter)
+    mark = ProgressInMark(require_marks(target), name, FlowProgress)
+    in_mark = mark.read()
+    progress = _continued_progress(in_mark, row_filter)
     transform = filtered_contents(row_filter, cold_tier_contents(cold))
     query = new_deltas_query(progress, row_filter, page, until)
     for scanned, deltas, end in filtered_pages(
         source, query, progress, row_filter, partial(_stored_rows, (target, *cold))
     ):
-        new_progress = replace(progress, position=end or progress.position, deltas=progress.deltas + len(deltas))
-        new_text = msgspec.json.encode(new_progress).decode()
+        progress = replace(progress, position=end or progress.position, deltas=progress.deltas + len(deltas))
         if len(deltas):
-            expected, update = table_checksum(deltas), MarkUpdate(name, old_text, new_text)
-            stored = marks.apply_arrow(_batch_id(name, expected), deltas, update, schemas, transform)
+            expected = table_checksum(deltas)
+            stored = mark.apply(_batch_id(name, expected), deltas, progress, schemas, transform)
             if stored.deltas < expected.deltas:
                 raise IntegrityError(
                     f"flow {name!r} wrote {expected.deltas} deltas and read back {stored.deltas}: compare both backends"
                 )
-        elif new_text != old_text:
-            marks.move_mark(MarkUpdate(name, old_text, new_text))
+        elif progress != in_mark:
+            mark.write(progress)
+        in_mark = progress
         crash_point("flow.after_page")
-        old_text, progress = new_text, new_progress
-        yield FlowStep(scanned, len(deltas), new_progress, count_by_day(deltas))
+        yield FlowStep(scanned, len(deltas), progress, count_by_day(deltas))
 
 
 def replay_flow(
@@ -213,11 +211,9 @@ def replay_flow(
     Raises:
         AdapterError, IntegrityError, ConfigurationError: as `run_flow`.
     """
-    marks = require_marks(target)
-    text = marks.read_mark(name)
-    progress = _progress_in(text, name, row_filter)
-    # `apply_arrow` always writes a mark: here the same value, or if there is none, the progress of a new flow
-    unchanged_text = text if text is not None else msgspec.json.encode(progress).decode()
+    mark = ProgressInMark(require_marks(target), name, FlowProgress)
+    in_mark = mark.read()
+    progress = _continued_progress(in_mark, row_filter)
     transform = filtered_contents(row_filter, cold_tier_contents(cold))
     query = DeltaQuery(since=arrivals[0] - 1, until=arrivals[1], tables=row_filter.tables, limit=page)
     for scanned, page_deltas, _ in filtered_pages(
@@ -225,9 +221,8 @@ def replay_flow(
     ):
         deltas = _missing_deltas(target, page_deltas) if isinstance(target, ObjectDeltas) else page_deltas
         if len(deltas):
-            batch_id, update = _batch_id(name, table_checksum(deltas)), MarkUpdate(name, text, unchanged_text)
-            marks.apply_arrow(batch_id, deltas, update, schemas, transform)
-            text = unchanged_text
+            # the mark keeps its value; without a mark, the progress of a new flow is written
+            mark.apply(_batch_id(name, table_checksum(deltas)), deltas, in_mark or progress, schemas, transform)
         yield FlowStep(scanned, len(page_deltas), progress, count_by_day(page_deltas), is_replay=True)
 
 
@@ -340,7 +335,6 @@ def _position_after(deltas: pa.Table, before: Position | None) -> Position | Non
     return last if before is None else max(last, before)
 
 
-def _progress_in(text: str | None, name: str, row_filter: RowFilter) -> FlowProgress:
-    """Return the progress in a mark's text; that of a new flow if there is no mark, or the filter has changed."""
-    found = decode_progress(text, FlowProgress, name)
+def _continued_progress(found: FlowProgress | None, row_filter: RowFilter) -> FlowProgress:
+    """Return the progress in the mark; that of a new flow if there is no mark, or the filter has changed."""
     return found if found is not None and found.row_filter == row_filter else FlowProgress(row_filter)

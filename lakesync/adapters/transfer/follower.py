@@ -24,13 +24,13 @@ import msgspec
 from msgspec.structs import replace
 
 from lakesync.adapters.arrow import DELTA_COLUMNS, table_checksum
-from lakesync.adapters.base import ContentTransform, DatabaseAdapter, MarkStore, StateWriter, unchanged
-from lakesync.adapters.deltas import BatchChecksum, MarkUpdate, Part, TableSelection
+from lakesync.adapters.base import ContentTransform, DatabaseAdapter, StateWriter, unchanged
+from lakesync.adapters.deltas import BatchChecksum, Part, TableSelection
 from lakesync.adapters.object_store.deltas import ObjectDeltas
-from lakesync.adapters.transfer.progress import decode_progress
+from lakesync.adapters.transfer.progress import ProgressInMark, require_marks
 from lakesync.adapters.transfer.table_rewrites import columns_of_tables, rewrite_outdated_tables
 from lakesync.model.crash_points import crash_point
-from lakesync.model.errors import ConfigurationError, IntegrityError
+from lakesync.model.errors import IntegrityError
 from lakesync.model.hlc import wall_of
 from lakesync.model.schema import TableSchema
 
@@ -135,7 +135,8 @@ def read_follower_progress(
         AdapterError: the adapter cannot be read.
         IntegrityError: the mark was not written by a follower.
     """
-    return _progress_in(require_marks(adapter).read_mark(name), name, selection, since)
+    mark = ProgressInMark(require_marks(adapter), name, FollowerProgress)
+    return continued_progress(mark.read(), selection, since)
 
 
 def follow_history(
@@ -170,9 +171,9 @@ def follow_history(
         AdapterError: the adapter cannot be reached; a retry continues.
         IntegrityError: another run moved the mark, or the adapter stores fewer or other deltas than were written.
     """
-    marks = require_marks(adapter)
-    old_text = marks.read_mark(name)
-    progress = _progress_in(old_text, name, selection, since)
+    mark = ProgressInMark(require_marks(adapter), name, FollowerProgress)
+    in_mark = mark.read()
+    progress = continued_progress(in_mark, selection, since)
     # a part of a load rewrites no table: `Load.row_columns` has the columns of its rows
     row_columns = columns_of_tables(adapter, schemas) if selection.part is None else {}
     if row_columns and isinstance(adapter, StateWriter):
@@ -187,49 +188,34 @@ def follow_history(
         chunks = split_chunks(missing, _PUSH_COLUMNS, min_deltas)
     for chunk in chunks:
         expected = table_checksum(chunk)
-        new_progress = _progress_after(progress, selection, chunk, expected)
-        new_text = msgspec.json.encode(new_progress).decode()
-        stored = marks.apply_arrow(
-            chunk.column("batch_id")[0].as_py(),
-            chunk.select(list(DELTA_COLUMNS)),
-            MarkUpdate(name, old_text, new_text),
-            schemas,
-            transform,
-        )
+        progress = in_mark = _progress_after(progress, selection, chunk, expected)
+        batch_id = chunk.column("batch_id")[0].as_py()
+        stored = mark.apply(batch_id, chunk.select(list(DELTA_COLUMNS)), progress, schemas, transform)
         if stored != expected:
             raise IntegrityError(
                 f"follower {name!r} wrote {expected.deltas} deltas (id sum {expected.id_sum}) and read back "
                 f"{stored.deltas} (id sum {stored.id_sum}): compare the destination with the lake"
             )
         crash_point("follow.after_chunk")
-        old_text, progress = new_text, new_progress
-        yield AppliedChunk(expected.deltas, new_progress, count_by_day(chunk))
+        yield AppliedChunk(expected.deltas, progress, count_by_day(chunk))
     # The last deltas of a stream may not be selected. The mark moves beyond them, so that no run reads them again.
     read = {stream: max(last, progress.streams.get(stream, -1)) for stream, last in until.items()}
     progress = replace(progress, streams={**progress.streams, **read})
-    new_text = msgspec.json.encode(progress).decode()
-    if progress.streams and new_text != old_text:
-        marks.move_mark(MarkUpdate(name, old_text, new_text))
+    if progress.streams and progress != in_mark:
+        mark.write(progress)
         yield AppliedChunk(0, progress)
 
 
-def require_marks(adapter: DatabaseAdapter) -> MarkStore:
-    """Return an adapter as `MarkStore`.
+def continued_progress(
+    found: FollowerProgress | None, selection: DeltaSelection, since: Mapping[str, int] = NO_STREAMS
+) -> FollowerProgress:
+    """Return the progress that a follower continues from: that of a new one if its selection has changed.
 
-    Raises:
-        ConfigurationError: the adapter does not store marks.
+    Args:
+        found: the progress in the follower's mark; None without a mark.
+        selection: the deltas that the follower selects.
+        since: as in `read_follower_progress`.
     """
-    if not isinstance(adapter, MarkStore):
-        raise ConfigurationError(
-            f"{type(adapter).__name__} does not store marks and cannot be a destination or a flow's target: use a "
-            "database or an object store"
-        )
-    return adapter
-
-
-def _progress_in(text: str | None, name: str, selection: DeltaSelection, since: Mapping[str, int]) -> FollowerProgress:
-    """Return the progress in a mark's text; that of a new follower without a mark, or if the selection has changed."""
-    found = decode_progress(text, FollowerProgress, name)
     return found if found is not None and found.selection == selection else FollowerProgress(selection, dict(since))
 
 

@@ -27,16 +27,16 @@ from msgspec.structs import replace
 from lakesync.adapters.arrow_access import read_arrow
 from lakesync.adapters.base import DatabaseAdapter, MarkStore, Materialisable
 from lakesync.adapters.composite import CompositeBase
-from lakesync.adapters.deltas import ArrowPage, BatchChecksum, DeltaBatch, DeltaPage, DeltaQuery, MarkUpdate
+from lakesync.adapters.deltas import ArrowPage, BatchChecksum, DeltaBatch, DeltaPage, DeltaQuery
 from lakesync.adapters.object_store.deltas import ObjectDeltas
 from lakesync.adapters.transfer.follower import (
     DeltaSelection,
     FollowerProgress,
     Load,
+    continued_progress,
     read_follower_progress,
-    require_marks,
 )
-from lakesync.adapters.transfer.progress import decode_progress
+from lakesync.adapters.transfer.progress import ProgressInMark, require_marks
 from lakesync.adapters.transfer.table_rewrites import columns_of_tables
 from lakesync.model.crash_points import crash_point
 from lakesync.model.errors import AdapterError, IntegrityError, SchemaError
@@ -85,9 +85,8 @@ def begin_load(
         IntegrityError: another run moved the mark.
         AdapterError: the adapter cannot be reached.
     """
-    marks = require_marks(adapter)
-    text = marks.read_mark(name)
-    progress = read_follower_progress(adapter, name, selection)
+    mark = ProgressInMark(require_marks(adapter), name, FollowerProgress)
+    progress = continued_progress(mark.read(), selection)
     row_columns = columns_of_tables(adapter, schemas)  # synced table -> columns of the rows that the parts write
     load = Load(
         id=secrets.token_hex(8),
@@ -100,12 +99,11 @@ def begin_load(
         for schema in schemas:
             with suppress(SchemaError, AdapterError):  # the parts suspend a table that cannot be created
                 adapter.ensure_schema(schema)
-    _announce(marks, name)
+    _change(adapter, lambda loads: ActiveLoads(loads.begun + 1, tuple(sorted({*loads.names, name}))))
     crash_point("load.announced")
     # In the mark, `row_columns` has the columns that all rows of a table have, also when the load is finished. Rows
     # from before the load may lack the new columns, so the old value stays. Without such rows it is the load's own.
-    new_progress = replace(progress, load=load, row_columns=progress.row_columns if progress.deltas else row_columns)
-    marks.move_mark(MarkUpdate(name, text, _encode(new_progress)))
+    mark.write(replace(progress, load=load, row_columns=progress.row_columns if progress.deltas else row_columns))
     crash_point("load.begun")
     return load
 
@@ -151,9 +149,8 @@ def finish_load(adapter: DatabaseAdapter, name: str, selection: DeltaSelection) 
         IntegrityError: a part has not ended, or another run moved the mark.
         AdapterError: the adapter cannot be reached; retry.
     """
-    marks = require_marks(adapter)
-    text = marks.read_mark(name)
-    progress = read_follower_progress(adapter, name, selection)
+    mark = ProgressInMark(require_marks(adapter), name, FollowerProgress)
+    progress = continued_progress(mark.read(), selection)
     load = progress.load
     if load is None:
         raise IntegrityError(f"the load of {name!r} is already finished: another run has moved its mark")
@@ -166,7 +163,7 @@ def finish_load(adapter: DatabaseAdapter, name: str, selection: DeltaSelection) 
     crash_point("load.before_finish")
     streams = {**progress.streams, **load.until}
     new_progress = replace(progress, streams=streams, deltas=total.deltas, id_sum=total.id_sum, load=None)
-    marks.move_mark(MarkUpdate(name, text, _encode(new_progress)))
+    mark.write(new_progress)
     crash_point("load.after_finish")
     withdraw_load(adapter, name)
     return new_progress
@@ -178,7 +175,7 @@ def is_announced(adapter: DatabaseAdapter, name: str) -> bool:
     If the process dies in `begin_load`, the load is announced but not in the follower's mark. Therefore the pipeline
     calls `withdraw_load` at the end of the follower's next run.
     """
-    return name in _decode(require_marks(adapter).read_mark(LOADS)).names
+    return any(name in loads.names for loads in _active_loads(adapter))
 
 
 def withdraw_load(adapter: DatabaseAdapter, name: str) -> None:
@@ -187,10 +184,7 @@ def withdraw_load(adapter: DatabaseAdapter, name: str) -> None:
     Raises:
         AdapterError: the adapter cannot be reached; retry.
     """
-    _change(
-        require_marks(adapter),
-        lambda loads: replace(loads, names=tuple(each for each in loads.names if each != name)),
-    )
+    _change(adapter, lambda loads: replace(loads, names=tuple(each for each in loads.names if each != name)))
 
 
 class LoadBarrier:
@@ -256,23 +250,19 @@ def _active_loads(adapter: DatabaseAdapter) -> Iterator[ActiveLoads]:
         for each in adapter.adapters:
             yield from _active_loads(each)
     elif isinstance(adapter, MarkStore):
-        yield _decode(adapter.read_mark(LOADS))
+        yield _loads_mark(adapter).read() or ActiveLoads()
 
 
-def _announce(marks: MarkStore, name: str) -> None:
-    """Add a follower to the mark `LOADS`."""
-    _change(marks, lambda loads: ActiveLoads(loads.begun + 1, tuple(sorted({*loads.names, name}))))
-
-
-def _change(marks: MarkStore, change: Callable[[ActiveLoads], ActiveLoads]) -> None:
+def _change(adapter: DatabaseAdapter, change: Callable[[ActiveLoads], ActiveLoads]) -> None:
     """Change the mark `LOADS`. Retries if another follower of the adapter changes it at the same time."""
+    mark = _loads_mark(require_marks(adapter))
     for attempt in range(_ATTEMPTS):
-        text = marks.read_mark(LOADS)
-        changed = change(_decode(text))
-        if changed == _decode(text):
+        before = mark.read() or ActiveLoads()
+        changed = change(before)
+        if changed == before:
             return
         try:
-            marks.move_mark(MarkUpdate(LOADS, text, _encode(changed)))
+            mark.write(changed)
         except (IntegrityError, AdapterError):
             if attempt == _ATTEMPTS - 1:
                 raise
@@ -280,11 +270,6 @@ def _change(marks: MarkStore, change: Callable[[ActiveLoads], ActiveLoads]) -> N
             return
 
 
-def _decode(text: str | None) -> ActiveLoads:
-    """Return the value of the mark `LOADS`; no loads if it was never written."""
-    return decode_progress(text, ActiveLoads, LOADS) or ActiveLoads()
-
-
-def _encode(value: msgspec.Struct) -> str:
-    """Return progress, or active loads, as the text of a mark."""
-    return msgspec.json.encode(value).decode()
+def _loads_mark(adapter: MarkStore) -> ProgressInMark[ActiveLoads]:
+    """Return the mark `LOADS` of an adapter."""
+    return ProgressInMark(adapter, LOADS, ActiveLoads)

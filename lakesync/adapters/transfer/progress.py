@@ -9,37 +9,35 @@ progress is in a file.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import msgspec
 
-from lakesync.adapters.base import MarkStore
-from lakesync.adapters.deltas import MarkUpdate
+from lakesync.adapters.base import ContentTransform, DatabaseAdapter, MarkStore
+from lakesync.adapters.deltas import BatchChecksum, MarkUpdate
 from lakesync.model.errors import ConfigurationError, IntegrityError
+from lakesync.model.schema import TableSchema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 T = TypeVar("T", bound=msgspec.Struct)
 
 
-def decode_progress(text: str | None, kind: type[T], name: str) -> T | None:
-    """Decode the value of a mark. None, which is the value of a mark that was never written, stays None.
-
-    Args:
-        text: the mark's value.
-        kind: the type of the progress, for example `FollowerProgress`.
-        name: the mark's name, for the message.
+def require_marks(adapter: DatabaseAdapter) -> MarkStore:
+    """Return an adapter as `MarkStore`.
 
     Raises:
-        IntegrityError: the mark belongs to another kind of work: two uses share a name.
+        ConfigurationError: the adapter does not store marks.
     """
-    if text is None:
-        return None
-    try:
-        return msgspec.json.decode(text, type=kind)
-    except msgspec.MsgspecError as error:
-        raise IntegrityError(
-            f"the mark {name!r} belongs to another kind of work ({error}): choose another name"
-        ) from error
+    if not isinstance(adapter, MarkStore):
+        raise ConfigurationError(
+            f"{type(adapter).__name__} does not store marks and cannot be a destination or a flow's target: use a "
+            "database or an object store"
+        )
+    return adapter
 
 
 class ProgressStore(Protocol[T]):
@@ -69,13 +67,20 @@ class ProgressInMark(Generic[T]):
         self._text: str | None = None  # the mark's text as this object read or wrote it last
 
     def read(self) -> T | None:
-        """Return the progress.
+        """Return the progress; None if the mark was never written.
 
         Raises:
             IntegrityError: the mark belongs to another kind of work: two uses share a name.
         """
         self._text = self._adapter.read_mark(self._name)
-        return decode_progress(self._text, self._kind, self._name)
+        if self._text is None:
+            return None
+        try:
+            return msgspec.json.decode(self._text, type=self._kind)
+        except msgspec.MsgspecError as error:
+            raise IntegrityError(
+                f"the mark {self._name!r} belongs to another kind of work ({error}): choose another name"
+            ) from error
 
     def write(self, progress: T) -> None:
         """Replace the value that was read or written last.
@@ -83,9 +88,39 @@ class ProgressInMark(Generic[T]):
         Raises:
             IntegrityError: the mark has another value, because another run has changed it.
         """
-        text = msgspec.json.encode(progress).decode()
-        self._adapter.move_mark(MarkUpdate(self._name, self._text, text))
-        self._text = text
+        update = self._update(progress)
+        self._adapter.move_mark(update)
+        self._text = update.value
+
+    def apply(
+        self,
+        batch_id: str,
+        deltas: pa.Table,
+        progress: T,
+        schemas: Sequence[TableSchema],
+        transform: ContentTransform,
+    ) -> BatchChecksum:
+        """Write deltas and their rows, and the progress after them, see `MarkStore.apply_arrow`.
+
+        Args:
+            batch_id: the batch's id.
+            deltas: the deltas.
+            progress: replaces the value that was read or written last.
+            schemas: the destination tables.
+            transform: changes row contents before they are written.
+
+        Raises:
+            IntegrityError: the mark has another value, because another run has changed it.
+            AdapterError: the adapter cannot be reached; retry.
+        """
+        update = self._update(progress)
+        stored = self._adapter.apply_arrow(batch_id, deltas, update, schemas, transform)
+        self._text = update.value
+        return stored
+
+    def _update(self, progress: T) -> MarkUpdate:
+        """Return the change of the mark from its last known value."""
+        return MarkUpdate(self._name, self._text, msgspec.json.encode(progress).decode())
 
 
 class ProgressInFile(Generic[T]):

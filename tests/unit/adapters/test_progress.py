@@ -1,11 +1,11 @@
 """How far something is, in a mark or in a file."""
 
-import msgspec
 import pytest
 
+from lakesync.adapters import SqliteAdapter
 from lakesync.adapters.transfer.flows import FlowProgress, RowFilter
 from lakesync.adapters.transfer.migration import MigrationInFile, MigrationProgress, MigrationScope
-from lakesync.adapters.transfer.progress import ProgressInFile, decode_progress
+from lakesync.adapters.transfer.progress import ProgressInFile, ProgressInMark
 from lakesync.model.errors import ConfigurationError, IntegrityError
 
 
@@ -27,8 +27,11 @@ def test_progress_of_another_kind_is_rejected(tmp_path):
     path.write_bytes(b'{"sieve": 1}')
     with pytest.raises(ConfigurationError, match=r"f\.json does not contain progress .* delete the file"):
         ProgressInFile(path, FlowProgress).read()
-    assert decode_progress(None, MigrationProgress, "m") is None
-    told = msgspec.json.encode(MigrationProgress(MigrationScope(gateway="g"), deltas=7)).decode()
-    assert decode_progress(told, MigrationProgress, "m") == MigrationProgress(MigrationScope(gateway="g"), deltas=7)
+    adapter = SqliteAdapter(tmp_path / "marks.db")
+    mark = ProgressInMark(adapter, "m", MigrationProgress)
+    assert mark.read() is None
+    mark.write(MigrationProgress(MigrationScope(gateway="g"), deltas=7))
+    assert mark.read() == MigrationProgress(MigrationScope(gateway="g"), deltas=7)
     with pytest.raises(IntegrityError, match=r"the mark 'm' .* another name"):
-        decode_progress(told, FlowProgress, "m")
+        ProgressInMark(adapter, "m", FlowProgress).read()
+    adapter.close()
