@@ -8,6 +8,7 @@ change of a row; its *hlc* is its client's timestamp.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ from lakesync.adapters.deltas import (
     ArrowPage,
     BatchChecksum,
     DeltaBatch,
+    DeltaPage,
     DeltaQuery,
     RowContent,
     RowId,
@@ -30,6 +32,27 @@ from lakesync.model.errors import ConfigurationError, IntegrityError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+class ArrowAdapterBase(ABC):
+    """Base class of adapters that work with Arrow tables: implements `DatabaseAdapter`'s methods for single deltas."""
+
+    @abstractmethod
+    def insert_arrow(self, batch_id: str, gateway: str, deltas: pa.Table) -> BatchChecksum:
+        """Store a batch, see `ArrowAdapter.insert_arrow`."""
+
+    @abstractmethod
+    def query_arrow(self, query: DeltaQuery) -> ArrowPage:
+        """Return a page, see `ArrowAdapter.query_arrow`."""
+
+    def insert_deltas(self, batch: DeltaBatch) -> BatchChecksum:
+        """Store a batch, see `DatabaseAdapter.insert_deltas`."""
+        return self.insert_arrow(batch.batch_id, batch.gateway, to_arrow(batch.deltas))
+
+    def query_deltas_since(self, query: DeltaQuery) -> DeltaPage:
+        """Return a page, see `DatabaseAdapter.query_deltas_since`."""
+        page = self.query_arrow(query)
+        return DeltaPage(tuple(from_arrow(page.deltas)), page.end)
 
 
 def read_arrow(adapter: DatabaseAdapter, query: DeltaQuery) -> ArrowPage:

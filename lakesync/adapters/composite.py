@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from lakesync.adapters.arrow import columns_as_text, from_arrow, to_arrow
+from lakesync.adapters.arrow import columns_as_text, from_arrow
 from lakesync.adapters.arrow_access import (
+    ArrowAdapterBase,
     copy_page,
     delete_arrow,
     max_writers,
@@ -34,8 +35,6 @@ from lakesync.adapters.deltas import (
     PAGE_DELTAS,
     ArrowPage,
     BatchChecksum,
-    DeltaBatch,
-    DeltaPage,
     DeltaQuery,
     RowContent,
     RowId,
@@ -56,7 +55,7 @@ if TYPE_CHECKING:
 _GREATEST_HLC = hlc.encode(hlc.MAX_WALL_MS, hlc.MAX_COUNTER)
 
 
-class CompositeBase:
+class CompositeBase(ArrowAdapterBase):
     """Reads several adapters as one. They are queried one after another, in the order of `adapters`."""
 
     def __init__(self, adapters: Sequence[DatabaseAdapter]) -> None:
@@ -68,13 +67,8 @@ class CompositeBase:
         """
         self.adapters = tuple(adapters)
 
-    def query_deltas_since(self, query: DeltaQuery) -> DeltaPage:
-        """Return a page of the adapters' deltas. A delta that several adapters store is returned once."""
-        page = self.query_arrow(query)
-        return DeltaPage(tuple(from_arrow(page.deltas)), page.end)
-
     def query_arrow(self, query: DeltaQuery) -> ArrowPage:
-        """Do the same as `query_deltas_since`, and return the deltas as an Arrow table."""
+        """Return a page of the adapters' deltas. A delta that several adapters store is returned once."""
         return _merge_pages(self._adapters_for(query), query)
 
     def get_latest_state(self, gateway: str | None, table: str, row_ids: Collection[str]) -> dict[str, RowState]:
@@ -176,12 +170,8 @@ class CompositeAdapter(CompositeBase):
         each_once = {id(adapter): adapter for adapter in (default, *self._routes.values())}
         super().__init__(list(each_once.values()))
 
-    def insert_deltas(self, batch: DeltaBatch) -> BatchChecksum:
-        """Split a batch by adapter, and insert each part under the batch's id, a dot and the adapter's index."""
-        return self.insert_arrow(batch.batch_id, batch.gateway, to_arrow(batch.deltas))
-
     def insert_arrow(self, batch_id: str, gateway: str, deltas: pa.Table) -> BatchChecksum:
-        """Do the same as `insert_deltas`, from an Arrow table."""
+        """Split a batch by adapter, and insert each part under the batch's id, a dot and the adapter's index."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -268,12 +258,8 @@ class LifecycleAdapter(CompositeBase):
         self._max_age_ms = max_age_ms
         self._wall = wall
 
-    def insert_deltas(self, batch: DeltaBatch) -> BatchChecksum:
-        """Insert a batch into the hot tier, however old its deltas are; the next move finds them."""
-        return self.hot.insert_deltas(batch)
-
     def insert_arrow(self, batch_id: str, gateway: str, deltas: pa.Table) -> BatchChecksum:
-        """Do the same as `insert_deltas`, from an Arrow table."""
+        """Insert a batch into the hot tier, however old its deltas are; the next move finds them."""
         return write_arrow(self.hot, batch_id, gateway, deltas)
 
     def ensure_schema(self, schema: TableSchema) -> None:

@@ -24,11 +24,10 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import msgspec
 import structlog
 
-from lakesync.adapters.arrow import to_arrow
 from lakesync.adapters.arrow_access import copy_page, read_arrow, read_pages, write_arrow
 from lakesync.adapters.base import DatabaseAdapter, Materialisable, StateWriter
 from lakesync.adapters.composite import CompositeBase
-from lakesync.adapters.deltas import BatchChecksum, DeltaBatch, DeltaQuery, RowContent, RowId
+from lakesync.adapters.deltas import BatchChecksum, DeltaQuery, RowContent, RowId
 from lakesync.model import hlc
 from lakesync.model.backoff import doubled_wait
 from lakesync.model.errors import LakeSyncError
@@ -88,12 +87,8 @@ class FanOutAdapter(CompositeBase):
         self._primary = primary
         self._secondaries = [_Secondary(name, each, primary, first_wait_seconds) for name, each in secondaries.items()]
 
-    def insert_deltas(self, batch: DeltaBatch) -> BatchChecksum:
-        """Insert a batch into the primary and queue it for the secondaries."""
-        return self.insert_arrow(batch.batch_id, batch.gateway, to_arrow(batch.deltas))
-
     def insert_arrow(self, batch_id: str, gateway: str, deltas: pa.Table) -> BatchChecksum:
-        """Do the same as `insert_deltas`, from an Arrow table."""
+        """Insert a batch into the primary and queue it for the secondaries."""
         stored = write_arrow(self._primary, batch_id, gateway, deltas)
         for secondary in self._secondaries:
             secondary.enqueue(_Task(len(deltas), lambda adapter: write_arrow(adapter, batch_id, gateway, deltas)))

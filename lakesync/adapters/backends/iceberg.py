@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
 from lakesync.adapters.arrow import DELTA_COLUMNS, arrow_schema, from_arrow
-from lakesync.adapters.deltas import ArrowPage, BatchChecksum, DeltaBatch, DeltaPage, DeltaQuery, states_of
+from lakesync.adapters.arrow_access import ArrowAdapterBase
+from lakesync.adapters.deltas import ArrowPage, BatchChecksum, DeltaQuery, states_of
 from lakesync.adapters.file_scan import (
     FileCache,
     Segment,
@@ -39,7 +40,7 @@ _DELTAS = "deltas"
 _MAX_INT64 = (1 << 63) - 1
 
 
-class IcebergDeltas:
+class IcebergDeltas(ArrowAdapterBase):
     """Read-only `DatabaseAdapter` for the lake's table of deltas."""
 
     def __init__(self, catalog: Catalog, namespace: str = "lakesync") -> None:
@@ -75,23 +76,18 @@ class IcebergDeltas:
                 f"{without_password(str(error))}; check the URI's options"
             ) from None  # the error itself may contain the password
 
-    def insert_deltas(self, batch: DeltaBatch) -> BatchChecksum:
+    def insert_arrow(self, batch_id: str, gateway: str, deltas: pa.Table) -> BatchChecksum:  # noqa: ARG002
         """Reject the write.
 
         Raises:
             ConfigurationError: always.
         """
         raise ConfigurationError(
-            f"batch {batch.batch_id!r} cannot be written to {self._name}: only the pipeline writes the lake"
+            f"batch {batch_id!r} cannot be written to {self._name}: only the pipeline writes the lake"
         )
 
-    def query_deltas_since(self, query: DeltaQuery) -> DeltaPage:
-        """Return a page, reading only data files that may contain matching deltas."""
-        page = self.query_arrow(query)
-        return DeltaPage(tuple(from_arrow(page.deltas)), page.end)
-
     def query_arrow(self, query: DeltaQuery) -> ArrowPage:
-        """Do the same as `query_deltas_since`, and return the deltas as an Arrow table."""
+        """Return a page, reading only data files that may contain matching deltas."""
         table = self._table()
         return read_page(self._segments(table, query), lambda task: self._read(table, task), query)
 

@@ -24,15 +24,14 @@ from lakesync.adapters.arrow import (
     require_pyarrow,
     split_by_table,
     table_checksum,
-    to_arrow,
 )
+from lakesync.adapters.arrow_access import ArrowAdapterBase
 from lakesync.adapters.base import ContentTransform, unchanged
 from lakesync.adapters.deltas import (
     BUCKETS,
     ArrowPage,
     BatchChecksum,
     DeltaBatch,
-    DeltaPage,
     DeltaQuery,
     MarkUpdate,
     checksum_of,
@@ -75,7 +74,7 @@ _BYTES_PER_DELTA = 100
 """An estimate, to derive the number of an object's deltas from its size."""
 
 
-class ObjectDeltas:
+class ObjectDeltas(ArrowAdapterBase):
     """`DatabaseAdapter` and `MarkStore` over a `LakeAdapter`; it has no destination tables."""
 
     def __init__(self, objects: LakeAdapter, flush_format: FlushFormat = "parquet") -> None:
@@ -95,9 +94,9 @@ class ObjectDeltas:
         self._cache = FileCache()
 
     def insert_deltas(self, batch: DeltaBatch) -> BatchChecksum:
-        """Write a batch as one object, and read it back."""
+        """Write a batch as one object, and read it back. A JSON object needs no pyarrow."""
         if self._format == "parquet":
-            return self.insert_arrow(batch.batch_id, batch.gateway, to_arrow(batch.deltas))
+            return super().insert_deltas(batch)
         arrivals = [stored.arrival for stored in batch.deltas]
         hlcs = [stored.delta.hlc for stored in batch.deltas]
         file = self._delta_file(batch.batch_id, batch.gateway, (min(arrivals), max(arrivals)), (min(hlcs), max(hlcs)))
@@ -110,13 +109,8 @@ class ObjectDeltas:
         file = self._delta_file(batch_id, gateway, value_range(deltas, "arrival"), value_range(deltas, "hlc"))
         return self._put(file, encode_parquet(deltas, {"lakesync.batch_id": batch_id}))
 
-    def query_deltas_since(self, query: DeltaQuery) -> DeltaPage:
-        """Return a page, reading only objects that may contain matching deltas."""
-        page = self.query_arrow(query)
-        return DeltaPage(tuple(from_arrow(page.deltas)), page.end)
-
     def query_arrow(self, query: DeltaQuery) -> ArrowPage:
-        """Like `query_deltas_since`, as an Arrow table."""
+        """Return a page, reading only objects that may contain matching deltas."""
         return read_page(self._segments(query), self._read, query)
 
     def split_points(self, query: DeltaQuery, size: int) -> list[int]:

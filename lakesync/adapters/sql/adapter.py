@@ -19,15 +19,14 @@ from typing import TYPE_CHECKING
 import structlog
 from msgspec.structs import replace
 
-from lakesync.adapters.arrow import from_arrow, require_pyarrow, to_arrow
+from lakesync.adapters.arrow import require_pyarrow
+from lakesync.adapters.arrow_access import ArrowAdapterBase
 from lakesync.adapters.base import ContentTransform, DeadLetter, SuspendedTable, unchanged
 from lakesync.adapters.deltas import (
     BUCKETS,
     NO_CONTENT,
     ArrowPage,
     BatchChecksum,
-    DeltaBatch,
-    DeltaPage,
     DeltaQuery,
     MarkUpdate,
     RowContent,
@@ -63,7 +62,7 @@ _ROWS_PER_REBUILD = 5_000
 """Rows whose contents an erasure reads and writes at once, to bound its memory."""
 
 
-class SqlAdapter:
+class SqlAdapter(ArrowAdapterBase):
     """Implements `DatabaseAdapter` and all optional protocols on top of a dialect and an executor.
 
     The protocols (`lakesync.adapters.base`, `Digestible`, `Restorable`, `Redactable`) document the methods. Writers of
@@ -98,12 +97,8 @@ class SqlAdapter:
 
     # -- deltas --------------------------------------------------------------------------------------------------------
 
-    def insert_deltas(self, batch: DeltaBatch) -> BatchChecksum:
-        """Insert a batch in one transaction, and read it back."""
-        return self.insert_arrow(batch.batch_id, batch.gateway, to_arrow(batch.deltas))
-
     def insert_arrow(self, batch_id: str, gateway: str, deltas: pa.Table) -> BatchChecksum:  # noqa: ARG002 deltas carry their gateway
-        """Like `insert_deltas`, from an Arrow table."""
+        """Insert a batch in one transaction, and read it back."""
         with self._connect() as connection:
             writer = DeltaWriter(connection, self._dialect, deltas)
             writer.stage()
@@ -112,13 +107,8 @@ class SqlAdapter:
             crash_point("sql.after_commit")
             return writer.stored_checksum()
 
-    def query_deltas_since(self, query: DeltaQuery) -> DeltaPage:
-        """Return a page, using the index for the query's order."""
-        page = self.query_arrow(query)
-        return DeltaPage(tuple(from_arrow(page.deltas)), page.end)
-
     def query_arrow(self, query: DeltaQuery) -> ArrowPage:
-        """Like `query_deltas_since`, as an Arrow table."""
+        """Return a page, using the index for the query's order."""
         with self._connect() as connection:
             return queries.read_page(connection, query)
 
