@@ -12,11 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakesync.connectors.base import ConnectorConfig
-from lakesync.connectors.sql.cursor_column import TransactionHorizon
-from lakesync.connectors.sql.reader import Column
+from lakesync.connectors.sql.reader import Column, TransactionHorizon, to_json_value
 from lakesync.connectors.sql.reader import format_placeholders as marked
 from lakesync.connectors.sql.source import SqlSource
-from lakesync.connectors.sql.values import to_json_value
 from lakesync.model.errors import AdapterError, ConfigurationError
 from lakesync.testing.landing import MemoryLanding, poll
 from tests.property.test_jira_polls import Dying, Killed

@@ -18,10 +18,10 @@ poll's snapshot of the database:
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 from lakesync.connectors.base import Cursor
-from lakesync.connectors.sql.values import format_time
+from lakesync.connectors.sql.reader import AgeHorizon, TransactionHorizon, format_time
 
 _LOOKBACK_MS = 60_000
 """How far before a settled value that is a time a poll starts, by default."""
@@ -29,22 +29,6 @@ _LOOKBACK = 1_000
 """How far before a settled value that is a number a poll starts, by default."""
 _MAX_PENDING = 50
 """Values that wait for open transactions, at most. Later values are recorded by a later poll."""
-
-
-class TransactionHorizon(NamedTuple):
-    """Which transactions a snapshot may not see: those that were open when it was taken, and later ones."""
-
-    oldest_open: int
-    """All transactions with a lower number have ended."""
-    next: int
-    """Transactions that start writing from now on get this number or a higher one."""
-
-
-class AgeHorizon(NamedTuple):
-    """Which changes a snapshot may not see, for a database that reports only how old its open transactions are."""
-
-    seconds: float
-    """A change that the snapshot does not see has a time at most so many seconds before the latest that it sees."""
 
 
 def start_value(cursor: Cursor | None, lookback: int | None) -> Any:

@@ -18,8 +18,7 @@ import msgspec
 
 from lakesync.connectors.base import ConnectorConfig
 from lakesync.connectors.host_policy import HostPolicy
-from lakesync.connectors.sql.cursor_column import AgeHorizon
-from lakesync.connectors.sql.reader import ROWS_PER_PAGE, Column, format_placeholders
+from lakesync.connectors.sql.reader import ROWS_PER_PAGE, AgeHorizon, Column, format_placeholders
 from lakesync.connectors.sql.source import SqlSource
 from lakesync.model.errors import AdapterError, AuthError, ConfigurationError, ForbiddenError, LakeSyncError, extra
 from lakesync.model.schema import ColumnType

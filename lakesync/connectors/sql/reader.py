@@ -1,20 +1,26 @@
-"""What `SqlSource` needs of a database: the protocols `Reader` and `Snapshot`.
+"""What `SqlSource` needs of a database: the protocols `Reader` and `Snapshot`, and their values as JSON.
 
 `SqlSource` polls the results of the user's queries. The readers of Postgres, MySQL and BigQuery implement the
-protocols.
+protocols, and return values as their drivers do. `SqlSource` converts every value of a row by `to_json_value`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import base64
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple, Protocol
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from typing import Any, NamedTuple, NoReturn, Protocol
 
-from lakesync.connectors.sql.cursor_column import AgeHorizon, TransactionHorizon
+from lakesync.model.errors import ConfigurationError
 from lakesync.model.schema import ColumnType
 
 ROWS_PER_PAGE = 5_000
 """Rows that a reader fetches and `SqlSource` returns at once, at most."""
+_MAX_EXACT_INTEGER = 2**53
+"""Up to here, every integer can be represented as a double."""
 
 
 class Column(NamedTuple):
@@ -22,6 +28,22 @@ class Column(NamedTuple):
 
     name: str
     type: ColumnType
+
+
+class TransactionHorizon(NamedTuple):
+    """Which transactions a snapshot may not see: those that were open when it was taken, and later ones."""
+
+    oldest_open: int
+    """All transactions with a lower number have ended."""
+    next: int
+    """Transactions that start writing from now on get this number or a higher one."""
+
+
+class AgeHorizon(NamedTuple):
+    """Which changes a snapshot may not see, for a database that reports only how old its open transactions are."""
+
+    seconds: float
+    """A change that the snapshot does not see has a time at most so many seconds before the latest that it sees."""
 
 
 class Snapshot(Protocol):
@@ -75,3 +97,61 @@ def format_placeholders(statement: str) -> str:
     """
     query, separator, rest = statement.rpartition(") polled")
     return query.replace("%", "%%") + separator + rest.replace("%", "%%").replace("?", "%s")
+
+
+def to_json_value(value: Any, column: str) -> Any:
+    """Convert a value: times to ISO 8601 (in UTC if they have a zone), bytes to base64.
+
+    Args:
+        value: the driver's value. NaN and infinite numbers become null.
+        column: its column, for the message.
+
+    Raises:
+        ConfigurationError: a number cannot be represented exactly as a double, in which JSON readers store numbers.
+    """
+    match value:
+        case None | bool() | str():
+            return value
+        case int():
+            if abs(value) > _MAX_EXACT_INTEGER:
+                _raise_inexact(value, column)
+            return value
+        case float():
+            return value if math.isfinite(value) else None
+        case Decimal():
+            return _decimal(value, column)
+        case datetime():
+            return format_time(value)
+        case date() | time():
+            return value.isoformat()
+        case bytes() | bytearray() | memoryview():
+            return base64.b64encode(bytes(value)).decode()
+        case list() | tuple():
+            return [to_json_value(each, column) for each in value]
+        case Mapping():
+            return {str(name): to_json_value(each, column) for name, each in value.items()}
+    return str(value)
+
+
+def format_time(value: datetime) -> str:
+    """Format a time as ISO 8601, with `Z` if it has a time zone."""
+    if value.tzinfo is None:
+        return value.isoformat()
+    return value.astimezone(UTC).isoformat().removesuffix("+00:00") + "Z"
+
+
+def _decimal(value: Decimal, column: str) -> float | int | None:
+    """Convert a decimal as `to_json_value` does."""
+    if not value.is_finite():
+        return None
+    double = float(value)
+    if Decimal(repr(double)) != value:
+        _raise_inexact(value, column)
+    return int(double) if double.is_integer() and abs(double) <= _MAX_EXACT_INTEGER else double
+
+
+def _raise_inexact(value: Any, column: str) -> NoReturn:
+    """Raise the error for a number that a double cannot represent."""
+    raise ConfigurationError(
+        f"column {column!r} has {value}, which a JSON number cannot represent exactly: cast it to text in the query"
+    )

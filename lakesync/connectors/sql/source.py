@@ -28,8 +28,7 @@ from lakesync.connectors.base import (
     describe_clock_skew,
 )
 from lakesync.connectors.sql.cursor_column import greater, settle, start_value
-from lakesync.connectors.sql.reader import Reader, Snapshot
-from lakesync.connectors.sql.values import to_json_value
+from lakesync.connectors.sql.reader import Reader, Snapshot, to_json_value
 from lakesync.model.errors import ConfigurationError
 from lakesync.model.schema import Column, TableSchema, is_identifier
 
