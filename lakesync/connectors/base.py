@@ -268,12 +268,12 @@ class ConnectorType:
         return tuple(table for table in tables if settings.get(self.switches.get(table, ""), True))
 
 
-def params_schema(properties: Mapping[str, Any], *required: str, **more: Any) -> dict[str, Any]:
-    """Return the JSON Schema of an action's params: an object that has no other properties than the given ones.
+def object_schema(properties: Mapping[str, Any], *required: str, **more: Any) -> dict[str, Any]:
+    """Return the JSON Schema of an object that has no other properties than the given ones.
 
     Args:
         properties: property → its JSON Schema.
-        required: the properties that every action must have.
+        required: the properties that every object must have.
         more: further keywords of the schema.
     """
     return {

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lakesync.connectors.base import ConnectorType
+from lakesync.connectors.base import ConnectorType, object_schema
 from lakesync.connectors.jira.actions import JIRA_ACTIONS, jira_actions
 from lakesync.connectors.jira.source import JIRA_SWITCHES, JIRA_TABLES, JiraSource
 from lakesync.connectors.salesforce.actions import SALESFORCE_ACTIONS, salesforce_actions
@@ -50,16 +50,9 @@ def _count(description: str, **more: Any) -> dict[str, Any]:
     return {"type": "integer", "minimum": 1, "description": description, **more}
 
 
-def _object(properties: dict[str, Any], *required: str, **more: Any) -> dict[str, Any]:
-    """Return the JSON schema of an object that has no other properties than the given ones."""
-    return {
-        "$schema": _DIALECT,
-        "type": "object",
-        "properties": properties,
-        "required": list(required),
-        "additionalProperties": False,
-        **more,
-    }
+def _settings(properties: dict[str, Any], *required: str, **more: Any) -> dict[str, Any]:
+    """Return the JSON schema of a connector's settings, see `object_schema`."""
+    return {"$schema": _DIALECT, **object_schema(properties, *required, **more)}
 
 
 _POLL_SETTINGS = {
@@ -85,10 +78,8 @@ _CENSUS_SETTINGS = {
     },
 }
 
-_STRATEGY = {
-    "type": "object",
-    "description": "How changes are found.",
-    "properties": {
+_STRATEGY = object_schema(
+    {
         "type": {"enum": ["cursor", "diff"]},
         "cursorColumn": _text("For `cursor`: a column whose value grows with every change."),
         "lookbackMs": {
@@ -98,21 +89,22 @@ _STRATEGY = {
             " numbers, in units of the column.",
         },
     },
-    "required": ["type"],
-    "if": {"properties": {"type": {"const": "cursor"}}},
-    "then": {"required": ["cursorColumn"]},
-    "additionalProperties": False,
-}
+    "type",
+    description="How changes are found.",
+    **{
+        "if": {"properties": {"type": {"const": "cursor"}}},
+        "then": {"required": ["cursorColumn"]},
+    },
+)
 
-_DATABASE_INGEST = _object(
+_DATABASE_INGEST = _settings(
     {
         "tables": {
             "type": "array",
             "minItems": 1,
             "description": "The queries to poll.",
-            "items": {
-                "type": "object",
-                "properties": {
+            "items": object_schema(
+                {
                     "table": {
                         "type": "string",
                         "pattern": _IDENTIFIER,
@@ -122,9 +114,10 @@ _DATABASE_INGEST = _object(
                     "rowIdColumn": _text("The column that identifies a row.", default="id"),
                     "strategy": _STRATEGY,
                 },
-                "required": ["table", "query", "strategy"],
-                "additionalProperties": False,
-            },
+                "table",
+                "query",
+                "strategy",
+            ),
         },
         **_POLL_SETTINGS,
         **_CENSUS_SETTINGS,
@@ -132,7 +125,7 @@ _DATABASE_INGEST = _object(
     "tables",
 )
 
-_API_INGEST = _object({**_POLL_SETTINGS, **_CENSUS_SETTINGS})
+_API_INGEST = _settings({**_POLL_SETTINGS, **_CENSUS_SETTINGS})
 
 
 def _database(kind: str, name: str, config: dict[str, Any]) -> ConnectorDescriptor:
@@ -144,7 +137,7 @@ def _database(kind: str, name: str, config: dict[str, Any]) -> ConnectorDescript
 
 def _connection(scheme: str) -> dict[str, Any]:
     """Return the settings of a database connector: its connection string."""
-    return _object({"connectionString": _secret(f"{scheme}://USER:PASSWORD@HOST/DATABASE.")}, "connectionString")
+    return _settings({"connectionString": _secret(f"{scheme}://USER:PASSWORD@HOST/DATABASE.")}, "connectionString")
 
 
 BUILT_IN = (
@@ -154,7 +147,7 @@ BUILT_IN = (
         _database(
             "bigquery",
             "BigQuery",
-            _object(
+            _settings(
                 {
                     "projectId": _text("The Google Cloud project."),
                     "dataset": _text("The dataset."),
@@ -177,7 +170,7 @@ BUILT_IN = (
             "Jira Cloud",
             "Polls issues, comments and projects of a Jira Cloud site.",
             "api",
-            _object(
+            _settings(
                 {
                     "domain": _text("SITE of SITE.atlassian.net.", pattern=_SITE),
                     "email": _text("E-mail address of the account."),
@@ -205,7 +198,7 @@ BUILT_IN = (
             "Salesforce",
             "Polls accounts, contacts, opportunities and leads of a Salesforce organisation.",
             "api",
-            _object(
+            _settings(
                 {
                     "instanceUrl": _url("https://NAME.my.salesforce.com."),
                     "clientId": _text("Consumer key of the connected app."),
@@ -244,7 +237,7 @@ BUILT_IN = (
             "Webhook",
             "Posts signed events of clients to a URL.",
             "api",
-            _object(
+            _settings(
                 {
                     "url": _text("URL that receives the events.", pattern="^https?://", format="uri"),
                     "secret": _secret("Key of the signature by which the receiver verifies an event."),

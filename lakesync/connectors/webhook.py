@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import requests
 
-from lakesync.connectors.base import ConnectorConfig, params_schema
+from lakesync.connectors.base import ConnectorConfig, object_schema
 from lakesync.connectors.http_api import HttpApi, retry_after
 from lakesync.model.action_handlers import ActionContext, ActionData, ActionDescriptor
 from lakesync.model.errors import AdapterError, ForbiddenError, LakeSyncError, RateLimitedError, ValidationError
@@ -30,7 +30,7 @@ _ATTEMPTS, _ATTEMPTS_SECONDS = 3, 20.0
 SEND = ActionDescriptor(
     "send",
     "Post an event",
-    params_schema(
+    object_schema(
         {
             "event": {"type": "string", "minLength": 1, "maxLength": 200},
             "payload": {"description": "Any JSON."},

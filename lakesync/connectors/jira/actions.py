@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any
 
-from lakesync.connectors.base import ConnectorConfig, params_schema
+from lakesync.connectors.base import ConnectorConfig, object_schema
 from lakesync.connectors.http_api import ApiActions, Params
 from lakesync.connectors.jira.api import PAGE, JiraClient, Json, build_jql, quote
 from lakesync.model.action_handlers import ActionContext, ActionDescriptor
@@ -30,7 +30,7 @@ _KEY = {"type": "string", "pattern": "^[A-Za-z][A-Za-z0-9_]*-[0-9]+$", "descript
 CREATE_ISSUE = ActionDescriptor(
     "create_issue",
     "Create an issue",
-    params_schema(
+    object_schema(
         {
             "project": {**_TEXT, "description": "The project's key."},
             "summary": {**_TEXT, "maxLength": 255},
@@ -44,12 +44,12 @@ CREATE_ISSUE = ActionDescriptor(
     ),
 )
 ADD_COMMENT = ActionDescriptor(
-    "add_comment", "Add a comment to an issue", params_schema({"issue": _KEY, "body": _TEXT}, "issue", "body")
+    "add_comment", "Add a comment to an issue", object_schema({"issue": _KEY, "body": _TEXT}, "issue", "body")
 )
 TRANSITION = ActionDescriptor(
     "transition_issue",
     "Change an issue's status",
-    params_schema({"issue": _KEY, "status": {**_TEXT, "description": "The name of the status."}}, "issue", "status"),
+    object_schema({"issue": _KEY, "status": {**_TEXT, "description": "The name of the status."}}, "issue", "status"),
 )
 
 

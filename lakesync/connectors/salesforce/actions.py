@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
-from lakesync.connectors.base import ConnectorConfig, params_schema
+from lakesync.connectors.base import ConnectorConfig, object_schema
 from lakesync.connectors.http_api import ApiActions, Params
 from lakesync.connectors.salesforce.api import SalesforceClient, datetime_literal, soql_literal
 from lakesync.model.action_handlers import ActionContext, ActionDescriptor
@@ -34,7 +34,7 @@ _OBJECT = {**_NAME, "description": "The object: Account, Contact, …"}
 CREATE_RECORD = ActionDescriptor(
     "create_record",
     "Create a record",
-    params_schema(
+    object_schema(
         {
             "object": _OBJECT,
             "fields": _FIELDS,
@@ -52,7 +52,7 @@ CREATE_RECORD = ActionDescriptor(
 UPDATE_RECORD = ActionDescriptor(
     "update_record",
     "Change fields of a record",
-    params_schema(
+    object_schema(
         {
             "object": _OBJECT,
             "id": {"type": "string", "pattern": "^[A-Za-z0-9]{15}([A-Za-z0-9]{3})?$"},
