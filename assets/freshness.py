@@ -17,8 +17,7 @@ from assets.failure_policy import failure_policy
 from assets.names import CHECKPOINT, DELTAS, check_step, state_key, target_key
 from lakehouse.backends.declared import destination_targets, follower_positions
 from lakehouse.schema_snapshot import SchemaSnapshot, merged_tables
-from lakesync.analysis.arrival_days import ArrivalDay, arrival_days
-from lakesync.analysis.lags import Lag
+from lakesync.analysis.lags import ArrivalDay, Lag, arrival_days
 from lakesync.config import Config
 from lakesync.staging.store.pipeline import FlushStore
 from resources.compat_dagster import AssetCheckEvaluationTargetMaterializationData

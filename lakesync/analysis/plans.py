@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lakesync.analysis.as_of import format_hlc
-from lakesync.analysis.catalogue import checkpoint_snapshots, merge_marks, unfilled_columns
+from lakesync.analysis.catalogue import checkpoint_snapshots, column_bounds, merge_marks, unfilled_columns
 from lakesync.model.errors import NotFoundError
 from lakesync.model.schema import RESERVED_COLUMNS, is_reserved_column
 
@@ -248,11 +248,8 @@ class Planner:
         arrivals = [each for each in [pc.min(self._unflushed["arrival"]).as_py()] if each is not None]
         deltas = self._lake.deltas
         if deltas is not None and deltas.current_snapshot() is not None:
-            field = deltas.schema().find_field("arrival")
-            for task in deltas.scan().plan_files():
-                bound = (task.file.lower_bounds or {}).get(field.field_id)
-                if bound is not None:
-                    arrivals.append(int.from_bytes(bound, "little", signed=True))
+            bounds = (column_bounds(deltas, task.file, "arrival") for task in deltas.scan().plan_files())
+            arrivals += [low for low, _ in bounds if isinstance(low, int)]
         return min(arrivals, default=None)
 
 
