@@ -67,7 +67,6 @@ _VALUES = {
 }
 """Names under which values of tenants are found."""
 _NAMES = {
-    ("lakesync/adapters/sql/row_tables.py", "{row_id}"),
     ("lakesync/client/sqlite/table_validation.py", "{INVALID_ID.format('row_id')}"),
 }
 """What is called like a value and is SQL for quoted names of columns."""

@@ -34,7 +34,7 @@ from lakesync.adapters.deltas import (
 )
 from lakesync.adapters.digests import Digest, DigestScope
 from lakesync.adapters.redaction import RedactionRequest, RedactionResult, TouchedRow
-from lakesync.adapters.sql import follower_state, queries, row_tables
+from lakesync.adapters.sql import follower_state, queries
 from lakesync.adapters.sql.backend import Connection, Dialect, Executor
 from lakesync.adapters.sql.delta_table import (
     DELTAS_TABLE,
@@ -47,6 +47,7 @@ from lakesync.adapters.sql.delta_table import (
 )
 from lakesync.adapters.sql.follower_state import DEAD_LETTERS_TABLE, MARKS_TABLE
 from lakesync.adapters.sql.queries import delete_orphan_rows, digests
+from lakesync.adapters.sql.row_tables import RowTable, savepoint, table_name
 from lakesync.model.crash_points import crash_point
 from lakesync.model.errors import AdapterError, SchemaError
 from lakesync.model.merge import RowState
@@ -142,8 +143,7 @@ class SqlAdapter(ArrowAdapterBase):
     def ensure_schema(self, schema: TableSchema) -> None:
         """Create the destination table, or add its missing columns."""
         with self._connect() as connection:
-            row_tables.ensure_table(connection, self._dialect, schema)
-            follower_state.make_locks(connection, self._dialect, row_tables.locks_of(self._dialect, schema))
+            RowTable(connection, self._dialect, schema).ensure()
 
     def materialise(self, gateway: str, schema: TableSchema, row_ids: Sequence[str]) -> int:
         """Rewrite rows of the destination table from the deltas, in one transaction."""
@@ -155,26 +155,6 @@ class SqlAdapter(ArrowAdapterBase):
         """Write rows of the destination table from contents, in one transaction. Returns the number of contents."""
         with self._connect() as connection:
             return self._write(connection, schema, read)
-
-    def write_rows(self, schema: TableSchema, rows: pa.Table) -> int:
-        """Merge a large table of rows into the destination table, in one transaction.
-
-        Args:
-            schema: the table's schema.
-            rows: the rows, with the columns of `row_values.rows_schema`.
-
-        Returns:
-            The number of rows.
-
-        Raises:
-            AdapterError: the backend rejected the write; nothing was changed.
-        """
-        with self._connect() as connection:
-            scratch = row_tables.load_rows(connection, self._dialect, schema, rows)
-            with connection.transaction():
-                follower_state.take_locks(connection, row_tables.locks_of(self._dialect, schema))
-                row_tables.merge_rows(connection, self._dialect, schema, scratch)
-        return len(rows)
 
     # -- marks ---------------------------------------------------------------------------------------------------------
 
@@ -313,7 +293,7 @@ class SqlAdapter(ArrowAdapterBase):
                 [
                     DELTAS_TABLE,
                     DEAD_LETTERS_TABLE,
-                    *(self._dialect.quote(row_tables.table_name(each)) for each in schemas),
+                    *(self._dialect.quote(table_name(each)) for each in schemas),
                 ],
             )
         return replace(redacted, rows=rows)
@@ -326,12 +306,13 @@ class SqlAdapter(ArrowAdapterBase):
     ) -> int:
         """Lock the touched rows of a table, rebuild them from the stored deltas, and return their number."""
         rows = sorted((gateway, row_id) for gateway, table, row_id in touched if table == schema.table)
+        destination = RowTable(connection, self._dialect, schema)
         if rows:
-            follower_state.take_locks(connection, row_tables.locks_of(self._dialect, schema, rows))
+            destination.take_locks(rows)
         for start in range(0, len(rows), _ROWS_PER_REBUILD):
             chunk = rows[start : start + _ROWS_PER_REBUILD]
             contents = queries.read_contents(connection, schema.table, chunk)
-            row_tables.rebuild_rows(connection, self._dialect, schema, chunk, transform(schema, chunk, contents))
+            destination.rebuild(chunk, transform(schema, chunk, contents))
         return len(rows)
 
     # -- closing -------------------------------------------------------------------------------------------------------
@@ -394,7 +375,7 @@ class SqlAdapter(ArrowAdapterBase):
         """
         suspended = follower_state.suspended_tables(connection, follower)
         reasons: dict[str, str] = {}
-        for schema in sorted(schemas, key=row_tables.table_name):
+        for schema in sorted(schemas, key=table_name):
             rows = rows_of_table(deltas, schema.table)
             if not rows or schema.table in suspended:
                 continue
@@ -402,23 +383,23 @@ class SqlAdapter(ArrowAdapterBase):
                 reasons[schema.table] = uncreated[schema.table]
                 continue
             try:
-                with row_tables.savepoint(connection, self._dialect):
+                with savepoint(connection, self._dialect):
+                    table = RowTable(connection, self._dialect, schema)
                     if self._dialect.has_transactions:  # a lock lasts until the end of the transaction
-                        follower_state.take_locks(connection, row_tables.locks_of(self._dialect, schema, rows))
+                        table.take_locks(rows)
                     stored = queries.read_contents(connection, schema.table, rows)
                     # A row of which no delta is stored (all were removed) gets empty content, which deletes it, unless
                     # the transform adds deltas.
                     absent = {row: NO_CONTENT for row in rows if row not in stored}
-                    contents = {**absent, **transform(schema, rows, stored)}
-                    row_tables.write_contents(connection, self._dialect, schema, contents)
+                    table.write({**absent, **transform(schema, rows, stored)})
             except Exception as error:
                 rejection = connection.statement_error(error)
                 if rejection is None:
                     raise
                 reasons[schema.table] = rejection.reason
-        for table, reason in reasons.items():
-            log.warning("a destination table was suspended", follower=follower, table=table, reason=reason)
-            follower_state.suspend_table(connection, follower, table, reason)
+        for name, reason in reasons.items():
+            log.warning("a destination table was suspended", follower=follower, table=name, reason=reason)
+            follower_state.suspend_table(connection, follower, name, reason)
 
     def _write(
         self,
@@ -428,8 +409,9 @@ class SqlAdapter(ArrowAdapterBase):
         rows: Collection[RowId] | None = None,
     ) -> int:
         """Write what `read` returns, under the locks of these rows; None locks the whole table."""
+        table = RowTable(connection, self._dialect, schema)
         with connection.transaction():
-            follower_state.take_locks(connection, row_tables.locks_of(self._dialect, schema, rows))
+            table.take_locks(rows)
             contents = read()
-            row_tables.write_contents(connection, self._dialect, schema, contents)
+            table.write(contents)
         return len(contents)

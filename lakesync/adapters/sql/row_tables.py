@@ -23,7 +23,13 @@ import msgspec
 from lakesync.adapters.base import WHOLE_ROW, DeadLetter
 from lakesync.adapters.deltas import BUCKETS, NO_CONTENT, RowContent, RowId, bucket_of
 from lakesync.adapters.sql.backend import Column, Connection, Dialect, load_scratch_table
-from lakesync.adapters.sql.follower_state import ROW_KEYS_TABLE, load_row_keys, replace_dead_letters
+from lakesync.adapters.sql.follower_state import (
+    ROW_KEYS_TABLE,
+    load_row_keys,
+    make_locks,
+    replace_dead_letters,
+    take_locks,
+)
 from lakesync.adapters.sql.row_values import (
     cell_columns,
     key_of,
@@ -50,19 +56,23 @@ def table_name(schema: TableSchema) -> str:
     return schema.source_table or schema.table
 
 
-def locks_of(dialect: Dialect, schema: TableSchema, rows: Iterable[RowId] | None = None) -> list[str]:
-    """Return the names of the locks that a writer of a destination table takes, in an order that all writers share.
+def table_columns(schema: TableSchema) -> list[Column]:
+    """Return all columns of a destination table except `props`; `loaded_columns` come first."""
+    return [*loaded_columns(schema), Column(system_column(schema, "checksum"), "integer", required=False)]
+
+
+def checksum_of(dialect: Dialect, schema: TableSchema) -> str:
+    """Return the SQL expression for the checksum of a row's values and of whether it is marked as deleted.
 
     Args:
-        dialect: the database's dialect. If it has no concurrent writers, a table has a single lock.
+        dialect: the database's dialect.
         schema: the table's schema.
-        rows: the rows to write; None locks all rows.
     """
-    name = f"table {table_name(schema)}"
-    if not dialect.concurrent_writers:
-        return [name]
-    buckets = range(BUCKETS) if rows is None else sorted({bucket_of(row_id) for _, row_id in rows})
-    return [f"{name} {bucket:02d}" for bucket in buckets]
+    cells = [column._replace(name=dialect.quote(column.name)) for column in cell_columns(schema)]
+    parts = [f"COALESCE('=' || {dialect.text_expression(cell)}, '-')" for cell in cells]
+    if schema.soft_delete:
+        parts.append(f"CASE WHEN {dialect.quote(system_column(schema, 'deleted_at'))} IS NULL THEN '-' ELSE '+' END")
+    return dialect.checksum_expression(" || '|' || ".join(parts))
 
 
 @contextmanager
@@ -90,67 +100,200 @@ def savepoint(connection: Connection, dialect: Dialect) -> Iterator[None]:
     connection.execute(f"RELEASE SAVEPOINT {name}")
 
 
-def ensure_table(connection: Connection, dialect: Dialect, schema: TableSchema) -> None:
-    """Create the table, or add its missing columns.
+class RowTable:
+    """The destination table of one schema, over one connection."""
 
-    Args:
-        connection: an open connection.
-        dialect: the database's dialect.
-        schema: the table's schema.
+    def __init__(self, connection: Connection, dialect: Dialect, schema: TableSchema) -> None:
+        """Name the table; nothing is read or written yet.
 
-    Raises:
-        SchemaError: LakeSync did not create the table, or the schema gained a column that collides with a system
-            column.
-    """
-    name, quote = dialect.quote(table_name(schema)), dialect.quote
-    present = set(connection.column_names(table_name(schema)))
-    columns = [column._replace(name=quote(column.name)) for column in table_columns(schema)]
-    if not present:
-        props = Column(quote(system_column(schema, "props")), "json", default="'{}'")
-        key = [quote(column) for column in key_of(schema)]
-        statements = [*dialect.create_table(name, [*columns, props], key), *_indexes(dialect, schema, ())]
-        with connection.transaction():
-            for statement in statements:
+        Args:
+            connection: an open connection.
+            dialect: the database's dialect.
+            schema: the table's schema.
+        """
+        self._connection = connection
+        self._dialect = dialect
+        self._schema = schema
+        self._name = dialect.quote(table_name(schema))
+        self._key = [dialect.quote(column) for column in key_of(schema)]
+
+    def ensure(self) -> None:
+        """Create the table and its locks, or add missing columns.
+
+        Raises:
+            SchemaError: LakeSync did not create the table, or the schema gained a column that collides with a system
+                column.
+        """
+        connection, dialect, schema = self._connection, self._dialect, self._schema
+        present = set(connection.column_names(table_name(schema)))
+        if present:
+            _check_columns(schema, present)
+            quoted_present = {dialect.quote(name) for name in present}
+            missing = [column for column in self._columns() if column.name not in quoted_present]
+            definitions = [dialect.column_definition(column._replace(required=False)) for column in missing]
+            for statement in [f"ALTER TABLE {self._name} ADD COLUMN {each}" for each in definitions]:
                 connection.execute(statement)
-        return
+            for statement in self._indexes(present):
+                connection.execute(statement)
+        else:
+            props = Column(dialect.quote(system_column(schema, "props")), "json", default="'{}'")
+            create = dialect.create_table(self._name, [*self._columns(), props], self._key)
+            with connection.transaction():
+                for statement in [*create, *self._indexes(())]:
+                    connection.execute(statement)
+        make_locks(connection, dialect, self._lock_names())
+
+    def take_locks(self, rows: Iterable[RowId] | None = None) -> None:
+        """Take the locks of rows until the end of the transaction; None takes those of all rows."""
+        take_locks(self._connection, self._lock_names(rows))
+
+    def write(self, contents: Mapping[RowId, RowContent]) -> None:
+        """Write rows from their contents, and their dead letters, within the caller's transaction.
+
+        Args:
+            contents: row → content.
+        """
+        if not contents:
+            return
+        values = row_values(self._schema, contents, wall_clock(), self._dialect.max_json_depth)
+        letters = [*values.letters, *self._write_fitting_rows(values.rows)]
+        self._remove(values.removed)
+        replace_dead_letters(self._connection, self._dialect, self._schema.table, contents, letters)
+
+    def rebuild(self, rows: Sequence[RowId], contents: Mapping[RowId, RowContent]) -> None:
+        """Rewrite rows after an erasure, within the caller's transaction.
+
+        Rows that are no longer visible are deleted first, so that their `props` are lost. With soft delete, those that
+        have content left are then written again, marked as deleted.
+
+        Args:
+            rows: the rows to rebuild.
+            contents: row → content; rows without deltas are absent.
+        """
+        self._remove([row for row in rows if row not in contents or not contents[row].state.visible])
+        self.write({row: contents.get(row, NO_CONTENT) for row in rows})
+
+    def load(self, rows: pa.Table) -> None:
+        """Load rows into the scratch table from which `merge` takes them.
+
+        Args:
+            rows: the rows, with the columns of `row_values.rows_schema`.
+        """
+        quote = self._dialect.quote
+        columns = [column._replace(name=quote(column.name), required=False) for column in loaded_columns(self._schema)]
+        load_scratch_table(self._connection, self._dialect, _SCRATCH, columns, self._key, rows)
+
+    def merge(self) -> None:
+        """Merge loaded rows into the table, each with the checksum of its cells as stored by the database."""
+        dialect = self._dialect
+        columns = [column.name for column in self._columns()]
+        update = [column for column in columns if column not in self._key]
+        name = dialect.quote(system_column(self._schema, "checksum"))
+        source = f"(SELECT {_SCRATCH}.*, {checksum_of(dialect, self._schema)} AS {name} FROM {_SCRATCH})"
+        self._connection.execute(dialect.merge_statement(self._name, source, columns, self._key, update))
+
+    def _columns(self) -> list[Column]:
+        """Return `table_columns` with quoted names."""
+        return [column._replace(name=self._dialect.quote(column.name)) for column in table_columns(self._schema)]
+
+    def _lock_names(self, rows: Iterable[RowId] | None = None) -> list[str]:
+        """Return the names of the locks of rows, or of all rows, in an order that all writers share.
+
+        Without concurrent writers, a table has a single lock.
+        """
+        name = f"table {table_name(self._schema)}"
+        if not self._dialect.concurrent_writers:
+            return [name]
+        buckets = range(BUCKETS) if rows is None else sorted({bucket_of(row_id) for _, row_id in rows})
+        return [f"{name} {bucket:02d}" for bucket in buckets]
+
+    def _indexes(self, present: Collection[str]) -> Iterator[str]:
+        """Yield statements that index the columns of the primary key and external id that are not `present`."""
+        schema, dialect = self._schema, self._dialect
+        columns = {column.name: column for column in table_columns(schema)}
+        for name in dict.fromkeys((*schema.primary_key, *filter(None, [schema.external_id_column]))):
+            if name != "row_id" and name not in present:
+                text = f"{table_name(schema)}.{name}"
+                index = f"lakesync_key_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+                column = columns[name]._replace(name=dialect.quote(name))
+                yield from dialect.create_lookup_index(index, self._name, column)
+
+    def _remove(self, rows: Collection[RowId]) -> None:
+        """Delete rows, `(gateway, row id)`, from the table, within the caller's transaction."""
+        if not rows:
+            return
+        load_row_keys(self._connection, self._dialect, rows)
+        pairs = zip(("gateway", "row_id"), self._key, strict=True)
+        is_same = " AND ".join(f"k.{key} = {self._name}.{column}" for key, column in pairs)
+        self._connection.execute(
+            f"DELETE FROM {self._name} WHERE EXISTS (SELECT 1 FROM {ROW_KEYS_TABLE} k WHERE {is_same})"
+        )
+
+    def _write_fitting_rows(self, rows: pa.Table) -> Iterator[DeadLetter]:
+        """Write rows and yield dead letters for values that the database rejects. Bisects the rows to find them."""
+        if not len(rows) or self._write_or_reason(rows) is None:
+            return
+        if len(rows) == 1:
+            yield from self._write_fitting_cells(rows)
+            return
+        half = len(rows) // 2
+        yield from self._write_fitting_rows(rows.slice(0, half))
+        yield from self._write_fitting_rows(rows.slice(half))
+
+    def _write_fitting_cells(self, row: pa.Table) -> Iterator[DeadLetter]:
+        """Write a rejected row with those of its values that the database accepts."""
+        import pyarrow as pa
+
+        table = self._schema.table
+        gateway, row_id = (row.column(index)[0].as_py() for index in range(2))
+        columns = [column for column in user_columns(self._schema) if row.column(column.name).null_count == 0]
+        indexes = {column.name: row.schema.get_field_index(column.name) for column in columns}
+        # Writes the row without values first, then adds each value, and keeps those with which the row is accepted.
+        accepted = row
+        for index in indexes.values():
+            accepted = accepted.set_column(index, row.schema.field(index), pa.nulls(1, row.schema.field(index).type))
+        reason = self._write_or_reason(accepted)
+        if reason is not None:  # a constraint that the row violates even without values
+            yield DeadLetter(gateway, table, row_id, WHOLE_ROW, "null", reason)
+            return
+        for column in columns:
+            index = indexes[column.name]
+            candidate = accepted.set_column(index, row.schema.field(index), row.column(index))
+            reason = self._write_or_reason(candidate)
+            if reason is None:
+                accepted = candidate
+            else:
+                value = row.column(index)[0].as_py()
+                text = value if column.type in ("number", "json") else msgspec.json.encode(value).decode()
+                yield DeadLetter(gateway, table, row_id, column.name, text, reason)
+
+    def _write_or_reason(self, rows: pa.Table) -> str | None:
+        """Write rows atomically. Returns the reason if the database rejects one of their values."""
+        try:
+            with savepoint(self._connection, self._dialect):
+                self.load(rows)
+                self.merge()
+        except Exception as error:
+            rejection = self._connection.statement_error(error)
+            if rejection is None or not rejection.is_value_error:
+                raise
+            return rejection.reason
+        return None
+
+
+def _check_columns(schema: TableSchema, present: Collection[str]) -> None:
+    """Check that LakeSync created an existing table, and that no column of the schema collides with a system column."""
+    name = table_name(schema)
     if "row_id" not in present:
         raise SchemaError(
-            f"the destination's table {table_name(schema)!r} was not created by LakeSync: it has no column row_id. "
+            f"the destination's table {name!r} was not created by LakeSync: it has no column row_id. "
             "Rename the table, or set another sourceTable in the schema."
         )
-    if {system_column(schema, "gateway"), system_column(schema, "last_arrival")} - present:
+    if not {system_column(schema, "gateway"), system_column(schema, "last_arrival")} <= set(present):
         raise SchemaError(
-            f"the destination's table {table_name(schema)!r} was created by an earlier version without the column "
+            f"the destination's table {name!r} was created by an earlier version without the column "
             "gateway. Rename the table; it is created and filled again."
         )
-    _check_system_columns(schema, present)
-    for column in columns:
-        if column.name not in {quote(present_name) for present_name in present}:
-            connection.execute(
-                f"ALTER TABLE {name} ADD COLUMN {dialect.column_definition(column._replace(required=False))}"
-            )
-    for statement in _indexes(dialect, schema, present):
-        connection.execute(statement)
-
-
-def _indexes(dialect: Dialect, schema: TableSchema, present: Collection[str]) -> Iterator[str]:
-    """Yield statements that index each column of the schema's primary key and external id, unless it is `present`."""
-    key_columns = dict.fromkeys((*schema.primary_key, *filter(None, [schema.external_id_column])))
-    columns = {column.name: column for column in table_columns(schema)}
-    for name in key_columns:
-        if name == "row_id" or name in present:
-            continue
-        text = f"{table_name(schema)}.{name}"
-        index = f"lakesync_key_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-        column = columns[name]
-        yield from dialect.create_lookup_index(
-            index, dialect.quote(table_name(schema)), column._replace(name=dialect.quote(column.name))
-        )
-
-
-def _check_system_columns(schema: TableSchema, present: Collection[str]) -> None:
-    """Check that no column of the schema collides with a system column of an existing table."""
-    name = table_name(schema)
     for usual in ("props", "synced_at", "last_arrival", "checksum", *(("deleted_at",) if schema.soft_delete else ())):
         new_name = system_column(schema, usual)
         if new_name != usual and usual in present and new_name not in present:
@@ -158,173 +301,3 @@ def _check_system_columns(schema: TableSchema, present: Collection[str]) -> None
                 f"the schema of {schema.table!r} has a new column {usual!r}, which is a system column of the "
                 f"destination's table {name!r}. Run: ALTER TABLE {name} RENAME COLUMN {usual} TO {new_name}"
             )
-
-
-def write_contents(
-    connection: Connection, dialect: Dialect, schema: TableSchema, contents: Mapping[RowId, RowContent]
-) -> None:
-    """Write rows from their contents, and their dead letters, within the caller's transaction.
-
-    Args:
-        connection: with an open transaction.
-        dialect: the database's dialect.
-        schema: the table's schema.
-        contents: row → content.
-    """
-    if not contents:
-        return
-    values = row_values(schema, contents, wall_clock(), dialect.max_json_depth)
-    letters = [*values.letters, *_write_fitting_rows(connection, dialect, schema, values.rows)]
-    remove_rows(connection, dialect, schema, values.removed)
-    replace_dead_letters(connection, dialect, schema.table, contents, letters)
-
-
-def remove_rows(connection: Connection, dialect: Dialect, schema: TableSchema, rows: Collection[RowId]) -> None:
-    """Delete rows from the table, within the caller's transaction.
-
-    Args:
-        connection: an open connection.
-        dialect: the database's dialect.
-        schema: the table's schema.
-        rows: `(gateway, row id)` of each row to delete.
-    """
-    if not rows:
-        return
-    load_row_keys(connection, dialect, rows)
-    name = dialect.quote(table_name(schema))
-    is_same = " AND ".join(
-        f"k.{key} = {name}.{dialect.quote(column)}"
-        for key, column in zip(("gateway", "row_id"), key_of(schema), strict=True)
-    )
-    connection.execute(f"DELETE FROM {name} WHERE EXISTS (SELECT 1 FROM {ROW_KEYS_TABLE} k WHERE {is_same})")
-
-
-def rebuild_rows(
-    connection: Connection,
-    dialect: Dialect,
-    schema: TableSchema,
-    rows: Sequence[RowId],
-    contents: Mapping[RowId, RowContent],
-) -> None:
-    """Rewrite rows after an erasure, within the caller's transaction.
-
-    Rows that are no longer visible are deleted first, so that their `props` are lost. With soft delete, those that have
-    content left are then written again, marked as deleted.
-
-    Args:
-        connection: with an open transaction.
-        dialect: the database's dialect.
-        schema: the table's schema.
-        rows: the rows to rebuild.
-        contents: row → content; rows without deltas are absent.
-    """
-    invisible = [row for row in rows if row not in contents or not contents[row].state.visible]
-    remove_rows(connection, dialect, schema, invisible)
-    write_contents(connection, dialect, schema, {row: contents.get(row, NO_CONTENT) for row in rows})
-
-
-def load_rows(connection: Connection, dialect: Dialect, schema: TableSchema, rows: pa.Table) -> str:
-    """Load rows into a scratch table, and return that table's name.
-
-    Args:
-        connection: an open connection.
-        dialect: the database's dialect.
-        schema: the table's schema.
-        rows: the rows, with the columns of `row_values.rows_schema`.
-    """
-    columns = [column._replace(name=dialect.quote(column.name), required=False) for column in loaded_columns(schema)]
-    key = [dialect.quote(column) for column in key_of(schema)]
-    load_scratch_table(connection, dialect, _SCRATCH, columns, key, rows)
-    return _SCRATCH
-
-
-def merge_rows(connection: Connection, dialect: Dialect, schema: TableSchema, scratch: str) -> None:
-    """Merge loaded rows into the table, each with the checksum of its cells as stored by the database.
-
-    Args:
-        connection: an open connection.
-        dialect: the database's dialect.
-        schema: the table's schema.
-        scratch: the scratch table that `load_rows` returned.
-    """
-    columns = [dialect.quote(column.name) for column in table_columns(schema)]
-    key = [dialect.quote(column) for column in key_of(schema)]
-    update = [column for column in columns if column not in key]
-    checksum = f"{checksum_of(dialect, schema)} AS {dialect.quote(system_column(schema, 'checksum'))}"
-    source = f"(SELECT {scratch}.*, {checksum} FROM {scratch})"
-    connection.execute(dialect.merge_statement(dialect.quote(table_name(schema)), source, columns, key, update))
-
-
-def checksum_of(dialect: Dialect, schema: TableSchema) -> str:
-    """Return the SQL expression for the checksum of a row's values and of whether it is marked as deleted.
-
-    Args:
-        dialect: the database's dialect.
-        schema: the table's schema.
-    """
-    cells = [column._replace(name=dialect.quote(column.name)) for column in cell_columns(schema)]
-    parts = [f"COALESCE('=' || {dialect.text_expression(cell)}, '-')" for cell in cells]
-    if schema.soft_delete:
-        parts.append(f"CASE WHEN {dialect.quote(system_column(schema, 'deleted_at'))} IS NULL THEN '-' ELSE '+' END")
-    return dialect.checksum_expression(" || '|' || ".join(parts))
-
-
-def _write_fitting_rows(
-    connection: Connection, dialect: Dialect, schema: TableSchema, rows: pa.Table
-) -> Iterator[DeadLetter]:
-    """Write rows and yield dead letters for values that the database rejects. Bisects the rows to find them."""
-    if not len(rows) or _write_or_reason(connection, dialect, schema, rows) is None:
-        return
-    if len(rows) == 1:
-        yield from _write_fitting_cells(connection, dialect, schema, rows)
-        return
-    half = len(rows) // 2
-    yield from _write_fitting_rows(connection, dialect, schema, rows.slice(0, half))
-    yield from _write_fitting_rows(connection, dialect, schema, rows.slice(half))
-
-
-def _write_fitting_cells(
-    connection: Connection, dialect: Dialect, schema: TableSchema, row: pa.Table
-) -> Iterator[DeadLetter]:
-    """Write a rejected row with those of its values that the database accepts."""
-    import pyarrow as pa
-
-    gateway, row_id = (row.column(index)[0].as_py() for index in range(2))
-    columns = [column for column in user_columns(schema) if row.column(column.name).null_count == 0]
-    indexes = {column.name: row.schema.get_field_index(column.name) for column in columns}
-    # Writes the row without values first, then adds each value, and keeps those with which the row is accepted.
-    accepted = row
-    for index in indexes.values():
-        accepted = accepted.set_column(index, row.schema.field(index), pa.nulls(1, row.schema.field(index).type))
-    reason = _write_or_reason(connection, dialect, schema, accepted)
-    if reason is not None:  # a constraint that the row violates even without values
-        yield DeadLetter(gateway, schema.table, row_id, WHOLE_ROW, "null", reason)
-        return
-    for column in columns:
-        index = indexes[column.name]
-        candidate = accepted.set_column(index, row.schema.field(index), row.column(index))
-        reason = _write_or_reason(connection, dialect, schema, candidate)
-        if reason is None:
-            accepted = candidate
-        else:
-            value = row.column(index)[0].as_py()
-            text = value if column.type in ("number", "json") else msgspec.json.encode(value).decode()
-            yield DeadLetter(gateway, schema.table, row_id, column.name, text, reason)
-
-
-def _write_or_reason(connection: Connection, dialect: Dialect, schema: TableSchema, rows: pa.Table) -> str | None:
-    """Write rows atomically. Returns the reason if the database rejects one of their values."""
-    try:
-        with savepoint(connection, dialect):
-            merge_rows(connection, dialect, schema, load_rows(connection, dialect, schema, rows))
-    except Exception as error:
-        rejection = connection.statement_error(error)
-        if rejection is None or not rejection.is_value_error:
-            raise
-        return rejection.reason
-    return None
-
-
-def table_columns(schema: TableSchema) -> list[Column]:
-    """Return all columns of a destination table except `props`; `loaded_columns` come first."""
-    return [*loaded_columns(schema), Column(system_column(schema, "checksum"), "integer", required=False)]
