@@ -102,7 +102,7 @@ def _outlet(config: Config, opening: ExitStack) -> Outlet | None:
         return None
     adapter = _opened(config.flush.to_uri, opening)
     queue = open_object_queue(config.flush.queue, opening) if config.flush.queue else None
-    return Outlet.to(adapter, FlushSettings.of_section(config.flush), queue)
+    return Outlet(adapter, FlushSettings.of_section(config.flush), queue)
 
 
 def _source(config: Config, uri_or_backend: str, opening: ExitStack) -> Adapter:

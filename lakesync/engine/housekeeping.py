@@ -18,7 +18,6 @@ from itertools import groupby
 import structlog
 
 from lakesync.adapters.base import Materialisable
-from lakesync.adapters.registry import as_database
 from lakesync.engine.engine import Engine
 from lakesync.flush import FlushReport, Materialiser, OnFailure, Outlet
 from lakesync.model.backoff import doubled_wait
@@ -155,7 +154,7 @@ class Housekeeping:
         self._on_flushed = on_flushed
         self._on_failed = on_failed
         self._on_materialisation_failure = on_materialisation_failure
-        database = as_database(outlet.adapter, outlet.settings.flush_format)
+        database = outlet.database
         self._destination = database if isinstance(database, Materialisable) else None
         self._flushes = PeriodicTask("flush", self.flush_due, POLL_SECONDS)
         self._tables = PeriodicTask("materialise", self.update_tables, QUEUE_SECONDS)

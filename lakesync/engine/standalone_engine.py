@@ -80,7 +80,7 @@ def open_gateway(
         if isinstance(adapter, str):
             adapter = open_adapter(adapter)
             closing.callback(adapter.close)
-        outlet = Outlet.to(adapter, settings, queue) if adapter is not None else None
+        outlet = Outlet(adapter, settings, queue) if adapter is not None else None
         limits = _limits(settings, max_backpressure_bytes, flushes=outlet is not None)
         url = f"sqlite://{staging.absolute()}" if isinstance(staging, Path) else staging
         engine = Engine(open_store(url, wall), wall, limits, outlet=outlet)

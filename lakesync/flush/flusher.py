@@ -24,7 +24,6 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator
-from typing import NamedTuple
 
 import msgspec
 import structlog
@@ -54,32 +53,29 @@ class FlushReport(msgspec.Struct, frozen=True, rename="camel"):
     seconds: float
 
 
-class Outlet(NamedTuple):
-    """Where a gateway flushes to: an adapter, the settings, and the queue for updates of destination tables."""
+class Outlet:
+    """Where a gateway flushes to: a database, the settings, and the queue for updates of destination tables."""
 
-    adapter: Adapter
-    settings: FlushSettings = FlushSettings()
-    queue: FlushQueue | None = None
-    """Receives a job for each flushed table with a schema; None: no jobs are queued.
-
-    For an adapter with destination tables, the engine replaces None by a queue in its staging store (`with_queue_in`).
-    """
-
-    @staticmethod
-    def to(adapter: Adapter, settings: FlushSettings, queue: FlushQueue | None = None) -> Outlet:
-        """Return an outlet for an adapter. An object store becomes a `DatabaseAdapter` that writes the flush format.
+    def __init__(
+        self, adapter: Adapter, settings: FlushSettings | None = None, queue: FlushQueue | None = None
+    ) -> None:
+        """Wrap an adapter. An object store becomes a `DatabaseAdapter` that writes the flush format.
 
         Args:
             adapter: the adapter, a database or an object store.
-            settings: when and how to flush.
-            queue: as in `Outlet.queue`.
+            settings: when and how to flush; None for the defaults.
+            queue: receives a job for each flushed table with a schema. With None no jobs are queued, unless the adapter
+                has destination tables: the engine then sets a queue in its staging store (`with_queue_in`).
         """
-        return Outlet(as_database(adapter, settings.flush_format), settings, queue)
+        self.settings = settings or FlushSettings()
+        self.database = as_database(adapter, self.settings.flush_format)
+        self.queue = queue
 
     def with_queue_in(self, store: TransactionStore) -> Outlet:
         """Return the outlet with a queue in the staging store, if it has none and needs one for destination tables."""
-        database = as_database(self.adapter, self.settings.flush_format) if self.queue is None else None
-        return self._replace(queue=StagingFlushQueue(store)) if isinstance(database, Materialisable) else self
+        if self.queue is None and isinstance(self.database, Materialisable):
+            return Outlet(self.database, self.settings, StagingFlushQueue(store))
+        return self
 
 
 class Flusher:
@@ -100,9 +96,7 @@ class Flusher:
         self.thresholds = Thresholds(self.backlog_stats, self.settings, wall)
         self._store = store
         self._queue = outlet.queue if outlet is not None else None
-        self._database: DatabaseAdapter | None = None
-        if outlet is not None:
-            self._database = as_database(outlet.adapter, self.settings.flush_format)
+        self._database = outlet.database if outlet is not None else None
         self._running = threading.Lock()
         self._delayed_jobs = StagingFlushQueue(store)
         """Jobs of flushed batches that the queue could not take; the gateway's next flush moves them to the queue."""
