@@ -9,7 +9,6 @@ upstream of the history, the lake's table `deltas`; all other parts follow the h
 from __future__ import annotations
 
 from collections import Counter
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import requests
@@ -20,7 +19,7 @@ from lakesync.analysis.catalogue import NAMESPACE_PROPERTY, LakeReader, column_b
 from lakesync.analysis.lags import HistoryFile, LakeMarks, collect_progress, lags, lowest_mark
 from lakesync.analysis.scans import all_of, condition
 from lakesync.model.errors import LakeUnavailableError
-from lakesync.model.hlc import wall_of
+from lakesync.staging.ledger import day_of
 from lakesync.staging.shards import shard_map
 
 if TYPE_CHECKING:
@@ -139,8 +138,8 @@ def _history_files_after(deltas: Table, arrival: int) -> Iterator[HistoryFile]:
         deltas: the history.
         arrival: an arrival.
     """
-    day = datetime.fromtimestamp(wall_of(arrival) / 1000, UTC).date().isoformat()
-    for task in deltas.scan(all_of(condition("arrival", ">", arrival), condition("day", ">=", day))).plan_files():
+    row_filter = all_of(condition("arrival", ">", arrival), condition("day", ">=", day_of(arrival)))
+    for task in deltas.scan(row_filter).plan_files():
         file = _history_file(deltas, task.file)
         if file is not None:
             yield file

@@ -13,7 +13,6 @@ object store has no *destination tables*, which databases keep beside the deltas
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -37,7 +36,7 @@ from lakesync.adapters.deltas import (
     checksum_of,
     states_of,
 )
-from lakesync.adapters.digests import Digest, DigestScope, day_of, digest_deltas, merge_digests
+from lakesync.adapters.digests import Digest, DigestScope, day_of, day_text, digest_deltas, merge_digests
 from lakesync.adapters.file_scan import (
     FileCache,
     Segment,
@@ -246,7 +245,7 @@ class ObjectDeltas(ArrowAdapterBase):
 
     def _delta_file(self, batch_id: str, gateway: str, arrivals: tuple[int, int], hlcs: tuple[int, int]) -> DeltaFile:
         """Return the file for a batch. Its key has the bounds of arrivals and HLCs, so that queries can skip files."""
-        day = datetime.fromtimestamp(hlc.decode(arrivals[0])[0] / 1000, UTC).strftime("%Y-%m-%d")
+        day = day_text(day_of(arrivals[0]))
         spans = "-".join(f"{value:016x}" for value in (*arrivals, *hlcs))
         name = quote(batch_id.removeprefix(f"{gateway}."), safe="")
         ending = "parquet" if self._format == "parquet" else "json"

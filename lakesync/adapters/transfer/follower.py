@@ -16,8 +16,8 @@ at an object store one of the lake's *batches* (the deltas of one flush to the l
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -26,12 +26,12 @@ from msgspec.structs import replace
 from lakesync.adapters.arrow import DELTA_COLUMNS, table_checksum
 from lakesync.adapters.base import ContentTransform, DatabaseAdapter, StateWriter, unchanged
 from lakesync.adapters.deltas import BatchChecksum, Part, TableSelection
+from lakesync.adapters.digests import day_of, day_text
 from lakesync.adapters.object_store.deltas import ObjectDeltas
 from lakesync.adapters.transfer.progress import ProgressInMark, require_marks
 from lakesync.adapters.transfer.table_rewrites import columns_of_tables, rewrite_outdated_tables
 from lakesync.model.crash_points import crash_point
 from lakesync.model.errors import IntegrityError
-from lakesync.model.hlc import wall_of
 from lakesync.model.schema import TableSchema
 
 if TYPE_CHECKING:
@@ -236,11 +236,10 @@ def _skip_applied(history: Iterable[pa.RecordBatch], progress: FollowerProgress)
 def count_by_day(chunk: pa.Table) -> dict[str, int]:
     """Return the number of deltas by UTC day of arrival, `YYYY-MM-DD`."""
     counted = chunk.group_by("arrival").aggregate([([], "count_all")])
-    days: dict[str, int] = {}
+    days = Counter[str]()
     for arrival, count in zip(*(counted.column(name).to_pylist() for name in ("arrival", "count_all")), strict=True):
-        day = f"{datetime.fromtimestamp(wall_of(arrival) / 1000, UTC):%Y-%m-%d}"
-        days[day] = days.get(day, 0) + count
-    return days
+        days[day_text(day_of(arrival))] += count
+    return dict(days)
 
 
 def _streams(batch: pa.RecordBatch) -> Iterator[tuple[str, str]]:
