@@ -11,9 +11,12 @@ import msgspec
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from psycopg.errors import ProgramLimitExceeded
 
 from lakesync.adapters import DeltaBatch, DeltaQuery, StoredDelta
 from lakesync.adapters.arrow import to_arrow
+from lakesync.adapters.backends import postgres
+from lakesync.adapters.backends.postgres import PostgresAdapter
 from lakesync.adapters.deltas import checksum_of, position_of
 from lakesync.adapters.sql.delta_table import DeltaWriter
 from lakesync.model.delta import jcs_raw
@@ -267,6 +270,21 @@ def test_values_of_every_type_are_returned_unchanged(adapter):
         map(repr, (plain(each, arrival=False) for each in made.deltas))
     )
     assert "absent" not in texts(adapter.get_latest_state("g", "notes", [odd])[odd])
+
+
+def test_postgres_returns_a_page_of_which_a_column_exceeds_its_limit_of_a_value(own_database, monkeypatch):
+    def exceed_limit(*_):
+        raise ProgramLimitExceeded
+
+    adapter = PostgresAdapter(own_database)
+    adapter.insert_deltas(
+        batch(1, make_delta("c", 2**63 - 1, "é\n\\N", text="\U0001f600", none=None), make_delta("d", 1, "r"))
+    )
+    usual = everything(adapter)
+    monkeypatch.setattr(postgres, "read_columns", exceed_limit)
+    assert everything(adapter) == usual
+    assert len(usual) == 2
+    adapter.close()
 
 
 def test_an_empty_adapter_returns_nothing(adapter):

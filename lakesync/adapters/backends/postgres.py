@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 from lakesync.adapters.arrow import HASH_BYTES, hashes_from_bytes
-from lakesync.adapters.backends.postgres_arrow import copy_out, encode_binary, encode_csv, read_columns, read_csv
-from lakesync.adapters.sql import Column, Connection, Dialect, Kind, SqlAdapter, StatementError, Value
+from lakesync.adapters.backends.postgres_arrow import encode_binary, encode_csv, read_columns
+from lakesync.adapters.sql import Column, Connection, Dialect, Kind, SqlAdapter, StatementError, Value, arrow_of
 from lakesync.adapters.sql.backend import Pool, on_conflict_statement
 from lakesync.model.errors import AdapterError, extra
 from lakesync.model.secrets import without_password
@@ -202,8 +202,8 @@ class _PostgresConnection:
         try:
             with self._sql.transaction():  # a savepoint if a transaction is open
                 return read_columns(self._sql, _with_placeholders(statement), values, schema)
-        except (OutOfMemory, ProgramLimitExceeded):  # a column exceeds one gigabyte
-            return self._query_with_copy(statement, values, schema)
+        except (OutOfMemory, ProgramLimitExceeded):  # a column exceeds one gigabyte, Postgres' limit of a value
+            return arrow_of(self.query(statement, values), schema)
 
     def read_hashes(self, statement: str, values: Sequence[Value]) -> pa.FixedSizeBinaryArray | None:
         from psycopg.errors import DataError, OutOfMemory, ProgramLimitExceeded
@@ -219,13 +219,6 @@ class _PostgresConnection:
         except (DataError, OutOfMemory, ProgramLimitExceeded):  # an id is not hexadecimal, or the result is too large
             return None
         return hashes_from_bytes(joined or b"") if len(joined or b"") == HASH_BYTES * count else None
-
-    def _query_with_copy(self, statement: str, values: Sequence[Value], schema: pa.Schema) -> pa.Table:
-        """Run a query whose result is too large for one value per column."""
-        from psycopg import ClientCursor
-
-        query = ClientCursor(self._sql).mogrify(_with_placeholders(statement), list(values))  # COPY takes no parameters
-        return read_csv(copy_out(self._sql, f"COPY ({query}) TO STDOUT (FORMAT csv)".encode()), schema)
 
     def column_names(self, table: str) -> list[str]:
         found = self.query(

@@ -7,7 +7,6 @@ because a Python loop needs microseconds for each row.
 from __future__ import annotations
 
 import io
-import select
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -135,56 +134,3 @@ def read_columns(
         offsets = pa.py_buffer(np.concatenate([[0], ends]).astype(np.int32))
         arrays.append(pa.StringArray.from_buffers(count, offsets, pa.py_buffer(next(values_of_columns) or b"")))
     return pa.Table.from_arrays(arrays, schema=schema)
-
-
-def copy_out(connection: psycopg.Connection[Any], statement: bytes) -> bytes:
-    """Run a `COPY … TO STDOUT` statement and return its bytes. psycopg's own reader is slower: it polls for each row.
-
-    Args:
-        connection: an open connection.
-        statement: the statement.
-
-    Raises:
-        psycopg.Error: the statement failed.
-    """
-    from psycopg import errors, pq
-
-    pgconn = connection.pgconn
-    parts: list[bytes | memoryview] = []
-    result = pgconn.exec_(statement)
-    if result.status == pq.ExecStatus.COPY_OUT:
-        while True:
-            size, data = pgconn.get_copy_data(1)
-            if size > 0:
-                parts.append(data)
-            elif size == 0:
-                select.select([pgconn.socket], [], [])  # releases the GIL while waiting
-                pgconn.consume_input()
-            else:
-                break
-        while (final := pgconn.get_result()) is not None:
-            result = final
-    if result.status != pq.ExecStatus.COMMAND_OK:
-        raise errors.error_from_result(result, encoding="utf-8")
-    return b"".join(parts)
-
-
-def read_csv(text: bytes, schema: pa.Schema) -> pa.Table:
-    """Decode the output of a COPY in CSV format.
-
-    Args:
-        text: the output.
-        schema: the columns, in the order of the output.
-    """
-    from pyarrow import csv
-
-    if not text:
-        return schema.empty_table()
-    return csv.read_csv(
-        io.BytesIO(text),
-        csv.ReadOptions(column_names=schema.names, block_size=max(1 << 20, min(len(text), 2**31 - 1))),
-        csv.ParseOptions(newlines_in_values=True),
-        csv.ConvertOptions(
-            column_types=schema, strings_can_be_null=True, quoted_strings_can_be_null=False, null_values=[""]
-        ),
-    )
