@@ -260,7 +260,7 @@ def _append(adapter: SqlAdapter | ObjectDeltas, deltas: pa.Table) -> None:
 
 def _read(adapter: SqlAdapter | ObjectDeltas) -> None:
     """Read all deltas with the adapter, in pages of `_PAGE`."""
-    for page in read_pages(adapter.query_arrow, DeltaQuery(limit=_PAGE)):
+    for page in read_pages(adapter, DeltaQuery(limit=_PAGE)):
         assert len(page.deltas)
 
 

@@ -9,8 +9,7 @@ change of a row; its *hlc* is its client's timestamp.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -77,7 +76,7 @@ def read_contents(adapter: DatabaseAdapter, table: str, rows: Sequence[RowId]) -
     """
     found: dict[RowId, RowContent] = {}
     for query in queries_of_rows(table, rows):
-        pages = read_pages(partial(read_arrow, adapter), query)
+        pages = read_pages(adapter, query)
         found |= contents_of(stored for page in pages for stored in from_arrow(page.deltas))
     return found
 
@@ -135,15 +134,15 @@ def max_writers(adapter: DatabaseAdapter) -> int:
     return adapter.max_writers if isinstance(adapter, ConcurrentWriters) else 1
 
 
-def read_pages(read: Callable[[DeltaQuery], ArrowPage], query: DeltaQuery) -> Iterator[ArrowPage]:
+def read_pages(adapter: DatabaseAdapter, query: DeltaQuery) -> Iterator[ArrowPage]:
     """Yield every page of a query, starting at `query.after`.
 
     Args:
-        read: reads one page, for example `partial(read_arrow, adapter)`.
+        adapter: the adapter to read.
         query: the query of the first page.
     """
     while True:
-        page = read(query)
+        page = read_arrow(adapter, query)
         yield page
         if page.end is None:
             return

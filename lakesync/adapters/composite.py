@@ -75,9 +75,7 @@ class CompositeBase(ArrowAdapterBase):
         """Return each row's merged state over all adapters; see `DatabaseAdapter.get_latest_state`."""
         states: dict[str, RowState] = {}
         for query in queries_of_rows(table, ((gateway, row_id) for row_id in row_ids)):
-            states |= states_of(
-                stored.delta for page in read_pages(self.query_arrow, query) for stored in from_arrow(page.deltas)
-            )
+            states |= states_of(stored.delta for page in read_pages(self, query) for stored in from_arrow(page.deltas))
         return states
 
     def newest_position(self, gateway: str | None = None) -> Position | None:

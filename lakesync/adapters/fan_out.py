@@ -18,13 +18,12 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 import structlog
 
-from lakesync.adapters.arrow_access import copy_page, read_arrow, read_pages, write_arrow
+from lakesync.adapters.arrow_access import copy_page, read_pages, write_arrow
 from lakesync.adapters.base import DatabaseAdapter, Materialisable, StateWriter
 from lakesync.adapters.composite import CompositeBase
 from lakesync.adapters.deltas import BatchChecksum, DeltaQuery, RowContent, RowId
@@ -233,7 +232,7 @@ class _Secondary:
         try:
             newest = self._adapter.newest_position()
             since = -1 if newest is None else max(-1, newest.value - (LOOK_BACK_MS << hlc.COUNTER_BITS))
-            for page in read_pages(partial(read_arrow, self._primary), DeltaQuery(since=since)):
+            for page in read_pages(self._primary, DeltaQuery(since=since)):
                 if self._stopping.is_set():
                     return
                 if len(page.deltas):

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from functools import partial
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -14,7 +13,7 @@ from msgspec.structs import replace
 
 from lakesync.adapters import DatabaseAdapter, LifecycleAdapter, as_database, composite, migrate_adapter, open_adapter
 from lakesync.adapters.arrow import columns_as_map
-from lakesync.adapters.arrow_access import read_arrow, read_pages
+from lakesync.adapters.arrow_access import read_pages
 from lakesync.adapters.base import MarkStore
 from lakesync.adapters.deltas import DeltaQuery
 from lakesync.adapters.transfer.flows import RowFilter, run_flow
@@ -191,7 +190,7 @@ def held(uri: str) -> Deltas:
     """What a place holds."""
     found: Deltas = Counter()
     with closing(as_database(open_adapter(uri))) as adapter:
-        for part in read_pages(partial(read_arrow, adapter), DeltaQuery(tables=("notes",))):
+        for part in read_pages(adapter, DeltaQuery(tables=("notes",))):
             found.update(tuple(map(str, row.values())) for row in columns_as_map(part.deltas).to_pylist())
     return found
 
@@ -215,7 +214,7 @@ def _at_once(work: Callable[..., int], parts: Iterable[tuple[Any, ...]]) -> list
 def _history(source: str, page: int) -> list[pa.RecordBatch]:
     """The source's deltas as the lake's history tells them: a batch a page."""
     with closing(as_database(open_adapter(source))) as there:
-        pages = read_pages(partial(read_arrow, there), DeltaQuery(tables=("notes",), limit=page))
+        pages = read_pages(there, DeltaQuery(tables=("notes",), limit=page))
         found = [columns_as_map(each.deltas) for each in pages]
     batches = []
     for number, table in enumerate(each for each in found if len(each)):

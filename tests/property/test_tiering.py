@@ -49,7 +49,7 @@ class World:
                 delete_arrow(self.hot, deltas.slice(0, 1 + len(deltas) // 2))
 
     def reader(self, order):
-        for page in read_pages(self.tiers.query_arrow, DeltaQuery(order=order, limit=PAGE)):
+        for page in read_pages(self.tiers, DeltaQuery(order=order, limit=PAGE)):
             yield list(zip(page.deltas["hlc"].to_pylist(), page.deltas["delta_id"].to_pylist(), strict=True))
 
 

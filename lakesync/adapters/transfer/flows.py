@@ -22,7 +22,7 @@ import msgspec
 from msgspec.structs import replace
 
 from lakesync.adapters.arrow import columns_as_text, split_by_table, table_checksum
-from lakesync.adapters.arrow_access import read_arrow, read_pages
+from lakesync.adapters.arrow_access import read_pages
 from lakesync.adapters.base import ContentTransform, DatabaseAdapter, unchanged
 from lakesync.adapters.composite import cold_tier_contents
 from lakesync.adapters.deltas import (
@@ -265,7 +265,7 @@ def filtered_pages(
     """
     import pyarrow as pa
 
-    for page in read_pages(partial(read_arrow, source), query):
+    for page in read_pages(source, query):
         deltas = columns_as_text(row_filter.select(page.deltas))
         scanned, end = len(page.deltas), _position_after(page.deltas, progress.position)
         if row_filter.where and len(deltas):  # without conditions, all rows match
@@ -294,7 +294,7 @@ def _deltas_of_matching_rows(
         yield of_table.filter(pc.is_in(of_table.column("row_id"), pa.array(sorted(stored), pa.string())))
         new_rows = sorted(matching - stored)
         for query in queries_of_rows(table, ((gateway, row_id) for row_id in new_rows)):
-            for page in read_pages(partial(read_arrow, source), query):
+            for page in read_pages(source, query):
                 yield columns_as_text(row_filter.select(page.deltas))
 
 
@@ -312,7 +312,7 @@ def _missing_deltas(target: DatabaseAdapter, deltas: pa.Table) -> pa.Table:
         return deltas
     arrivals = pc.min_max(deltas.column("arrival")).as_py()
     query = DeltaQuery(since=arrivals["min"] - 1, until=arrivals["max"])
-    pages = read_pages(partial(read_arrow, target), query)
+    pages = read_pages(target, query)
     stored = {
         key
         for page in pages

@@ -15,7 +15,6 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,7 +22,7 @@ import msgspec
 from msgspec.structs import replace
 
 from lakesync.adapters.arrow import table_checksum
-from lakesync.adapters.arrow_access import copy_page, read_arrow, read_pages, split_points
+from lakesync.adapters.arrow_access import copy_page, read_pages, split_points
 from lakesync.adapters.base import DatabaseAdapter, MarkStore
 from lakesync.adapters.deltas import PAGE_DELTAS, BatchChecksum, DeltaQuery
 from lakesync.adapters.transfer.progress import ProgressInFile, ProgressInMark, ProgressStore
@@ -204,7 +203,7 @@ def migrate_adapter(
     if current.verified:
         return MigrationReport(current.deltas, 0, current.pages, current.id_sum, 0.0, verified=True)
     first_query = replace(scope.query(page), after=current.after)
-    for page_read in read_pages(partial(read_arrow, source), first_query):
+    for page_read in read_pages(source, first_query):
         if not len(page_read.deltas):
             break
         stored = copy_page(destination, "migration", page_read.deltas)
@@ -247,7 +246,7 @@ def scope_checksum(adapter: DatabaseAdapter, scope: MigrationScope) -> BatchChec
         AdapterError: the adapter cannot be read.
     """
     total = BatchChecksum()
-    for found in read_pages(partial(read_arrow, adapter), scope.query(PAGE_DELTAS)):
+    for found in read_pages(adapter, scope.query(PAGE_DELTAS)):
         total = total.plus(table_checksum(found.deltas))
     return total
 

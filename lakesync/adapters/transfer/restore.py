@@ -12,11 +12,10 @@ the same result.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from lakesync.adapters.arrow import DELTA_COLUMNS, id_numbers
-from lakesync.adapters.arrow_access import read_arrow, read_pages
+from lakesync.adapters.arrow_access import read_pages
 from lakesync.adapters.base import ContentTransform, DatabaseAdapter, unchanged
 from lakesync.adapters.deltas import DeltaQuery
 from lakesync.adapters.digests import DigestScope, arrival_ranges
@@ -127,7 +126,7 @@ def restore(
     all_lake_ids = np.concatenate([np.array([], np.uint64), *lake_ids])
     for low, high in arrival_ranges(scope.days):  # `high` is exclusive
         query = DeltaQuery(since=low - 1, until=high - 1, tables=scope.tables)
-        for page in read_pages(partial(read_arrow, adapter), query):
+        for page in read_pages(adapter, query):
             in_scope = scope.select(page.deltas)
             surplus = in_scope.filter(~np.isin(_ids_of(in_scope), all_lake_ids))
             if len(surplus):
@@ -144,7 +143,7 @@ def _stored_ids(adapters: Sequence[DatabaseAdapter], scope: DigestScope) -> npt.
     found: list[npt.NDArray[np.uint64]] = []
     for adapter in adapters:
         for low, high in arrival_ranges(scope.days):
-            pages = read_pages(partial(read_arrow, adapter), DeltaQuery(since=low - 1, until=high - 1))
+            pages = read_pages(adapter, DeltaQuery(since=low - 1, until=high - 1))
             found += [_ids_of(page.deltas) for page in pages]
     return np.concatenate([np.array([], np.uint64), *found])
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from lakesync.adapters.arrow_access import read_arrow, read_contents, read_pages
+from lakesync.adapters.arrow_access import read_contents, read_pages
 from lakesync.adapters.base import ContentTransform, DatabaseAdapter, StateWriter, SuspendsTables
 from lakesync.adapters.deltas import DeltaQuery, RowContent, RowId
 from lakesync.model.errors import AdapterError, SchemaError
@@ -88,7 +88,7 @@ def _rewrite_rows(adapter: StateWriter, schema: TableSchema, transform: ContentT
     def read_rows(rows: Sequence[RowId]) -> Mapping[RowId, RowContent]:
         return transform(schema, rows, read_contents(adapter, schema.table, rows))
 
-    pages = read_pages(partial(read_arrow, adapter), DeltaQuery(tables=(schema.table,)))
+    pages = read_pages(adapter, DeltaQuery(tables=(schema.table,)))
     adapter.ensure_schema(schema)
     for page in pages:
         ids = (page.deltas.column(name).to_pylist() for name in ("gateway", "row_id"))
