@@ -63,11 +63,9 @@ def row_history(config: Config, table: str, row: str, gateway: str | None = None
     found: dict[_LogPosition, ArrivedDelta] = {}
     tables = set()
     for each in unflushed_deltas(config):
-        log, delta = each.range, each.delta
-        tables.add(delta.table)
-        if delta.key == (table, row) and gateway in (None, log.gateway):
-            position = (log.gateway, log.shard, log.epoch, each.seq, each.ordinal)
-            found[position] = ArrivedDelta(log.gateway, each.arrival, False, delta)
+        tables.add(each.delta.table)
+        if each.delta.key == (table, row) and gateway in (None, each.gateway):
+            found[each[:5]] = ArrivedDelta(each.gateway, each.arrival, False, each.delta)
     if may_have_catalogue(config) or not found:  # before the first flush, every delta is in the log
         with LakeReader(config) as lake:
             if lake.deltas is not None:

@@ -99,16 +99,16 @@ def trace(config: Config, delta_id: str, gateway: str | None = None) -> TracedDe
         raise ValidationError(f"delta id {delta_id!r} is too short; give at least {_MIN_PREFIX} characters")
     matching: dict[tuple[str, str], TracedDelta] = {}
     for found in unflushed_deltas(config):
-        log, delta = found.range, found.delta
-        if delta.delta_id.startswith(delta_id) and gateway in (None, log.gateway):
+        delta = found.delta
+        if delta.delta_id.startswith(delta_id) and gateway in (None, found.gateway):
             traced = TracedDelta(
-                *(delta.delta_id, log.gateway, delta.client_id, delta.op, delta.table, delta.row_id, delta.hlc),
-                *(len(delta.columns), found.arrival, log.shard, log.epoch, found.seq, found.ordinal),
+                *(delta.delta_id, found.gateway, delta.client_id, delta.op, delta.table, delta.row_id, delta.hlc),
+                *(len(delta.columns), found.arrival, found.shard, found.epoch, found.seq, found.ordinal),
                 batch_id=None,
                 snapshot=None,
                 state=None,
             )
-            matching.setdefault((log.gateway, delta.delta_id), traced)
+            matching.setdefault((found.gateway, delta.delta_id), traced)
     if matching:
         _check_one(matching, delta_id)
         return next(iter(matching.values()))

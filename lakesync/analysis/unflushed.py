@@ -43,10 +43,12 @@ SCHEMA = pa.schema(
 
 
 class UnflushedDelta(NamedTuple):
-    """A delta and its position in staging's log."""
+    """A delta and its position in staging's log: the first fields, in the order of `SCHEMA`."""
 
-    range: LogRange
-    """The gateway's unflushed range of the log, with its shard and epoch."""
+    gateway: str
+    shard: str
+    epoch: int
+    """Identifies the log; a rebuilt store has another one."""
     seq: int
     """Sequence number of the push."""
     ordinal: int
@@ -73,7 +75,7 @@ def unflushed_table(config: Config) -> pa.Table:
     found = list(unflushed_deltas(config))
     if not found:
         return SCHEMA.empty_table()
-    positions = zip(*map(_position, found), strict=True)
+    positions = zip(*(each[:-1] for each in found), strict=True)
     arrays = [pa.array(column, field.type) for column, field in zip(positions, SCHEMA, strict=False)]
     return pa.table([*arrays, *delta_columns([each.delta for each in found])], schema=SCHEMA)
 
@@ -99,7 +101,7 @@ def unflushed_deltas(config: Config) -> Iterator[UnflushedDelta]:
             unflushed = LogRange(head.gateway, head.shard, head.epoch, head.flushed_seq + 1, head.last_seq)
             for push in read_log(_log_source(url), unflushed):
                 for ordinal, delta in enumerate(push.deltas):
-                    yield UnflushedDelta(unflushed, push.seq, ordinal, push.arrival, delta)
+                    yield UnflushedDelta(head.gateway, head.shard, head.epoch, push.seq, ordinal, push.arrival, delta)
 
 
 def _log_source(url: str) -> LogSource:
@@ -107,9 +109,3 @@ def _log_source(url: str) -> LogSource:
     if url.startswith("sqlite://"):
         return LogSource(url=f"jdbc:sqlite:{folder_of(url) / LOG_FILE}", table="log")
     return LogSource(url=f"jdbc:{url.replace('postgres://', 'postgresql://', 1)}", table="lakesync.log")
-
-
-def _position(found: UnflushedDelta) -> tuple[object, ...]:
-    """Return the first columns of `SCHEMA`: the position of a delta in the log, and its arrival."""
-    log = found.range
-    return (log.gateway, log.shard, log.epoch, found.seq, found.ordinal, found.arrival)
