@@ -61,7 +61,7 @@ def table_columns(schema: TableSchema) -> list[Column]:
     return [*loaded_columns(schema), Column(system_column(schema, "checksum"), "integer", required=False)]
 
 
-def checksum_of(dialect: Dialect, schema: TableSchema) -> str:
+def row_checksum(dialect: Dialect, schema: TableSchema) -> str:
     """Return the SQL expression for the checksum of a row's values and of whether it is marked as deleted.
 
     Args:
@@ -189,7 +189,7 @@ class RowTable:
         columns = [column.name for column in self._columns()]
         update = [column for column in columns if column not in self._key]
         name = dialect.quote(system_column(self._schema, "checksum"))
-        source = f"(SELECT {_SCRATCH}.*, {checksum_of(dialect, self._schema)} AS {name} FROM {_SCRATCH})"
+        source = f"(SELECT {_SCRATCH}.*, {row_checksum(dialect, self._schema)} AS {name} FROM {_SCRATCH})"
         self._connection.execute(dialect.merge_statement(self._name, source, columns, self._key, update))
 
     def _columns(self) -> list[Column]:
