@@ -268,6 +268,19 @@ class ConnectorType:
         return tuple(table for table in tables if settings.get(self.switches.get(table, ""), True))
 
 
+def value_at(values: Mapping[str, Any], path: Iterable[str]) -> Any:
+    """Return the value at a path in a JSON object; None if the path leads to nothing.
+
+    Args:
+        values: the object.
+        path: the names of nested fields, outermost first.
+    """
+    value: Any = values
+    for name in path:
+        value = None if value is None else value.get(name)
+    return value
+
+
 def object_schema(properties: Mapping[str, Any], *required: str, **more: Any) -> dict[str, Any]:
     """Return the JSON Schema of an object that has no other properties than the given ones.
 

@@ -23,6 +23,7 @@ from lakesync.connectors.base import (
     Usage,
     describe_clock_skew,
     text_table,
+    value_at,
 )
 from lakesync.connectors.jira.api import KEYS_PAGE, PAGE, JiraClient, Json, build_jql, quote
 from lakesync.model.delta import jcs
@@ -301,15 +302,10 @@ def _columns(paths: Mapping[str, Sequence[str]], values: Json) -> dict[str, Any]
         paths: column → path of its value in `values`.
         values: the object.
     """
-    return {column: _value(values, path, column) for column, path in paths.items()}
-
-
-def _value(values: Json, path: Sequence[str], column: str) -> Any:
-    """Return the value of a column at a path."""
-    value: Any = values
-    for name in path:
-        value = None if value is None else value.get(name)
-    return jcs(value) if value is not None and column in _JSON_COLUMNS else value
+    columns = {column: value_at(values, path) for column, path in paths.items()}
+    for column in _JSON_COLUMNS & columns.keys():
+        columns[column] = None if columns[column] is None else jcs(columns[column])
+    return columns
 
 
 def issue_row(issue: Json) -> SourceRow:

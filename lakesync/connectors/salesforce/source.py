@@ -26,6 +26,7 @@ from lakesync.connectors.base import (
     Usage,
     describe_clock_skew,
     text_table,
+    value_at,
 )
 from lakesync.connectors.http_api import CursorLostError
 from lakesync.connectors.query_text import balanced_condition
@@ -116,7 +117,9 @@ class SalesforceObject(NamedTuple):
 
     name: str
     fields: Mapping[str, str]
-    """Column → the object's field, such as `Owner.Name`."""
+    """Column → the object's field, such as `Owner.Name`, which is a field of a related record."""
+    paths: Mapping[str, Sequence[str]]
+    """Column → path of its value in a record's JSON, such as `Owner`, `Name`."""
 
 
 _FIELD_NAMES = {"sf_id": "Id", "owner_name": "Owner.Name", "account_name": "Account.Name"}
@@ -130,10 +133,13 @@ def _field(column: str) -> str:
     return _FIELD_NAMES.get(column) or "".join(part.capitalize() for part in column.split("_"))
 
 
-OBJECTS = {
-    name: SalesforceObject(sf_object, {column: _field(column) for column in columns.split()})
-    for name, sf_object, columns, _ in _TABLES
-}
+def _object(name: str, columns: Sequence[str]) -> SalesforceObject:
+    """Return the object with a table's columns."""
+    fields = {column: _field(column) for column in columns}
+    return SalesforceObject(name, fields, {column: field.split(".") for column, field in fields.items()})
+
+
+OBJECTS = {name: _object(sf_object, columns.split()) for name, sf_object, columns, _ in _TABLES}
 """Output table → its Salesforce object."""
 
 
@@ -342,8 +348,8 @@ def _conditions(ids: Sequence[str]) -> Iterator[str]:
 
 def record_row(table: str, record: Json) -> SourceRow:
     """Convert a record of a query; the row id is its Id."""
-    columns = OBJECTS[table].fields
-    return SourceRow(record["Id"], {column: _text(_field_value(record, field)) for column, field in columns.items()})
+    paths = OBJECTS[table].paths
+    return SourceRow(record["Id"], {column: _text(value_at(record, path)) for column, path in paths.items()})
 
 
 def csv_row(table: str, line: Mapping[str, str]) -> SourceRow:
@@ -355,14 +361,6 @@ def csv_row(table: str, line: Mapping[str, str]) -> SourceRow:
     """
     columns = OBJECTS[table].fields
     return SourceRow(line["Id"], {column: _csv_text(field, line[field]) for column, field in columns.items()})
-
-
-def _field_value(record: Json, field: str) -> Any:
-    """Return the value of a field, which may be in a related record (`Owner.Name`)."""
-    value: Any = record
-    for name in field.split("."):
-        value = None if value is None else value.get(name)
-    return value
 
 
 def _csv_text(field: str, text: str) -> str | None:
