@@ -102,11 +102,8 @@ class ObjectDeltas(ArrowAdapterBase):
         return self._put(file, encode_envelope(batch.gateway, batch.deltas, hlc.wall_clock()))
 
     def insert_arrow(self, batch_id: str, gateway: str, deltas: pa.Table) -> BatchChecksum:
-        """Like `insert_deltas`, from an Arrow table."""
-        if self._format == "json":
-            return self.insert_deltas(DeltaBatch(batch_id, gateway, tuple(from_arrow(deltas))))
-        file = self._delta_file(batch_id, gateway, value_range(deltas, "arrival"), value_range(deltas, "hlc"))
-        return self._put(file, encode_parquet(deltas, {"lakesync.batch_id": batch_id}))
+        """Write a batch as one object, and read it back."""
+        return self._put(*self._encode(batch_id, gateway, deltas))
 
     def query_arrow(self, query: DeltaQuery) -> ArrowPage:
         """Return a page, reading only objects that may contain matching deltas."""
@@ -211,13 +208,7 @@ class ObjectDeltas(ArrowAdapterBase):
     ) -> None:
         """Rewrite a batch's objects under their keys."""
         for gateway, table, of_table in split_by_table(deltas):
-            file = self._delta_file(
-                f"{batch_id}.{table}", gateway, value_range(of_table, "arrival"), value_range(of_table, "hlc")
-            )
-            if self._format == "json":
-                data = encode_envelope(gateway, from_arrow(of_table), hlc.wall_clock())
-            else:
-                data = encode_parquet(of_table, {"lakesync.batch_id": f"{batch_id}.{table}"})
+            file, data = self._encode(f"{batch_id}.{table}", gateway, of_table)
             self.objects.put_object(file.key, data)
 
     def remove_surplus(
@@ -254,6 +245,13 @@ class ObjectDeltas(ArrowAdapterBase):
         if file is None:
             raise ValidationError(f"{gateway!r} cannot be a gateway id in an object's key {key!r}")
         return file
+
+    def _encode(self, batch_id: str, gateway: str, deltas: pa.Table) -> tuple[DeltaFile, bytes]:
+        """Return the file for a batch, and its content."""
+        file = self._delta_file(batch_id, gateway, value_range(deltas, "arrival"), value_range(deltas, "hlc"))
+        if self._format == "json":
+            return file, encode_envelope(gateway, from_arrow(deltas), hlc.wall_clock())
+        return file, encode_parquet(deltas, {"lakesync.batch_id": batch_id})
 
     def _put(self, file: DeltaFile, data: bytes) -> BatchChecksum:
         """Write an object unless it exists, and read it back."""
