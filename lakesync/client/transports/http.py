@@ -25,7 +25,7 @@ from lakesync.client.transports.base import Checkpoint, ServerSchema
 from lakesync.client.transports.cancellable_calls import CancellableCalls, start_thread
 from lakesync.client.transports.tokens import Token, TokenHolder
 from lakesync.model.action_handlers import ActionDiscovery, ConnectorDescriptor
-from lakesync.model.errors import AuthError, LakeSyncError, NotFoundError, Rejection, ValidationError
+from lakesync.model.errors import LakeSyncError, NotFoundError, Rejection, ValidationError
 from lakesync.model.schema import TableSchema
 from lakesync.model.types import ActionPush, ActionResponse, PushResult, SyncPull, SyncPush, SyncResponse
 from lakesync.wire import actions as wire_actions
@@ -208,14 +208,7 @@ class HttpTransport:
             LakeSyncError: the gateway's error.
             UnreachableError: no response arrived, or not a gateway's.
         """
-        token = self.tokens.current()
-        try:
-            return self._request_once(method, route, token, **options)
-        except AuthError:
-            if not self.tokens.renewable:
-                raise
-            self.tokens.renew(token)
-            return self._request_once(method, route, self.tokens.current(), **options)
+        return self.tokens.send(lambda token: self._request_once(method, route, token, **options))
 
     def _request_once(self, method: str, route: str, token: str | None, **options: Any) -> requests.Response:
         """Send a request with a token; see `_request`."""

@@ -11,13 +11,14 @@ import binascii
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from lakesync.client.errors import UnreachableError
 from lakesync.model.errors import AuthError, ConfigurationError
 
+T = TypeVar("T")
 Token = str | Callable[[], str]
 """A JWT, or a function that returns one that is valid now."""
 _RENEW_BEFORE_SECONDS = 30.0
@@ -67,6 +68,25 @@ class TokenHolder:
             if self._provider is not None and (self._token is None or self._is_due()):
                 self._call_provider(self._provider)
             return None if self._token is None else check_token(self._token)
+
+    def send(self, request: Callable[[str | None], T]) -> T:
+        """Send a request with the token. If the gateway rejects the token and a provider can replace it, send it again.
+
+        Args:
+            request: sends the request with a token, or without one for None, and returns the result.
+
+        Raises:
+            AuthError: the gateway rejects the token.
+            ConfigurationError, UnreachableError: as for `current`.
+        """
+        token = self.current()
+        try:
+            return request(token)
+        except AuthError:
+            if not self.renewable:
+                raise
+        self.renew(token)
+        return request(self.current())
 
     def renew(self, rejected: str | None) -> None:
         """Replace a token that the gateway rejected, unless another thread has replaced it meanwhile.

@@ -74,26 +74,10 @@ class WebSocketTransport(HttpTransport):
             UnreachableError: the gateway does not respond.
             AuthError, ForbiddenError, NotFoundError, BackpressureError: the gateway rejects this client.
         """
-        token = self.tokens.current()
-        try:
-            return self._open(token)
-        except InvalidStatus as error:
-            rejection = _error_of(error)
-            if rejection.code != "AUTH_ERROR" or not self.tokens.renewable:
-                raise rejection from None
-            self.tokens.renew(token)
-        try:
-            return self._open(self.tokens.current())
-        except InvalidStatus as error:
-            raise _error_of(error) from None
+        return self.tokens.send(self._open)
 
     def _open(self, token: str | None) -> WebSocketSubscription:
-        """Open a WebSocket.
-
-        Raises:
-            InvalidStatus: the server responded with an HTTP error instead of a WebSocket.
-            UnreachableError: the server does not respond.
-        """
+        """Open a WebSocket with a token; see `connect`."""
         options = {**self._websocket_options, "additional_headers": dict(self._headers)}
         if token is not None:
             options["additional_headers"]["Authorization"] = f"Bearer {token}"
@@ -105,16 +89,12 @@ class WebSocketTransport(HttpTransport):
 
         try:
             return self._calls.run(open_subscription, WebSocketSubscription.close)
-        except InvalidStatus:
-            raise
+        except InvalidStatus as error:
+            response = error.response  # an HTTP error instead of a WebSocket
+            body = bytes(response.body or b"")
+            raise error_from_response(response.status_code, body, response.headers) from None
         except (OSError, TimeoutError, WebSocketException) as error:
             raise UnreachableError(f"{self._websocket_url} does not answer: {error}") from error
-
-
-def _error_of(error: InvalidStatus) -> LakeSyncError:
-    """Return the gateway's error from the HTTP response to a WebSocket handshake."""
-    response = error.response
-    return error_from_response(response.status_code, bytes(response.body or b""), response.headers)
 
 
 def _ssl_context(ca: str | None) -> ssl.SSLContext:
