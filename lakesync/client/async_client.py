@@ -8,23 +8,44 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from typing import Any, ParamSpec, Self, TypeVar
+from functools import partial, wraps
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from lakesync.client.client import Client
-from lakesync.client.core import Edit
 from lakesync.client.factory import open_client
-from lakesync.client.sqlite.tables import Row
-from lakesync.client.status import Event, SyncReport, SyncStatus, TableCheck, Version
-from lakesync.client.sync.outbox import QueuedAction
+from lakesync.client.sqlite.tables import Row, Table
+from lakesync.client.status import Event, SyncReport, SyncStatus
 from lakesync.client.sync.sync_session import CLOSE_TIMEOUT
-from lakesync.client.transports.tokens import Token
 from lakesync.model.errors import ConfigurationError
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+def _on_client(
+    method: Callable[Concatenate[Client, P], T],
+) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]]:
+    """Return a method of `AsyncClient` that calls this method of `Client` in the worker thread."""
+
+    @wraps(method)
+    async def call(self: AsyncClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self.run(lambda db: method(db, *args, **kwargs))
+
+    return call
+
+
+def _on_table(
+    method: Callable[Concatenate[Table, P], T],
+) -> Callable[Concatenate[AsyncTable, P], Coroutine[Any, Any, T]]:
+    """Return a method of `AsyncTable` that calls this method of `Table` in the worker thread."""
+
+    @wraps(method)
+    async def call(self: AsyncTable, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._client.run(lambda db: method(db[self._name], *args, **kwargs))
+
+    return call
 
 
 class AsyncTable:
@@ -35,29 +56,12 @@ class AsyncTable:
         self._client = client
         self._name = name
 
-    async def insert(self, values: Mapping[str, Any] | None = None, /, **columns: Any) -> str:
-        """See `Table.insert`."""
-        return await self._client.run(lambda db: db[self._name].insert(values, **columns))
-
-    async def update(self, row_id: str, values: Mapping[str, Any] | None = None, /, **columns: Any) -> None:
-        """See `Table.update`."""
-        await self._client.run(lambda db: db[self._name].update(row_id, values, **columns))
-
-    async def upsert(self, row_id: str, values: Mapping[str, Any] | None = None, /, **columns: Any) -> None:
-        """See `Table.upsert`."""
-        await self._client.run(lambda db: db[self._name].upsert(row_id, values, **columns))
-
-    async def delete(self, row_id: str) -> bool:
-        """See `Table.delete`."""
-        return await self._client.run(lambda db: db[self._name].delete(row_id))
-
-    async def get(self, row_id: str) -> Row | None:
-        """See `Table.get`."""
-        return await self._client.run(lambda db: db[self._name].get(row_id))
-
-    async def rows(self, where: str = "1", params: Any = (), *, order_by: str = "row_id") -> list[Row]:
-        """See `Table.rows`."""
-        return await self._client.run(lambda db: db[self._name].rows(where, params, order_by=order_by))
+    insert = _on_table(Table.insert)
+    update = _on_table(Table.update)
+    upsert = _on_table(Table.upsert)
+    delete = _on_table(Table.delete)
+    get = _on_table(Table.get)
+    rows = _on_table(Table.rows)
 
 
 class AsyncClient:
@@ -101,9 +105,15 @@ class AsyncClient:
         """Return a synced table."""
         return AsyncTable(self, table)
 
-    async def query(self, sql: str, params: Any = ()) -> list[Row]:
-        """See `Client.query`."""
-        return await self.run(lambda db: db.query(sql, params))
+    query = _on_client(Client.query)
+    pending = _on_client(Client.pending)
+    verify = _on_client(Client.verify)
+    retry = _on_client(Client.retry)
+    drop = _on_client(Client.drop)
+    history = _on_client(Client.history)
+    execute_action = _on_client(Client.execute_action)
+    action = _on_client(Client.action)
+    set_token = _on_client(Client.set_token)
 
     async def execute(self, sql: str, params: Any = ()) -> int:
         """Run a statement in a transaction of its own; return the number of changed rows.
@@ -126,18 +136,6 @@ class AsyncClient:
         """See `Client.status`."""
         return await self.run(lambda db: db.status)
 
-    async def pending(self) -> list[Edit]:
-        """See `Client.pending`."""
-        return await self.run(lambda db: db.pending())
-
-    async def verify(self) -> dict[str, TableCheck]:
-        """See `Client.verify`."""
-        return await self.run(lambda db: db.verify())
-
-    async def set_token(self, token: Token) -> None:
-        """See `Client.set_token`. A token provider is called in the client's threads."""
-        await self.run(lambda db: db.set_token(token))
-
     async def on(self, event: Event, listener: Callable[..., Any]) -> None:
         """Call a function whenever an event occurs, in the event loop that awaits this call.
 
@@ -147,30 +145,6 @@ class AsyncClient:
         """
         loop = asyncio.get_running_loop()
         await self.run(lambda db: db.on(event, lambda *args: loop.call_soon_threadsafe(listener, *args)))
-
-    async def retry(self, *numbers: int) -> None:
-        """See `Client.retry`."""
-        await self.run(lambda db: db.retry(*numbers))
-
-    async def drop(self, *numbers: int) -> None:
-        """See `Client.drop`."""
-        await self.run(lambda db: db.drop(*numbers))
-
-    async def history(self, table: str, row_id: str) -> list[Version]:
-        """See `Client.history`."""
-        return await self.run(lambda db: db.history(table, row_id))
-
-    async def execute_action(
-        self, connector: str, action_type: str, params: Mapping[str, Any], *, idempotency_key: str | None = None
-    ) -> str:
-        """See `Client.execute_action`."""
-        return await self.run(
-            lambda db: db.execute_action(connector, action_type, params, idempotency_key=idempotency_key)
-        )
-
-    async def action(self, action_id: str) -> QueuedAction:
-        """See `Client.action`."""
-        return await self.run(lambda db: db.action(action_id))
 
     async def watch(self, sql: str, params: Any = ()) -> AsyncIterator[list[Row]]:
         """See `Client.watch`."""
