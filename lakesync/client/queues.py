@@ -241,10 +241,12 @@ class QueueLink:
                 return numbers[:limit]
             peek_limit *= 2  # some of the queue's first items are not edits, but deltas of the app
 
-    def items_of_app(self, limit: int) -> list[QueueItem]:
-        """Return the items to send next that are not edits, but deltas that the app has put into its queue.
+    def deltas_of_app(self, edits: Iterable[Edit], limit: int) -> list[RowDelta]:
+        """Return the deltas to send next that are not edits, but that the app itself has put into its queue.
 
         Args:
+            edits: all edits of the client.
             limit: number of the queue's next items that are inspected, at most.
         """
-        return [item for item in self.queue.peek(limit) if item.id not in self._numbers]
+        self.reconcile(edits)
+        return [item.delta for item in self.queue.peek(limit) if item.id not in self._numbers]

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from lakesync.client.core import Changes, ClientCore, CoreLimits, Edit, Mode, RetryPolicy, Wait
 from lakesync.client.core.messages import Request, Response
 from lakesync.client.errors import DbError
-from lakesync.client.queues import QueueItem, QueueLink, SyncQueue
+from lakesync.client.queues import QueueLink, SyncQueue
 from lakesync.client.sqlite.change_tracking import ChangeTracking
 from lakesync.client.sqlite.client_store import SqliteClientStore, stored_position
 from lakesync.client.sqlite.database import connect, connect_read_only, database_error
@@ -220,22 +220,6 @@ class Replica:
         """
         with self._reader() as db:
             return db.execute(statement, parameters).fetchall()
-
-    def custom_items(self, limit: int) -> list[QueueItem]:
-        """Return deltas to push that the app itself has put into its custom queue; none if it has no such queue.
-
-        Args:
-            limit: number of the queue's next items that are inspected, at most.
-        """
-        link = self.store.edit_table.queue_link
-        if link is None:
-            return []
-
-        def select(core: ClientCore) -> list[QueueItem]:
-            link.reconcile(core.edits())
-            return link.items_of_app(limit)
-
-        return self.step(select)
 
     def tables(self) -> list[str]:
         """Return the names of the synced tables."""

@@ -139,23 +139,22 @@ class SyncSession:
 
         They do not change the app's rows. A failure is stored in `result.error`, and the queue keeps the deltas.
         """
-        link = self.replica.store.edit_table.queue_link
-        while link is not None and self.replica.core.mode != "pullOnly":
-            deltas = tuple(item.delta for item in self.replica.custom_items(self.replica.limits.push_deltas))
-            if not deltas:
-                return
+        replica = self.replica
+        link, limit = replica.store.edit_table.queue_link, replica.limits.push_deltas
+        if link is None or replica.core.mode == "pullOnly":
+            return
+        while deltas := replica.step(lambda core: link.deltas_of_app(core.edits(), limit)):
             ids = [delta.delta_id for delta in deltas]
             link.queue.mark_sending(ids)
             result.had_contact = True
             try:
-                self.transport.push(SyncPush(self.replica.core.client_id, deltas, self.replica.core.cursor))
-            except LakeSyncError as error:
+                self.transport.push(SyncPush(replica.core.client_id, tuple(deltas), replica.core.cursor))
+            except BaseException as error:
                 link.queue.nack(ids)
+                if not isinstance(error, LakeSyncError):
+                    raise
                 result.error = error
                 return
-            except BaseException:
-                link.queue.nack(ids)
-                raise
             link.queue.ack(ids)
             result.pushed += len(ids)
 
