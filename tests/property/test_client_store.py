@@ -129,7 +129,8 @@ def test_a_record_round_trips_stamps_and_their_updates(history: list[RowDelta]) 
         assert codec.decode(record) == stamps_of(state)
         update = replace(history[-1], op="UPDATE")
         columns = tuple(cell.column for cell in update.columns)
-        after = codec.after_update(record, update.hlc, update.client_id, columns) if columns else None
+        stamp = ([update.hlc], [update.client_id])
+        (after,) = codec.after_updates([record], *stamp, columns) if columns else (None,)
         if after is not None:
             merge_delta(state, update)
             assert codec.decode(after) == stamps_of(state)

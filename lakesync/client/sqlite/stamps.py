@@ -157,65 +157,39 @@ class StampCodec:
         parts = [(*stamp, names) for stamp, names in zip(stamps, layout.parts, strict=True) if names]
         return Stamps(parts, None, stamps[layout.inserted] if layout.inserted >= 0 else None)
 
-    def after_update(self, record: Record, hlc: int, client: str, columns: tuple[str, ...]) -> Record | None:
-        """Return the record of a row after an UPDATE.
-
-        Args:
-            record: the row's record before the update.
-            hlc: the update's hlc.
-            client: id of the client that made the update.
-            columns: the columns that the update writes.
-
-        Returns:
-            The new record; None if the update is not newer than every delta of the row, which must then be merged.
-        """
-        if isinstance(record, str):
-            return self._after_update_decoded(record, hlc, client, columns)
-        number, *fields = _struct_of(record).unpack(record)  # fields: hlc and client number of each delta
-        newest_hlc, newest_client_number = fields[-2:]
-        if hlc < newest_hlc or (hlc == newest_hlc and client <= self._client(newest_client_number)):
-            return None
-        number, kept_indexes = self._layout_after(number, columns)
-        if len(kept_indexes) == 1:
-            start = kept_indexes[0] * 2
-            client_number = self._number(f"={client}")
-            return bytearray(_TWO_DELTAS.pack(number, fields[start], fields[start + 1], hlc, client_number))
-        if kept_indexes:  # two, and the update: too many for a binary record
-            return self._after_update_decoded(record, hlc, client, columns)
-        return bytearray(_ONE_DELTA.pack(number, hlc, self._number(f"={client}")))
-
     def after_updates(
         self, records: Sequence[Record], hlcs: Sequence[int], clients: Sequence[str], columns: tuple[str, ...]
-    ) -> Sequence[Record | None]:
-        """Return the records of many rows after an UPDATE of each, with None as in `after_update`.
+    ) -> list[Record | None]:
+        """Return the records of rows after an UPDATE of each.
 
         Args:
             records: the records before the updates; all binary with the same layout, or all text.
             hlcs: the updates' hlcs.
             clients: the ids of the clients that made the updates.
             columns: the columns that every update writes.
+
+        Returns:
+            The new records; None for an update that is not newer than every delta of its row, which must be merged.
         """
+        updates = zip(records, hlcs, clients, strict=True)
         if isinstance(records[0], str):
-            return self._after_each_update(records, hlcs, clients, columns)
+            return [self._after_update_decoded(*update, columns) for update in updates]
         layouts, *stamps = _unpack_columns(cast("Sequence[bytes]", records))  # stamps: hlc and client, by delta
         number, kept_indexes = self._layout_after(layouts[0], columns)
-        newest_hlcs = stamps[-2]
-        if len(kept_indexes) > 1 or not all(map(gt, hlcs, newest_hlcs)):
-            return self._after_each_update(records, hlcs, clients, columns)
-        numbers = self._client_numbers(clients)
+        if len(kept_indexes) > 1:  # two, and the update: too many for a binary record
+            return [self._after_update_decoded(*update, columns) for update in updates]
         kept_stamps = stamps[kept_indexes[0] * 2 : kept_indexes[0] * 2 + 2] if kept_indexes else ()
         pack = _TWO_DELTAS.pack if kept_indexes else _ONE_DELTA.pack
-        return list(map(bytearray, map(pack, repeat(number), *kept_stamps, hlcs, numbers)))
-
-    def _after_each_update(
-        self, records: Sequence[Record], hlcs: Sequence[int], clients: Sequence[str], columns: tuple[str, ...]
-    ) -> Sequence[Record | None]:
-        """Do the same as `after_updates`, record by record."""
-        updates = zip(records, hlcs, clients, strict=True)
-        return [self.after_update(record, hlc, client, columns) for record, hlc, client in updates]
+        updated = map(bytearray, map(pack, repeat(number), *kept_stamps, hlcs, self._client_numbers(clients)))
+        newest_hlcs, newest_clients = stamps[-2:]
+        if all(map(gt, hlcs, newest_hlcs)):
+            return list(updated)
+        newest = zip(newest_hlcs, map(self._client, newest_clients), strict=True)
+        are_newer = map(gt, zip(hlcs, clients, strict=True), newest)
+        return [record if is_newer else None for record, is_newer in zip(updated, are_newer, strict=True)]
 
     def _after_update_decoded(self, record: Record, hlc: int, client: str, columns: tuple[str, ...]) -> Record | None:
-        """Do the same as `after_update`, with any record, by decoding it."""
+        """Do the same as `after_updates`, for one row, by decoding its record."""
         stamps = self.decode(record)
         newest = stamps.parts[-1][:2] if stamps.parts else (0, "")
         if stamps.tombstone is not None or (hlc, client) <= newest:
