@@ -53,19 +53,16 @@ class LazyCommand(TyperCommand):
 
 
 class LazyGroup(GroupWithExamples):
-    """A group of lazy commands. Expected exceptions of commands become exit codes here."""
-
-    entries: dict[str, CommandEntry] = {}  # noqa: RUF012 set by the subclass
-    """The commands by name, in the order of the help."""
+    """The group `lakesync`, of lazy commands. Expected exceptions of commands become exit codes here."""
 
     def __init__(self, **attributes: Any) -> None:
-        """Add a lazy command for each entry. The arguments are those of `TyperGroup`."""
+        """Add a lazy command for each entry of `COMMANDS`. The arguments are those of `TyperGroup`."""
         super().__init__(**attributes)
-        for name, entry in self.entries.items():
+        for name, entry in COMMANDS.items():
             self.add_command(LazyCommand(name, entry), name)
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 click's signature
-        """Return the commands' names in the order of `entries`."""
+        """Return the commands' names in the order of `COMMANDS`."""
         return list(self.commands)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
@@ -76,10 +73,10 @@ class LazyGroup(GroupWithExamples):
             formatter: click's formatter of the help text.
         """
         TyperCommand.format_options(cast("TyperCommand", self), ctx, formatter)
-        width = max(map(len, self.entries), default=0)
-        for panel in dict.fromkeys(entry.panel for entry in self.entries.values()):
+        width = max(map(len, COMMANDS))
+        for panel in dict.fromkeys(entry.panel for entry in COMMANDS.values()):
             with formatter.section(panel):
-                in_panel = [(name, entry) for name, entry in self.entries.items() if entry.panel == panel]
+                in_panel = [(name, entry) for name, entry in COMMANDS.items() if entry.panel == panel]
                 formatter.write_dl([(f"{name:<{width}}", entry.summary) for name, entry in in_panel])
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -187,15 +184,9 @@ COMMANDS: dict[str, CommandEntry] = {
 """Every command by name, in the order of the help."""
 
 
-class Commands(LazyGroup):
-    """The group `lakesync`."""
-
-    entries = COMMANDS
-
-
 app = typer.Typer(
     name="lakesync",
-    cls=Commands,
+    cls=LazyGroup,
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
