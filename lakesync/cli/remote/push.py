@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from lakesync.model.errors import Rejection
     from lakesync.model.hlc import HLC
     from lakesync.model.schema import ColumnType
-    from lakesync.model.types import RowDelta
+    from lakesync.model.types import PushResult, RowDelta
 
 push_app = command_app()
 
@@ -111,9 +111,9 @@ def push(
     try:
         with closing(records), output.spinner("pushing"):
             for deltas in _requests(delta_of(record, number) for number, record in enumerate(records, 1)):
-                outcome = _push(transport, importer_id, deltas)
-                accepted, newest_arrival = accepted + outcome.accepted, max(newest_arrival, outcome.arrival)
-                rejections.report(deltas, outcome.rejected)
+                result, rejected = _push(transport, importer_id, deltas)
+                accepted, newest_arrival = accepted + result.accepted, max(newest_arrival, result.server_hlc)
+                rejections.report(deltas, rejected)
     except (LakeSyncError, KeyboardInterrupt):
         if accepted:
             output.note(f"{accepted:,} deltas were accepted before this error")
@@ -145,17 +145,7 @@ def _requests(deltas: Iterable[RowDelta]) -> Iterator[list[RowDelta]]:
         yield request
 
 
-class _Outcome(NamedTuple):
-    """The gateway's response to a push, or to several."""
-
-    accepted: int
-    """Number of accepted deltas."""
-    arrival: int
-    """The timestamp of receipt that the gateway gave to the accepted deltas; 0 if it rejected all."""
-    rejected: tuple[Rejection, ...] = ()
-
-
-def _push(transport: HttpTransport, importer: str, deltas: list[RowDelta]) -> _Outcome:
+def _push(transport: HttpTransport, importer: str, deltas: list[RowDelta]) -> tuple[PushResult, list[Rejection]]:
     """Push deltas. If the gateway rejects the push because of some deltas, which it names, push the others.
 
     Args:
@@ -163,21 +153,25 @@ def _push(transport: HttpTransport, importer: str, deltas: list[RowDelta]) -> _O
         importer: the client id of the deltas.
         deltas: the deltas of one request.
 
+    Returns:
+        The gateway's response to the accepted deltas, which is empty if it rejected all; and its rejections.
+
     Raises:
         LakeSyncError: the gateway rejected the request as a whole, or did not answer.
     """
-    from lakesync.model.types import SyncPush
+    from lakesync.model.types import PushResult, SyncPush
 
-    try:
-        result = transport.push(SyncPush(importer, tuple(deltas)))
-    except RejectedError as error:
-        rejected_ids = {each.delta_id for each in error.rejected}
-        remaining = [delta for delta in deltas if delta.delta_id not in rejected_ids]
-        if len(remaining) == len(deltas):
-            raise
-        outcome = _push(transport, importer, remaining) if remaining else _Outcome(0, 0)
-        return outcome._replace(rejected=(*error.rejected, *outcome.rejected))
-    return _Outcome(result.accepted, result.server_hlc)
+    rejected: list[Rejection] = []
+    while deltas:
+        try:
+            return transport.push(SyncPush(importer, tuple(deltas))), rejected
+        except RejectedError as error:
+            rejected_ids = {each.delta_id for each in error.rejected}
+            if rejected_ids.isdisjoint(delta.delta_id for delta in deltas):
+                raise
+            rejected += error.rejected
+            deltas = [delta for delta in deltas if delta.delta_id not in rejected_ids]
+    return PushResult(0, 0), rejected
 
 
 def _row_as_delta(record: Mapping[str, Any], number: int, table: str, id_column: str, op: str) -> Mapping[str, Any]:
