@@ -19,8 +19,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from lakesync.client.core.store import LocalChange
-from lakesync.client.sqlite.invalid_utf8 import UTF8_ERROR_MARK, escape_invalid_utf8
-from lakesync.client.sqlite.sql_values import SqlValue, python_value
+from lakesync.client.sqlite.sql_values import UTF8_ERROR_MARK, SqlValue, escape_invalid_utf8, python_value
 from lakesync.client.sqlite.stamps import known_table
 from lakesync.client.sqlite.triggers import (
     ANCHOR,

@@ -1,13 +1,21 @@
-"""Values of synced tables in SQLite: conversion from and to JSON (the gateway's form) and Python, and checks in SQL.
+r"""Values of synced tables in SQLite: conversion from and to JSON (the gateway's form) and Python, and checks.
 
 The other modules of `sqlite` call the functions. The triggers on the app's tables use the SQL conditions to reject
 values that the gateway would reject, when the app writes them; `table_validation` uses the conditions for existing
 rows. `{0}` stands for the value, as `NEW."title"` or `t."title"`: never a bare name, which could be a column of
 `json_tree`.
+
+Text that is not valid UTF-8 can be written by a program with another encoding, and Python's sqlite3 cannot read it.
+`ChangeTracking`, which reads what the app has changed, calls `escape_invalid_utf8`: it replaces each invalid byte with
+an escape such as `\xe9`, so that the change can be pushed. `table_validation` calls `find_invalid_utf8` for a table
+that is to be synchronised.
 """
 
 from __future__ import annotations
 
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -47,6 +55,8 @@ _ROUND_TRIP_FIRST_BYTES: dict[ColumnType, frozenset[int]] = {
 }
 """The possible first bytes of JSON values that a column of this type stores without loss; `n` begins null."""
 _NULL = Raw(b"null")
+UTF8_ERROR_MARK = "UTF-8"
+"""Part of the message of the OperationalError that sqlite3 raises when it reads text that is not valid UTF-8."""
 INT64 = range(-(2**63), 2**63)
 """The integers that SQLite stores as such."""
 _decode = msgspec.json.Decoder().decode
@@ -171,3 +181,89 @@ def python_value(kind: ColumnType, value: SqlValue) -> Any:
         except ValidationError:
             return str(value)
     return value
+
+
+def find_invalid_utf8(db: sqlite3.Connection, table: str, columns: Sequence[str]) -> tuple[str, str] | None:
+    """Find the first cell with text that is not valid UTF-8.
+
+    Args:
+        db: the app's database.
+        table: a synced table.
+        columns: the columns to read, besides `row_id`.
+
+    Returns:
+        The row id, with escapes for invalid bytes, and the column; None if all text is valid.
+    """
+    selected = ", ".join(["row_id", *(f'"{name}"' for name in columns)])
+    query = f'SELECT {selected} FROM "{table}"'
+    try:
+        for _ in db.execute(query):
+            pass
+    except sqlite3.OperationalError as error:
+        if UTF8_ERROR_MARK not in str(error):
+            raise
+    else:
+        return None
+    with _text_as_bytes(db):
+        for row_id, *cells in db.execute(query):
+            for name, cell in zip(["row_id", *columns], [row_id, *cells], strict=True):
+                if _is_invalid(cell):
+                    return row_id.decode(errors="backslashreplace"), name
+    return None
+
+
+def escape_invalid_utf8(
+    db: sqlite3.Connection, table: str, journal: tuple[str, str], types: Mapping[str, ColumnType]
+) -> None:
+    r"""Replace invalid bytes in the changed rows of a table, and in the copies of these rows in the change journal.
+
+    Args:
+        db: the app's database.
+        table: a synced table.
+        journal: the quoted names of the tables with these rows before and after the change; the names of their columns
+            have the prefix `c_`.
+        types: the types of the table's columns. JSON has no `\x` escape, so in it invalid bytes become U+FFFD.
+    """
+    after, tables = journal[1], (f'"{table}"', *journal)
+    for each, prefix in zip(tables, ("", "c_", "c_"), strict=True):
+        selected = "".join(f', "{prefix}{name}"' for name in types)
+        with _text_as_bytes(db):
+            rows = db.execute(
+                f"SELECT row_id{selected} FROM {each} WHERE row_id IN (SELECT row_id FROM {after})"
+            ).fetchall()
+        for row_id, *cells in rows:
+            for (name, kind), cell in zip(types.items(), cells, strict=True):
+                if _is_invalid(cell):
+                    text = cell.decode(errors="replace" if kind == "json" else "backslashreplace")
+                    where = "WHERE row_id = CAST(? AS TEXT)"
+                    db.execute(f'UPDATE {each} SET "{prefix}{name}" = ? {where}', (text, row_id))
+    with _text_as_bytes(db):
+        ids = [row_id for (row_id,) in db.execute(f"SELECT row_id FROM {after}").fetchall() if _is_invalid(row_id)]
+    for row_id in ids:
+        for each in tables:
+            db.execute(
+                f"UPDATE {each} SET row_id = ? WHERE row_id = CAST(? AS TEXT)",
+                (row_id.decode(errors="backslashreplace"), row_id),
+            )
+
+
+@contextmanager
+def _text_as_bytes(db: sqlite3.Connection) -> Iterator[None]:
+    """Let a connection return text as bytes, so that invalid text can be read."""
+    text_factory = db.text_factory
+    db.text_factory = bytes
+    try:
+        yield
+    finally:
+        db.text_factory = text_factory
+
+
+def _is_invalid(cell: object) -> bool:
+    """Return whether a cell that was read as bytes is not UTF-8; numbers and NULL are valid."""
+    if not isinstance(cell, bytes):
+        return False
+    try:
+        cell.decode()
+    except UnicodeDecodeError:
+        return True
+    return False

@@ -12,8 +12,7 @@ from collections.abc import Collection, Iterable
 from contextlib import suppress
 
 from lakesync.client.sqlite.change_tracking import JOURNAL_COLUMNS
-from lakesync.client.sqlite.invalid_utf8 import find_invalid_utf8
-from lakesync.client.sqlite.sql_values import DECLARED, INVALID_ID, INVALID_VALUES, VALID_ID
+from lakesync.client.sqlite.sql_values import DECLARED, INVALID_ID, INVALID_VALUES, VALID_ID, find_invalid_utf8
 from lakesync.model.errors import ConfigurationError, SchemaError
 from lakesync.model.schema import TableSchema, check_schema
 
