@@ -142,6 +142,8 @@ def test_l4_a_deleted_row_that_returns_is_not_broadcast_as_a_plain_insert(ours):
         for clients, with_own_changes in ways_of_reading("ben"):
             group = SubscriberGroup(replace(state, access=access), clients, with_own_changes, frozenset())
             (found,) = ended(engine.store.read("g", lambda view, group=group: scan(view, [group], gateway.rules)))
+            if with_own_changes:
+                assert "ben" in found.own_pages
             page = found.page_of("ben")
             told = [(delta.row_id, delta.op) for delta in page.deltas]
             assert told == [*([] if ours else [("r1", "DELETE")]), ("r1", "INSERT"), ("r2", "INSERT")]
@@ -183,6 +185,8 @@ def test_w2_a_row_with_many_writers_is_still_sent_to_a_writer_that_it_no_longer_
         for clients, with_own_changes in ways_of_reading("ann"):
             group = SubscriberGroup(replace(state, access=access), clients, with_own_changes, frozenset())
             (found,) = ended(engine.store.read("g", lambda view, group=group: scan(view, [group], gateway.rules)))
+            if with_own_changes:
+                assert "ann" in found.own_pages
             page = found.page_of("ann")
             ops = [delta.op for delta in (page.deltas if page is not None else ())]
             assert [op for op in ops if op != "UPDATE"] == told

@@ -88,7 +88,10 @@ def opened(names, wall, book):
 def test_shards_may_meet_in_the_last_attempt(clock, book, monkeypatch):
     monkeypatch.setattr("lakesync.staging.cut_point.MAX_ATTEMPTS", 1)
     with opened(("one", "two"), clock, book) as stores:
-        push(stores["one"], book, make_delta("a", 1, "r1", x=1))
+        for number, store in enumerate(stores.values(), 1):  # the default shard is one push behind
+            for tick in range(number):
+                push(store, book, make_delta("a", tick, f"r{tick}", x=1))
+        assert stores["one"].cut_point("g").arrival < stores["two"].cut_point("g").arrival
         hold = common_cut_point("g", stores)
         assert {store.cut_point("g").arrival for store in stores.values()} == {hold.arrival}
 
