@@ -21,6 +21,7 @@ from lakehouse.spark_errors import lake_errors
 from lakehouse.table_access import read_version
 from lakehouse.table_creation import ensure_deltas
 from lakehouse.table_definitions import NAMES, REJECTED_PROPERTY, LakeNames
+from lakehouse.task_runner import column_ddl
 from lakesync.model.delta import delta_id
 from lakesync.model.hlc import COUNTER_BITS, MAX_DRIFT_MS
 from lakesync.model.types import ColumnValue
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 
 MAX_RESULTS = 100
-"""The most results that a check returns; differences from the ledger are all returned."""
+"""The most results that a check returns."""
 _KEY = ("gateway", "client_id", "delta_id")
 """Columns that identify a delta in the history."""
 
@@ -248,14 +249,11 @@ def altered_deltas(spark: SparkSession, names: LakeNames = NAMES) -> list[Altere
     ensure_deltas(spark, names)
     # an erasure leaves an UPDATE without columns and with `width` 0; otherwise `width` is the number of columns
     hashed = spark.table(names.deltas).where("delta_id RLIKE '^[0-9a-f]{64}$' AND NOT (op = 'UPDATE' AND width = 0)")
-    compared = hashed.select(*_HASHED).mapInArrow(_compare_ids, _COMPARED)
     counted = (
-        compared.groupBy("gateway", "client_id", "day", "table_name")
-        .agg(
-            sf.count_if("is_intact").alias("intact"),
-            sf.count_if(~sf.col("is_intact")).alias("altered"),
-            sf.min(sf.when(~sf.col("is_intact"), sf.col("delta_id"))).alias("example"),
-        )
+        hashed.select(*_GROUP, "row_id", "hlc", "delta_id", "columns")
+        .mapInArrow(_compare_ids, column_ddl(_COMPARED))
+        .groupBy(*_GROUP)
+        .agg(sf.sum("intact").alias("intact"), sf.sum("altered").alias("altered"), sf.min("example").alias("example"))
         .withColumn("intact_of_client", sf.expr("sum(intact) OVER (PARTITION BY gateway, client_id)"))
     )
     found = (
@@ -271,14 +269,24 @@ def altered_deltas(spark: SparkSession, names: LakeNames = NAMES) -> list[Altere
     )
 
 
-_HASHED = ("gateway", "client_id", "day", "table_name", "row_id", "hlc", "delta_id", "columns")
-"""The columns that `_compare_ids` gets."""
-_COMPARED = "gateway string, client_id string, day date, table_name string, delta_id string, is_intact boolean"
-"""The columns that `_compare_ids` returns; `is_intact` says whether the id is the hash of the delta's contents."""
+_GROUP = ("gateway", "client_id", "day", "table_name")
+"""The columns by which `_compare_ids` counts deltas."""
+_COMPARED = pa.schema(
+    [
+        ("gateway", pa.string()),
+        ("client_id", pa.string()),
+        ("day", pa.date32()),
+        ("table_name", pa.string()),
+        ("intact", pa.int64()),
+        ("altered", pa.int64()),
+        ("example", pa.string()),
+    ]
+)
+"""The columns that `_compare_ids` returns: numbers of deltas with a right and with a wrong id, and one wrong id."""
 
 
 def _compare_ids(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Compare the id of each delta with the hash of its contents."""
+    """Count each batch's deltas whose id is the hash of their contents, and the others, in a Spark task."""
     for batch in batches:
         hashes = [
             delta_id(
@@ -291,8 +299,12 @@ def _compare_ids(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for row in batch.to_pylist()
         ]
         is_intact = pc.equal(pa.array(hashes, pa.string()), batch["delta_id"])
-        kept = batch.select(["gateway", "client_id", "day", "table_name", "delta_id"])
-        yield kept.append_column("is_intact", is_intact)
+        example = pc.if_else(is_intact, None, batch["delta_id"])
+        counts = (is_intact.cast(pa.int64()), pc.invert(is_intact).cast(pa.int64()))
+        rows = pa.table([*(batch[name] for name in _GROUP), *counts, example], _COMPARED)
+        counted = rows.group_by(list(_GROUP)).aggregate([("intact", "sum"), ("altered", "sum"), ("example", "min")])
+        found = counted.select([*_GROUP, "intact_sum", "altered_sum", "example_min"])
+        yield from found.rename_columns(_COMPARED.names).to_batches()
 
 
 @lake_errors
