@@ -285,7 +285,7 @@ def _checks_of(
         with failure_policy(context, pyspark):
             inputs = CheckInputs(pyspark.spark_session, lake, staging.store, run_state, days, seed, is_flush)
             # stored after an audit without faults; the next one is due when the state has changed, or after some time
-            visit = Visit(_asset_state(inputs, key, table), staging.now_ms())
+            visit = Visit(_asset_state(inputs, key, table), staging.now_ms()) if context.run.job_name == AUDIT else None
             for check in wanted:
                 try:
                     found[check.name] = check.find(inputs)
@@ -302,7 +302,7 @@ def _checks_of(
                     run_state.unmerged.setdefault(table, Unmerged(reason, gateways=None))
                     set_aside(context, run_state, error, could_not_run)
             has_failed = not_run or any(check.blocking and found[check.name] for check in wanted)
-            if context.run.job_name == AUDIT and not has_failed:
+            if visit is not None and not has_failed:
                 staging.store.put_mark(audit_mark(key.to_user_string()), msgspec.json.encode(visit).decode())
         for check in wanted:
             if check.name in not_run:

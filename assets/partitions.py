@@ -9,6 +9,7 @@ from datetime import UTC, date, datetime, timedelta
 
 import dagster as dg
 
+from lakehouse.marks import utc_day
 from lakesync.model.hlc import start_of
 
 PARTITION = "dagster/partition"
@@ -59,7 +60,7 @@ def nearest_day(days: dg.TimeWindowPartitionsDefinition, ms: int) -> str:
         days: partitions by UTC day.
         ms: the time in milliseconds since 1970.
     """
-    return nearest_key(datetime.fromtimestamp(ms / 1000, UTC).date().isoformat(), days.get_partition_keys())
+    return nearest_key(utc_day(ms).isoformat(), days.get_partition_keys())
 
 
 def ms_of_days(days: Sequence[date]) -> tuple[int, int]:

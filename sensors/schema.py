@@ -86,10 +86,11 @@ def schema_sensor(config: Config, loaded: SchemaSnapshot, open_staging: OpenStag
 
 def _describe_changes(loaded: SchemaSnapshot, now: SchemaSnapshot) -> str:
     """Return the new or changed tables (with their namespace, unless it is the shared one) and connectors as text."""
+    loaded_states = loaded.states
     changes = [
         f"{namespace}.{schema.table}" if namespace else schema.table
         for schema, namespace in now.states
-        if (schema, namespace) not in loaded.states
+        if (schema, namespace) not in loaded_states
     ]
     changes += [each.name for each in now.connectors if each not in loaded.connectors]
     if now.first_day != loaded.first_day:
