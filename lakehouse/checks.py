@@ -18,7 +18,7 @@ from pyspark.sql import functions as sf
 
 from lakehouse.history.id_sums import id_sums
 from lakehouse.spark_errors import lake_errors
-from lakehouse.table_access import read_version
+from lakehouse.table_access import at_snapshot, read_version
 from lakehouse.table_creation import ensure_deltas
 from lakehouse.table_definitions import NAMES, REJECTED_PROPERTY, LakeNames
 from lakehouse.task_runner import column_ddl
@@ -38,6 +38,10 @@ if TYPE_CHECKING:
 
 MAX_RESULTS = 100
 """The most results that a check returns."""
+_LogKey = tuple[str, str, int]
+"""A log of staging: gateway, shard and epoch."""
+_PushRange = tuple[str, str, int, int, int]
+"""Pushes of a log: gateway, shard and epoch, and the numbers of the first and last push."""
 _KEY = ("gateway", "client_id", "delta_id")
 """Columns that identify a delta in the history."""
 
@@ -125,7 +129,8 @@ def history_faults(
 ) -> HistoryFaults:
     """Compare the history with staging's ledger, and search it for duplicates and future deltas, in one Spark job.
 
-    Further jobs search for details only if it finds faults.
+    Further jobs search for details only if it finds faults. Flushes may run meanwhile: batches that they have written
+    since the ledger was read are not compared.
 
     Args:
         spark: an open Spark session.
@@ -138,6 +143,7 @@ def history_faults(
         StagingUnavailableError: the ledger cannot be read.
     """
     ensure_deltas(spark, names)
+    ledger, flushed = _ledger_with_flushed(store, days)  # before the lake, which then has everything that is flushed
     deltas = _deltas(spark, names, days)
     marked = deltas.withColumn("future", _ms_ahead_of_arrival() > MAX_DRIFT_MS)
     keys = deltas.groupBy(sf.xxhash64(*_KEY).alias("key")).count().where(sf.col("count") > 1)
@@ -148,8 +154,15 @@ def history_faults(
     rows = id_sums(marked, ["gateway", "day", "future"]).union(repeated_keys).collect()
     sums = [row for row in rows if row["gateway"] is not None]
     has_repeated_keys = any(row["count"] for row in rows if row["gateway"] is None)
+    differences = _differing(_lake_sums(sums), ledger)
+    if differences:  # perhaps only because a flush has written a batch since the ledger was read
+        snapshot = read_version(spark, names.deltas).snapshot_id
+        later = _later_pushes(store, flushed)  # after the snapshot, whose newest pushes are among them
+        if later and snapshot is not None:
+            confirmed = _without_pushes(_deltas(spark, names, days, snapshot), later)
+            differences = _differing(_lake_sums(id_sums(confirmed, ["gateway", "day"]).collect()), ledger)
     return HistoryFaults(
-        _differing(_lake_sums(sums), _ledger(store, days))[:MAX_RESULTS],
+        differences[:MAX_RESULTS],
         duplicate_deltas(spark, names, days=days) if has_repeated_keys else [],
         future_deltas(spark, names, days=days) if any(row["future"] for row in sums) else [],
     )
@@ -349,6 +362,39 @@ def _ledger(store: FlushStore, days: Collection[date] | None) -> dict[tuple[str,
     }
 
 
+def _ledger_with_flushed(
+    store: FlushStore, days: Collection[date] | None
+) -> tuple[dict[tuple[str, str], LedgerDay], dict[_LogKey, int]]:
+    """Return the ledger, and for each log the number of the last push that the ledger has as flushed."""
+    flushed = _flushed(store)
+    while True:
+        ledger = _ledger(store, days)
+        before, flushed = flushed, _flushed(store)
+        if flushed == before:  # else a batch was confirmed meanwhile
+            return ledger, flushed
+
+
+def _flushed(store: FlushStore) -> dict[_LogKey, int]:
+    """Return the number of the last flushed push of each log."""
+    return {(each.gateway, each.shard, each.epoch): each.flushed_seq for each in store.backlog()}
+
+
+def _later_pushes(store: FlushStore, flushed: Mapping[_LogKey, int]) -> list[_PushRange]:
+    """Return the pushes of each log that were not flushed when `flushed` was read; no log without such pushes."""
+    newest = {(each.gateway, each.shard, each.epoch): each.last_seq for each in store.backlog()}
+    first = {key: flushed.get(key, 0) + 1 for key in newest}
+    return [(*key, first[key], last) for key, last in newest.items() if first[key] <= last]
+
+
+def _without_pushes(deltas: DataFrame, pushes: Sequence[_PushRange]) -> DataFrame:
+    """Return the rows of the history except those of some pushes."""
+    columns = "gateway string, shard string, epoch bigint, first_seq bigint, last_seq bigint"
+    excluded = deltas.sparkSession.createDataFrame(pushes, columns)
+    of_log = [deltas[name] == excluded[name] for name in ("gateway", "shard", "epoch")]
+    is_excluded = deltas["seq"].between(excluded["first_seq"], excluded["last_seq"])
+    return deltas.join(sf.broadcast(excluded), [*of_log, is_excluded], "left_anti")
+
+
 def _differing(
     lake: Mapping[tuple[str, str], tuple[int, int]], ledger: Mapping[tuple[str, str], LedgerDay]
 ) -> list[LedgerDifference]:
@@ -367,9 +413,11 @@ def _ms_ahead_of_arrival() -> Column:
     return sf.shiftright("hlc", COUNTER_BITS) - sf.shiftright("arrival", COUNTER_BITS)
 
 
-def _deltas(spark: SparkSession, names: LakeNames, days: Collection[date] | None) -> DataFrame:
-    """Return the history's rows of some days; None for all days."""
-    rows = spark.table(names.deltas)
+def _deltas(
+    spark: SparkSession, names: LakeNames, days: Collection[date] | None, snapshot: int | None = None
+) -> DataFrame:
+    """Return the history's rows of some days, or with None of all days, in a snapshot, or with None in the newest."""
+    rows = spark.table(names.deltas) if snapshot is None else at_snapshot(spark, names.deltas, snapshot)
     return rows if days is None else rows.where(sf.col("day").isin(*days))
 
 

@@ -76,14 +76,16 @@ class Lab:
         rows = spark.table(self.names.deltas).where(f"gateway = '{self.gateway}'").select("delta_id").toArrow()
         return sorted(rows["delta_id"].to_pylist())
 
+    def differences(self, spark, store=None):
+        """Differences of the gateway between the lake and the ledger."""
+        found = history_faults(spark, store or self.store, self.names).differences
+        return [each for each in found if each.gateway == self.gateway]
+
     def check(self, spark):
         """Once and whole, and staging knows it."""
         assert self.held(spark) == sorted(delta.delta_id for delta in self.pushed)
         assert duplicate_deltas(spark, self.names) == []
-        differences = [
-            one for one in history_faults(spark, self.store, self.names).differences if one.gateway == self.gateway
-        ]
-        assert differences == []
+        assert self.differences(spark) == []
         (waiting,) = [one for one in self.store.backlog() if one.gateway == self.gateway]
         assert (waiting.deltas, waiting.flushed_seq) == (0, waiting.last_seq)
         assert flushed_arrivals(spark, self.names)[self.gateway] == waiting.last_arrival
@@ -157,6 +159,36 @@ def test_b1_acknowledged_deltas_are_in_the_lake_once(labs, spark, kind):
     assert row["columns"] == {"number": "50", "text": '"é \\"50\\""'}
     assert (row["seq"], row["ordinal"], row["width"], row["client_id"]) == (3, 0, 2, "client-1")
     assert row["day"].isoformat() == time.strftime("%Y-%m-%d", time.gmtime((row["arrival"] >> 16) / 1000))
+
+
+class FlushingStore:
+    """A lab's store; everything that was pushed is flushed just before the ledger is read."""
+
+    def __init__(self, lab, spark):
+        self.lab, self.spark = lab, spark
+
+    def ledger(self, gateway):
+        self.lab.flush(self.spark)
+        return self.lab.store.ledger(gateway)
+
+    def __getattr__(self, name):
+        return getattr(self.lab.store, name)
+
+
+def test_a_flush_during_the_check_is_no_difference_from_the_ledger(labs, spark):
+    lab = labs()
+    lab.push(5)
+    assert lab.differences(spark, FlushingStore(lab, spark)) == []
+    lab.push(3)
+    batch = lab.store.plan(lab.gateway, "main", 100)
+    report = flush_batch(spark, lab.store, batch, lab.names)
+    assert lab.differences(spark) == [], "written and not confirmed yet"
+    lab.store.confirm(batch.batch_id, report.deltas, report.id_sum, report.snapshot_id)
+    lab.check(spark)
+    spark.sql(f"DELETE FROM {lab.names.deltas} WHERE gateway = '{lab.gateway}' AND row_id = 'row-6'")
+    lab.push(2)
+    found = lab.differences(spark, FlushingStore(lab, spark))
+    assert sum(each.ledger_count - each.lake_count for each in found) == 1
 
 
 POINTS = {"flush.planned": [False], "flush.written": [True], "flush.committed": [True], "flush.confirmed": []}
