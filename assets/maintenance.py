@@ -133,8 +133,8 @@ def _maintain_table(
         LakeUnavailableError: Spark cannot be reached.
         FlushError: another run wrote the table meanwhile, so that the commit was rejected.
     """
-    from lakehouse.checkpoints.checkpoint import CheckpointRetention, tag_newest
-    from lakehouse.maintenance import MaintenanceLimits, maintain
+    from lakehouse.checkpoints.checkpoint import tag_newest
+    from lakehouse.maintenance import maintain
     from lakehouse.table_definitions import LakeNames
 
     names, table = lake.names, None if part.table == HISTORY else part.table
@@ -142,11 +142,11 @@ def _maintain_table(
         names = lake.names_in(part.namespace)
         newest = (store.newest_checkpoint(gateway) for gateway in run_state.gateways_in(part.namespace))
         checkpoints = [checkpoint for checkpoint in newest if checkpoint is not None]
-        tag_newest(spark, names, part.table, checkpoints, CheckpointRetention.of(section))
+        tag_newest(spark, names, part.table, checkpoints, section)
     elif table is not None:  # `landing` or `known`, which `maintain` finds as state tables of the system namespace
         names = LakeNames(names.catalogue, names.system, names.system)
     # of the history, deltas that are later than the backlog's are not compacted
-    return maintain(spark, names, table, MaintenanceLimits.of(section), store.backlog() if table is None else ())
+    return maintain(spark, names, table, section, store.backlog() if table is None else ())
 
 
 def _metadata(report: "MaintenanceReport") -> Metadata:

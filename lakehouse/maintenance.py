@@ -41,41 +41,6 @@ _REJECTED = (
 """Error texts of Iceberg if another commit has changed the same files."""
 
 
-class MaintenanceLimits(msgspec.Struct, frozen=True):
-    """Thresholds from which a table is maintained, and how long old snapshots and files are kept."""
-
-    min_files: int = 8
-    """Number of small files of one partition, or of one gateway's day, from which they are compacted."""
-    file_bytes: int = 128 << 20
-    """Size of compacted files in bytes. A file below three quarters of it is small."""
-    delete_ratio: float = 0.1
-    """Share of deleted rows in a file from which it is rewritten."""
-    max_manifests: int = 20
-    """Number of manifests of the newest snapshot above which they are rewritten."""
-    snapshot_hours: float = 72.0
-    """Hours for which snapshots are kept; those of checkpoints have tags. It must be longer than any run, because a
-    flush is validated from the snapshot that it read."""
-    orphan_hours: float = 72.0
-    """Hours after which a file that no snapshot references is deleted: at least 24, and longer than any run."""
-
-    @property
-    def small_bytes(self) -> int:
-        """Size in bytes below which a file is small."""
-        return self.file_bytes * 3 // 4
-
-    @classmethod
-    def of(cls, section: MaintenanceSection) -> MaintenanceLimits:
-        """Return the limits of the settings in the section `maintenance`."""
-        return cls(
-            min_files=section.min_input_files,
-            file_bytes=section.target_file_bytes,
-            delete_ratio=section.delete_ratio_threshold,
-            max_manifests=section.max_manifests,
-            snapshot_hours=section.snapshot_retention_hours,
-            orphan_hours=section.orphan_retention_hours,
-        )
-
-
 class FileCounts(msgspec.Struct, frozen=True):
     """Counts of a table's files and of their rows."""
 
@@ -109,7 +74,11 @@ class MaintenanceReport(msgspec.Struct, frozen=True):
 
 @lake_errors
 def maintain(
-    spark: SparkSession, names: LakeNames, table: str | None, limits: MaintenanceLimits, backlog: Sequence[Backlog] = ()
+    spark: SparkSession,
+    names: LakeNames,
+    table: str | None,
+    section: MaintenanceSection,
+    backlog: Sequence[Backlog] = (),
 ) -> MaintenanceReport:
     """Maintain a state table or the history. It may be repeated.
 
@@ -120,7 +89,7 @@ def maintain(
         spark: an open Spark session.
         names: catalogue and namespaces of the lake's tables.
         table: the state table's name; None for the history.
-        limits: the thresholds.
+        section: the thresholds, and for how long old snapshots and files are kept.
         backlog: for the history, staging's backlog, read before the call. Later deltas are not compacted.
 
     Raises:
@@ -131,19 +100,19 @@ def maintain(
     version = version_if_there(spark, name)
     if version is None or version.snapshot_id is None:
         return MaintenanceReport()
-    before = count_files(spark, name, limits)
+    before = count_files(spark, name, section)
     if table is None:
-        ranges = _compactable_ranges(spark, name, limits, backlog)
-        compacted = sum(_rewrite(spark, names, name, limits, where) for where in ranges)
+        ranges = _compactable_ranges(spark, name, section, backlog)
+        compacted = sum(_rewrite(spark, names, name, section, where) for where in ranges)
     else:
-        compacted = _rewrite(spark, names, name, limits) if before.small_files or before.delete_files else 0
-    manifests = rewrite_manifests(spark, names, name) if before.manifests > limits.max_manifests else 0
+        compacted = _rewrite(spark, names, name, section) if before.small_files or before.delete_files else 0
+    manifests = rewrite_manifests(spark, names, name) if before.manifests > section.max_manifests else 0
     with_rejected = table is None and spark.catalog.tableExists(names.rejected)
     cleaned = (name, names.rejected) if with_rejected else (name,)
-    older_than = datetime.now(UTC) - timedelta(hours=limits.snapshot_hours)
+    older_than = datetime.now(UTC) - timedelta(hours=section.snapshot_retention_hours)
     expired = sum(expire_snapshots(spark, names, each, older_than) for each in cleaned)
-    orphans = sum(_remove_orphans(spark, names, each, limits) for each in cleaned)
-    after, snapshot_id = count_files(spark, name, limits), read_version(spark, name).snapshot_id
+    orphans = sum(_remove_orphans(spark, names, each, section) for each in cleaned)
+    after, snapshot_id = count_files(spark, name, section), read_version(spark, name).snapshot_id
     return MaintenanceReport(before, after, compacted, manifests, expired, orphans, snapshot_id)
 
 
@@ -173,17 +142,17 @@ def trim_log(store: FlushStore, backlog: Sequence[Backlog]) -> TrimReport:
 
 
 @lake_errors
-def count_files(spark: SparkSession, name: str, limits: MaintenanceLimits) -> FileCounts:
+def count_files(spark: SparkSession, name: str, section: MaintenanceSection) -> FileCounts:
     """Count a table's files.
 
     Args:
         spark: an open Spark session.
         name: the table's full, quoted name.
-        limits: the thresholds, which say which files are small.
+        section: the thresholds, which say which files are small.
     """
     row = spark.sql(
         "SELECT count_if(content = 0) AS data, "
-        f"count_if(content = 0 AND file_size_in_bytes < {limits.small_bytes}) AS small, "
+        f"count_if(content = 0 AND file_size_in_bytes < {_small_bytes(section)}) AS small, "
         "count_if(content <> 0) AS deletes, coalesce(sum(file_size_in_bytes), 0) AS size, "
         "coalesce(sum(if(content = 0, record_count, 0)), 0) AS rows, "
         f"(SELECT count(*) FROM {name}.manifests) AS manifests, (SELECT count(*) FROM {name}.snapshots) AS snapshots "
@@ -250,13 +219,13 @@ def location_of(spark: SparkSession, name: str) -> str:
 
 
 def _rewrite(
-    spark: SparkSession, names: LakeNames, name: str, limits: MaintenanceLimits, where: str | None = None
+    spark: SparkSession, names: LakeNames, name: str, section: MaintenanceSection, where: str | None = None
 ) -> int:
     """Compact the files of a table, or those that meet a condition, and return the number of rewritten ones."""
     options = {
-        "target-file-size-bytes": limits.file_bytes,
-        "min-input-files": limits.min_files,
-        "delete-ratio-threshold": limits.delete_ratio,
+        "target-file-size-bytes": section.target_file_bytes,
+        "min-input-files": section.min_input_files,
+        "delete-ratio-threshold": section.delete_ratio_threshold,
         # the history, whose files are selected by a condition, has no delete files: it is updated by copy-on-write
         "remove-dangling-deletes": "true" if where is None else "false",
     }
@@ -270,7 +239,7 @@ def _rewrite(
 
 
 def _compactable_ranges(
-    spark: SparkSession, name: str, limits: MaintenanceLimits, backlog: Sequence[Backlog]
+    spark: SparkSession, name: str, section: MaintenanceSection, backlog: Sequence[Backlog]
 ) -> list[str]:
     """Return conditions, in Spark's SQL, for the parts of the history to compact.
 
@@ -278,7 +247,7 @@ def _compactable_ranges(
     """
     bounds = sf.col("readable_metrics")
     low, high = (sf.struct(bounds["gateway"][end], bounds["shard"][end]) for end in ("lower_bound", "upper_bound"))
-    small = sf.col("file_size_in_bytes") < limits.small_bytes
+    small = sf.col("file_size_in_bytes") < _small_bytes(section)
     found = (
         spark.table(f"{name}.files")
         .where((low == high) & small)  # files of one gateway and shard
@@ -288,7 +257,7 @@ def _compactable_ranges(
             sf.col("partition.day").alias("day"),
         )
         .agg(sf.count(sf.lit(1)).alias("files"))
-        .where(sf.col("files") >= limits.min_files)
+        .where(sf.col("files") >= section.min_input_files)
         .orderBy("day", "gateway", "shard")
     ).collect()
     # arrival before which all deltas of a gateway and shard are flushed and confirmed
@@ -305,9 +274,10 @@ def _compactable_ranges(
     ]
 
 
-def _remove_orphans(spark: SparkSession, names: LakeNames, name: str, limits: MaintenanceLimits) -> int:
+def _remove_orphans(spark: SparkSession, names: LakeNames, name: str, section: MaintenanceSection) -> int:
     """Delete files that no snapshot references, and return their number."""
-    older_than = datetime.now(UTC) - timedelta(hours=max(limits.orphan_hours, 24.1))  # Iceberg rejects less than a day
+    hours = max(section.orphan_retention_hours, 24.1)  # Iceberg rejects less than a day
+    older_than = datetime.now(UTC) - timedelta(hours=hours)
     arguments = f"table => '{_unquoted(name)}', older_than => TIMESTAMP '{_timestamp(older_than)}'"
     listing = ", prefix_listing => true" if location_of(spark, name).startswith("s3") else ""
     return len(spark.sql(f"CALL `{names.catalogue}`.system.remove_orphan_files({arguments}{listing})").collect())
@@ -335,6 +305,11 @@ def _call(spark: SparkSession, names: LakeNames, procedure: str, arguments: str,
 def _unquoted(name: str) -> str:
     """Return a table's full, quoted name as procedures take it: without the catalogue and the quotes."""
     return name.replace("`", "").partition(".")[2]
+
+
+def _small_bytes(section: MaintenanceSection) -> int:
+    """Return the size in bytes below which a file is small: three quarters of that of compacted files."""
+    return section.target_file_bytes * 3 // 4
 
 
 def _timestamp(moment: datetime) -> str:

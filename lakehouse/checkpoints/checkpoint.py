@@ -29,6 +29,7 @@ from lakehouse.tables.increments import history_files, merge_table
 from lakehouse.tables.merge_job import CHECKS, Merge, merged_rows
 from lakehouse.task_runner import in_tasks, in_threads
 from lakesync.analysis.scans import condition
+from lakesync.config.sections import MaintenanceSection
 from lakesync.model.crash_points import crash_point
 from lakesync.model.errors import IntegrityError
 from lakesync.staging.records import Checkpoint, CheckpointTable
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from lakesync.config.sections import MaintenanceSection
     from lakesync.model.schema import TableSchema
     from lakesync.staging.records import CutPoint
     from lakesync.staging.store.pipeline import ErasureStore, PipelineStore
@@ -53,35 +53,22 @@ _FOR_EVER_DAYS = 36_500
 """Days for which a tag lasts that is never meant to end."""
 
 
-class CheckpointRetention(msgspec.Struct, frozen=True):
-    """How long the snapshots of checkpoints are kept. Time travel does not need them, because it merges the history."""
-
-    hours: int = 24
-    """Hours for which the snapshots of each checkpoint are kept."""
-    days: int = 30
-    """Days for which the snapshots of the first checkpoint of each UTC day are kept."""
-
-    @classmethod
-    def of(cls, section: MaintenanceSection) -> CheckpointRetention:
-        """Return the retention of the settings in the section `maintenance`."""
-        return cls(section.checkpoint_retention_hours, section.daily_checkpoint_retention_days)
-
-
-def _retention_clause(newest: Checkpoint | None, arrival: int, retention: CheckpointRetention) -> str:
+def _retention_clause(newest: Checkpoint | None, arrival: int, section: MaintenanceSection) -> str:
     """Return how long the tags of a new checkpoint last, as an SQL clause.
 
     Args:
         newest: the gateway's checkpoint before the new one; None if this is its first.
         arrival: the arrival of the new checkpoint.
-        retention: how long the tags of checkpoints last.
+        section: says how long the tags of checkpoints last.
     """
-    is_first = newest is None or day_of(newest.arrival) != day_of(arrival)
-    return f"{retention.days} DAYS" if is_first else f"{retention.hours} HOURS"
+    if newest is None or day_of(newest.arrival) != day_of(arrival):  # the first of its day
+        return f"{section.daily_checkpoint_retention_days} DAYS"
+    return f"{section.checkpoint_retention_hours} HOURS"
 
 
 @lake_errors
 def tag_newest(
-    spark: SparkSession, names: LakeNames, table: str, checkpoints: Iterable[Checkpoint], retention: CheckpointRetention
+    spark: SparkSession, names: LakeNames, table: str, checkpoints: Iterable[Checkpoint], section: MaintenanceSection
 ) -> int:
     """Tag a state table's snapshots of newest checkpoints whose first tag is about to end, and return their number.
 
@@ -92,12 +79,13 @@ def tag_newest(
         names: catalogue and namespaces of the lake's tables.
         table: the state table's name.
         checkpoints: the newest checkpoint of each gateway.
-        retention: how long the tags of checkpoints last.
+        section: says how long the tags of checkpoints last.
 
     Raises:
         LakeUnavailableError: Spark cannot be reached.
     """
-    half_expired_ms = (time.time() - retention.hours * 1800) * 1000  # created before half of the retention
+    # a checkpoint from before this time has passed half of its retention
+    half_expired_ms = (time.time() - section.checkpoint_retention_hours * 1800) * 1000
     old = {
         f"{NEWEST_TAG}{checkpoint.gateway}": part.snapshot_id
         for checkpoint in checkpoints
@@ -127,7 +115,7 @@ def make_checkpoint(
     *,
     directory_uri: str,
     names: LakeNames = NAMES,
-    retention: CheckpointRetention = CheckpointRetention(),  # noqa: B008 frozen
+    section: MaintenanceSection = MaintenanceSection(),  # noqa: B008 frozen
     contracts: Mapping[str, Contract] = MappingProxyType({}),
 ) -> Checkpoint:
     """Make and publish a gateway's checkpoint at a cut point, an arrival at which no push is divided.
@@ -144,7 +132,8 @@ def make_checkpoint(
         schemas: the schemas of all the gateway's tables.
         directory_uri: URI of the folder with the checkpoints of all gateways, which Spark's tasks can write.
         names: catalogue and namespaces of the lake's tables.
-        retention: how long the tagged snapshots are kept.
+        section: says how long the tagged snapshots are kept. Time travel does not need them, because it merges the
+            history.
         contracts: table → what happens to columns that are registered later; `evolve` for tables that are missing.
 
     Returns:
@@ -183,7 +172,7 @@ def make_checkpoint(
         gateway,
         arrival,
         f"{directory_uri.rstrip('/')}/{gateway}/{cut_point.epoch}-{arrival}",
-        _retention_clause(newest, arrival, retention),
+        _retention_clause(newest, arrival, section),
     )
     tables_before = {each.table: each for each in before.tables} if before is not None else {}
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow.fs as pafs
 from pyspark.sql import functions as sf
 
-from lakehouse.checkpoints.checkpoint import CheckpointRetention, make_checkpoint
+from lakehouse.checkpoints.checkpoint import make_checkpoint
 from lakehouse.data_files import parse_uri
 from lakehouse.history.decoding import day_of
 from lakehouse.schema_snapshot import SchemaSnapshot, registered
@@ -88,7 +88,7 @@ def make_checkpoints(
                 [_schema(registered_now, store, gateway, table, config) for table in sorted(tables)],
                 directory_uri=directory_uri,
                 names=names,
-                retention=CheckpointRetention.of(config.maintenance),
+                section=config.maintenance,
                 contracts=config.contracts,
             )
         except Exception as error:

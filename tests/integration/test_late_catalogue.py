@@ -10,13 +10,14 @@ from pyspark.errors import PySparkException
 
 from lakehouse.checks import duplicate_deltas, history_faults
 from lakehouse.history.flush import flush_due
-from lakehouse.maintenance import MaintenanceLimits, maintain
+from lakehouse.maintenance import maintain
 from lakehouse.sessions import session
 from lakehouse.spark_errors import is_unanswered
 from lakehouse.table_definitions import LakeNames
 from lakehouse.tables import writes
 from lakehouse.tables.increments import merge_table
 from lakesync.cli.up import spark_server as spark_server_settings
+from lakesync.config.sections import MaintenanceSection
 from lakesync.engine import Engine
 from lakesync.model.delta import delta_id
 from lakesync.model.errors import TransientError
@@ -185,7 +186,7 @@ def test_b1_answers_that_are_late_or_lost_at_any_commit_damage_nothing(behind):
     lab.push(5)
     proxy.lost = 2  # where a repeat is sent, it is not heard either
     lab.flush()
-    limits = MaintenanceLimits(min_files=2, max_manifests=1, snapshot_hours=0)
+    limits = MaintenanceSection.model_construct(min_input_files=2, max_manifests=1, snapshot_retention_hours=0)
     heard = 0
     proxy.lost = 0
     while proxy.lost == 0:  # the first commit's answer, then the second's, up to one that there is none of

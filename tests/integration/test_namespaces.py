@@ -9,13 +9,13 @@ import dagster as dg
 import pyarrow.parquet as pq
 import pytest
 
-from lakehouse.maintenance import MaintenanceLimits, maintain
+from lakehouse.maintenance import maintain
 from lakehouse.schema_snapshot import registered
 from lakehouse.spark_query import query as on_spark
 from lakesync.analysis.catalogue import LakeReader
 from lakesync.analysis.query import query
 from lakesync.analysis.trace import trace
-from lakesync.config.sections import DeclaredGateway
+from lakesync.config.sections import DeclaredGateway, MaintenanceSection
 from lakesync.model.delta import extract_delta
 from lakesync.model.errors import ConfigurationError
 from lakesync.model.schema import parse_schema
@@ -174,7 +174,7 @@ def test_maintenance_of_the_history_expires_snapshots_of_rejected_values(house):
             run.pyspark.spark_session,
             run.lake.names,
             None,
-            MaintenanceLimits(snapshot_hours=0),
+            MaintenanceSection.model_construct(snapshot_retention_hours=0),
             house.engine.store.backlog(),
         )
     with LakeReader(house.config) as lake:

@@ -16,7 +16,7 @@ from lakehouse.checkpoints.checkpoint import make_checkpoint
 from lakehouse.checks import duplicate_deltas, duplicate_keys, history_faults
 from lakehouse.history import flush as deltas
 from lakehouse.history.flush import flush_due
-from lakehouse.maintenance import MaintenanceLimits, location_of, maintain
+from lakehouse.maintenance import location_of, maintain
 from lakehouse.schema_snapshot import SchemaSnapshot
 from lakehouse.sessions import session
 from lakehouse.table_access import at_snapshot
@@ -24,6 +24,7 @@ from lakehouse.table_definitions import LakeNames
 from lakehouse.tables import writes
 from lakehouse.tables.audit import days_unlike_history
 from lakehouse.tables.increments import merge_table
+from lakesync.config.sections import MaintenanceSection
 from lakesync.engine import Engine
 from lakesync.model.delta import extract_delta
 from lakesync.model.schema import parse_schema
@@ -37,8 +38,10 @@ from tests.spelling import spelled
 
 SCHEMA = parse_schema({"table": "notes", "columns": [{"name": "size", "type": "number"}]})
 NAMES = LakeNames("lake", "sys_upkeep", "tab_upkeep")
-EAGER = MaintenanceLimits(min_files=2, max_manifests=1, snapshot_hours=2.0, orphan_hours=24.0)
-FORGETFUL = msgspec.structs.replace(EAGER, snapshot_hours=0.0)
+EAGER = MaintenanceSection(
+    min_input_files=2, max_manifests=1, snapshot_retention_hours=2.0, orphan_retention_hours=24.0
+)
+FORGETFUL = EAGER.model_copy(update={"snapshot_retention_hours": 0.0})
 """As two hours later."""
 
 pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy
