@@ -52,8 +52,8 @@ from resources.stores import LakeResource, StagingResource, table_uri
 
 if TYPE_CHECKING:
     from lakehouse.history.flush import FlushReport
-    from lakehouse.table_definitions import Contract
     from lakehouse.tables.increments import MergeReport
+    from lakesync.config.sections import Contract
 
 
 def history(days: dg.PartitionsDefinition, config: Config) -> dg.AssetsDefinition:

@@ -24,7 +24,6 @@ from lakehouse.table_definitions import (
     STATE_FIELDS,
     STATE_PROPERTIES,
     UNFILLED_PROPERTY,
-    Contract,
     LakeNames,
 )
 from lakesync.model.crash_points import crash_point
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from lakesync.config.sections import Contract
     from lakesync.model.schema import TableSchema
 
 _NAMESPACE_LOCK = threading.Lock()

@@ -8,8 +8,6 @@ modules of `lakehouse` use the names, and so do assets and resources. The tables
 
 from __future__ import annotations
 
-from typing import Literal
-
 import msgspec
 
 MARKS_PROPERTY = "lakesync.merged"
@@ -161,7 +159,3 @@ class LakeNames(msgspec.Struct, frozen=True):
 
 NAMES = LakeNames()
 """The default names."""
-
-Contract = Literal["evolve", "freeze", "discard"]
-"""What happens to columns that are registered after the state table was created. `evolve` adds them, `freeze` rejects
-the merge, `discard` does not add them, so that their values are only in `_cells`, which has all values of a row."""

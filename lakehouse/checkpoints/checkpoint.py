@@ -23,7 +23,7 @@ from lakehouse.history.decoding import day_of
 from lakehouse.spark_errors import lake_errors
 from lakehouse.table_access import at_snapshot, open_table, planned_files
 from lakehouse.table_creation import ensure_deltas, ensure_state
-from lakehouse.table_definitions import BUCKETS, NAMES, Contract, LakeNames
+from lakehouse.table_definitions import BUCKETS, NAMES, LakeNames
 from lakehouse.tables.increment import Increment
 from lakehouse.tables.increments import history_files, merge_table
 from lakehouse.tables.merge_job import CHECKS, Merge, merged_rows
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from lakesync.config.sections import Contract
     from lakesync.model.schema import TableSchema
     from lakesync.staging.records import CutPoint
     from lakesync.staging.store.pipeline import ErasureStore, PipelineStore

@@ -30,7 +30,7 @@ from lakehouse.table_creation import (
     set_properties,
     typed_columns,
 )
-from lakehouse.table_definitions import MARKS_PROPERTY, NAMES, Contract, LakeNames
+from lakehouse.table_definitions import MARKS_PROPERTY, NAMES, LakeNames
 from lakehouse.tables.increment import ROWS_PER_TASK, HistoryFiles, Increment
 from lakehouse.tables.writes import WriteResult, replace_rejected, write_state
 from lakehouse.task_runner import in_tasks
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyspark.sql import SparkSession
 
+    from lakesync.config.sections import Contract
     from lakesync.model.schema import TableSchema
     from lakesync.staging.store.pipeline import GatewayStore
 
