@@ -52,7 +52,15 @@ def on_executors(spark: SparkSession, tasks: Sequence[AdapterTask], report: type
         LakeSyncError: the error of the first task that failed. It is raised when all tasks have ended.
         LakeUnavailableError: Spark cannot be reached.
     """
-    rows = in_tasks(spark, len(tasks), _Runner(tasks), _REPORTS, one_task_each=True).collect()
+
+    def run(number: int) -> Iterator[pa.RecordBatch]:
+        try:
+            for each in tasks[number].run():
+                yield _row(number, report=msgspec.json.encode(each).decode())
+        except LakeSyncError as error:
+            yield _row(number, failure=failure_text(error))
+
+    rows = in_tasks(spark, len(tasks), run, _REPORTS, one_task_each=True).collect()
     raise_failure(row["failure"] for row in rows)
     reports: list[list[R]] = [[] for _ in tasks]
     for row in rows:
@@ -83,20 +91,6 @@ def task_slots(spark: SparkSession) -> int:
     """
     slots = spark.range(0, 1 << 10).select(sf.spark_partition_id()).toArrow()  # Spark makes one partition for each slot
     return len(pc.unique(slots.column(0)))
-
-
-class _Runner:
-    """The function that Spark runs on an executor: it runs the task with the given number, and yields its reports."""
-
-    def __init__(self, tasks: Sequence[AdapterTask]) -> None:
-        self._tasks = list(tasks)
-
-    def __call__(self, number: int) -> Iterator[pa.RecordBatch]:
-        try:
-            for report in self._tasks[number].run():
-                yield _row(number, report=msgspec.json.encode(report).decode())
-        except LakeSyncError as error:
-            yield _row(number, failure=failure_text(error))
 
 
 def open_backends(backends: Sequence[Backend], closing: ExitStack) -> list[DatabaseAdapter]:
