@@ -22,11 +22,11 @@ from pyspark.sql import functions as sf
 
 from lakehouse.history.decoding import decoded_log
 from lakehouse.history.id_sums import BatchSum, batch_files, is_in_batch, sum_batch
+from lakehouse.history.ordered import latest_arrivals
 from lakehouse.spark_errors import brief, lake_errors
-from lakehouse.table_access import open_table, overwrite, planned_files
+from lakehouse.table_access import open_table, overwrite
 from lakehouse.table_creation import ensure_deltas
 from lakehouse.table_definitions import NAMES, LakeNames
-from lakesync.analysis.catalogue import column_bounds
 from lakesync.model.crash_points import crash_point
 from lakesync.model.errors import (
     CommitUnknownError,
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
     from datetime import date
 
-    from pyiceberg.table import Table
     from pyspark.sql import SparkSession
 
     from lakesync.staging.records import Backlog, Batch, CutPoint, LogSource
@@ -232,30 +231,17 @@ def flushed_arrivals(
     """
     if ensure_deltas(spark, names).snapshot_id is None:
         return {}
-    with open_table(spark, names.deltas) as table:
-        highest = _highest_in_files(table, shards)
-    if highest is not None:
-        return highest
-    rows = spark.table(names.deltas)
-    if shards is not None:
-        rows = rows.where(sf.col("shard").isin(*shards))
-    found = rows.groupBy("gateway").agg(sf.max("arrival").alias("arrival")).collect()
-    return {row["gateway"]: row["arrival"] for row in found}
-
-
-def _highest_in_files(table: Table, shards: Collection[str] | None) -> dict[str, int] | None:
-    """Return gateway → its highest arrival by column bounds; None if a file mixes gateways or shards."""
+    try:
+        with open_table(spark, names.deltas) as table:
+            by_stream = latest_arrivals(table, table.metadata.current_snapshot_id)
+    except IntegrityError:  # a file has deltas of several gateways or shards
+        rows = spark.table(names.deltas).groupBy("gateway", "shard").agg(sf.max("arrival").alias("arrival")).collect()
+        by_stream = {f"{row['gateway']}/{row['shard']}": row["arrival"] for row in rows}
     found: dict[str, int] = {}
-    for task in planned_files(table, table.metadata.current_snapshot_id):
-        gateway, last_gateway = column_bounds(table, task.file, "gateway")
-        shard, last_shard = column_bounds(table, task.file, "shard")
-        highest = column_bounds(table, task.file, "arrival")[1]
-        if gateway is None or gateway != last_gateway or not isinstance(highest, int):
-            return None
-        if shards is not None and shard != last_shard:
-            return None
+    for stream, arrival in by_stream.items():
+        gateway, _, shard = stream.partition("/")
         if shards is None or shard in shards:
-            found[str(gateway)] = max(found.get(str(gateway), 0), highest)
+            found[gateway] = max(arrival, found.get(gateway, 0))
     return found
 
 

@@ -1,7 +1,7 @@
 """Reads the history `deltas` in order of arrival in a Spark task, with bounded memory.
 
 The tasks that copy the history to destinations (databases and object stores) read it in this way: `lakehouse.backends`
-calls `arrival_ranges` in the driver, and `in_order` in tasks.
+calls `arrival_ranges` in the driver, and `in_order` in tasks. Flushes call `latest_arrivals` too.
 
 An arrival is the gateway's timestamp of receipt. A file of the history has deltas of one gateway and one shard (a
 staging store with some of the tables), but not in order of arrival. So the rows are sorted externally: runs of
@@ -104,12 +104,12 @@ def arrival_ranges(
     return found
 
 
-def latest_arrivals(table: Table, snapshot: int) -> dict[str, int]:
+def latest_arrivals(table: Table, snapshot: int | None) -> dict[str, int]:
     """Return `GATEWAY/SHARD` → its newest arrival in a snapshot of the history.
 
     Args:
         table: the history, opened by pyiceberg.
-        snapshot: id of the snapshot to read.
+        snapshot: id of the snapshot to read; None if the table is empty.
 
     Raises:
         IntegrityError, ConfigurationError: as `arrival_ranges`.
