@@ -37,6 +37,7 @@ from resources.spark import SparkConnectResource
 from resources.stores import StagingResource
 
 if TYPE_CHECKING:
+    from lakehouse.backends.moves import Flow, LakeFlow
     from lakesync.adapters.composite import TierReport
     from lakesync.adapters.transfer.flows import FlowStep
     from lakesync.adapters.transfer.migration import MigrationReport
@@ -98,18 +99,19 @@ def _flow_asset(
     def flowed(
         context: dg.AssetExecutionContext, pyspark: SparkConnectResource, staging: StagingResource
     ) -> dg.MaterializeResult[None]:
-        from lakehouse.backends.moves import flow, flow_to_lake
+        from lakehouse.backends.moves import flow
 
         requested_by_sensor = is_requested_by(MOVE_SENSOR, context.run)
         replayed = None if requested_by_sensor else arrivals_of(days_of(context))
         with failure_policy(context, pyspark, retried=False):  # the sensor requests a flow that is due again
             spark, begun_ms = pyspark.spark_session, staging.now_ms()
+            tasks: list[Flow | LakeFlow]
             if to_lake:  # a flow into the lake pushes to a gateway as a client does
-                task = lake_flow_task(config, name, declared)._replace(replay_range=replayed)
-                by_target = [flow_to_lake(spark, task)]
+                tasks = [lake_flow_task(config, name, declared)._replace(replay_range=replayed)]
             else:
-                tasks = flow_tasks(config, staging.store, name, declared)
-                by_target = flow(spark, [msgspec.structs.replace(task, replay_range=replayed) for task in tasks])
+                of_adapters = flow_tasks(config, staging.store, name, declared)
+                tasks = [msgspec.structs.replace(each, replay_range=replayed) for each in of_adapters]
+            by_target = flow(spark, tasks)
             counts = [
                 (day, "deltas_replayed" if page.is_replay else "deltas_in", deltas)
                 for pages in by_target

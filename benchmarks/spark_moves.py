@@ -26,7 +26,7 @@ from benchmarks.lake import Lake, SyntheticHistory, lake, write_history
 from benchmarks.server import SECRET
 from benchmarks.usage import MeasuredProcess, SharedMemory
 from lakehouse.backends.destinations import Follower, follow
-from lakehouse.backends.moves import Flow, LakeFlow, Migration, flow, flow_to_lake, migrate, move_to_tier
+from lakehouse.backends.moves import Flow, LakeFlow, Migration, flow, migrate, move_to_tier
 from lakesync.adapters.backend_config import SingleBackend, TieredBackend, WriteTarget
 from lakesync.adapters.deltas import PAGE_DELTAS
 from lakesync.adapters.transfer.flows import RowFilter
@@ -110,7 +110,7 @@ def _flow(bench: Lake, source: SingleBackend, target: str, folder: Path) -> int:
 def _push(bench: Lake, source: SingleBackend, target: str, folder: Path) -> int:
     """Copy all deltas by a flow into the gateway whose URL is `target`."""
     config = bench.config.replace(gateway={"url": target}, service_token=SecretStr(SECRET))
-    pages = flow_to_lake(bench.spark, LakeFlow(source, RowFilter(), None, config, folder / "progress.json"))
+    (pages,) = flow(bench.spark, [LakeFlow(source, RowFilter(), None, config, folder / "progress.json")])
     return sum(page.deltas for page in pages)
 
 

@@ -101,23 +101,6 @@ class Flow(msgspec.Struct, frozen=True):
                 )
 
 
-def flow(spark: SparkSession, flows: Sequence[Flow]) -> list[list[FlowStep]]:
-    """Run the flows of several adapters, each in its own task.
-
-    Args:
-        spark: an open Spark session.
-        flows: a flow for each adapter that is written.
-
-    Returns:
-        The steps of each flow, one for each copied page, in the order of `flows`.
-
-    Raises:
-        AdapterError, IntegrityError, ConfigurationError: as `run_flow`.
-        LakeUnavailableError: Spark cannot be reached.
-    """
-    return on_executors(spark, flows, FlowStep)
-
-
 class LakeFlow(NamedTuple):
     """The Spark task of a flow into the lake."""
 
@@ -166,26 +149,26 @@ def _no_stored_rows(*_: object) -> set[str]:
     return set()
 
 
-def flow_to_lake(spark: SparkSession, flow: LakeFlow) -> list[FlowStep]:
-    """Push new deltas, and the range to copy again, to gateways, whose flushes write them to the lake.
+def flow(spark: SparkSession, flows: Sequence[Flow | LakeFlow]) -> list[list[FlowStep]]:
+    """Run the tasks of a flow. Tasks of `LakeFlow` push to gateways, whose flushes write the deltas to the lake.
 
-    A repeat changes nothing, because a gateway recognises a delta by its id. Lost progress costs only time.
+    A repeat of such a push changes nothing, because a gateway recognises a delta by its id. Lost progress costs only
+    time.
 
     Args:
         spark: an open Spark session.
-        flow: the flow.
+        flows: a task for each adapter that is written, or one for the lake.
 
     Returns:
-        A step for each page that was read.
+        The steps of each task, one for each page that was read, in the order of `flows`.
 
     Raises:
-        AdapterError: the source cannot be reached.
+        AdapterError, IntegrityError, ConfigurationError: as `run_flow`.
         BackpressureError: a gateway has too many unflushed deltas; a retry continues.
         LakeSyncError: a gateway rejects a delta.
         LakeUnavailableError: Spark cannot be reached.
     """
-    (pages,) = on_executors(spark, [flow], FlowStep)
-    return pages
+    return on_executors(spark, flows, FlowStep)
 
 
 def _push(intake: Intake, deltas: pa.Table, into: str | None) -> None:

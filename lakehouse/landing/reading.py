@@ -37,6 +37,7 @@ from lakehouse.landing.tables import (
     is_busy,
 )
 from lakehouse.spark_errors import lake_errors
+from lakehouse.table_access import open_table
 from lakehouse.table_creation import set_properties
 from lakehouse.task_runner import in_tasks
 from lakesync.model.errors import FlushError
@@ -212,14 +213,14 @@ class LandedTables:
 
     def _plan_landing(self) -> None:
         """Find the files of landed rows in the table's current snapshot."""
-        with self._iceberg.open(self._iceberg.names.landing) as landing:
+        with open_table(self._iceberg.spark, self._iceberg.names.landing) as landing:
             self._files = self._iceberg.landed_files(landing)
             # for the subclass `LakeLanding`, whose commits are checked against this snapshot
             self._landing_snapshot = landing.metadata.current_snapshot_id
 
     def _plan_known(self) -> None:
         """Find the files of known rows, and the marks, in the table's current snapshot."""
-        with self._iceberg.open(self._iceberg.names.known) as known:
+        with open_table(self._iceberg.spark, self._iceberg.names.known) as known:
             self._known_files: dict[str, list[KnownFile]] = self._iceberg.known_files(known)
             self._known_snapshot = known.metadata.current_snapshot_id
             self._marks = self._iceberg.marks(known, self._tables)
@@ -270,7 +271,7 @@ def record_mark(tables: ConnectorTables, table: str, mark: Mark) -> Mark:
     """
     name = tables.names.known
     for attempt in range(1, COMMIT_ATTEMPTS + 1):
-        with tables.open(name) as known:
+        with open_table(tables.spark, name) as known:
             stored = tables.marks(known, [table])[table].max_with(mark)
         try:
             set_properties(tables.spark, name, {tables.mark_property(table): stored.text()})

@@ -15,7 +15,6 @@ id. `lakehouse.landing.reading` and `lakehouse.landing.lake_landing` call this m
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager
 from datetime import date, timedelta
 from functools import reduce
 from operator import and_
@@ -38,7 +37,7 @@ from lakesync.analysis.scans import condition
 from lakesync.model.errors import FlushError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     from pyiceberg.expressions import BooleanExpression
     from pyiceberg.table import FileScanTask, Table
@@ -131,19 +130,6 @@ class ConnectorTables(NamedTuple):
     names: LakeNames
     gateway: str
     connector: str
-
-    @contextmanager
-    def open(self, name: str) -> Iterator[Table]:
-        """Open the current version of `landing` or `known` by pyiceberg.
-
-        Args:
-            name: the table's full, quoted name.
-
-        Raises:
-            ConfigurationError: as `open_table`.
-        """
-        with open_table(self.spark, name) as table:
-            yield table
 
     def landed_files(self, landing: Table) -> list[LandedFile]:
         """Return the connector's files of `landing`, in order of their first page."""
@@ -299,7 +285,7 @@ def commit_rows(
         try:
             overwrite(rows, table_name, where, snapshot_id, batch_id)
         except PySparkException as error:
-            with tables.open(table_name) as table:
+            with open_table(tables.spark, table_name) as table:
                 if list(batch) in map(batch_of, table.metadata.snapshots):
                     return  # the response to the commit was lost
             if is_busy(error) and attempt < COMMIT_ATTEMPTS:
