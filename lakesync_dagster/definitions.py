@@ -19,7 +19,6 @@ from assets.checks import checks
 from assets.destinations import destinations, lake_comparisons
 from assets.erasure import erasure
 from assets.external import backends, sources
-from assets.freshness import FRESH, fresh_assets, freshness_checks
 from assets.ingest import connectors
 from assets.lake_tables import history, state_tables
 from assets.maintenance import maintenance
@@ -36,7 +35,7 @@ from resources.spark import SparkConnectResource
 from resources.stores import IntakeResource, LakeResource, StagingResource
 from sensors.alerts import Alerts, check_failure_sensor, run_failure_sensor
 from sensors.external_systems import destination_sensor, move_sensor, poll_sensor
-from sensors.freshness import freshness_sensor
+from sensors.freshness import FRESH, fresh_assets, freshness_checks, freshness_sensor
 from sensors.lags import PipelineLags
 from sensors.schema import schema_sensor
 from sensors.staging import WATCH_SECONDS, erasure_sensor, flush_sensor

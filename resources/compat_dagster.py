@@ -4,8 +4,8 @@ The assets and the code location's own processes (`lakesync_dagster`) import the
 public way to them:
 
 - `AssetCheckEvaluationTargetMaterializationData` names the materialisation that a check evaluated outside a run
-  (`assets.freshness`). Without it Dagster compares the times of check and materialisation. They come from the clocks of
-  two processes, and SQLite stores one in whole seconds, so Dagster may show a check as outdated
+  (`sensors.freshness`). Without it Dagster compares the times of check and materialisation. They come from the clocks
+  of two processes, and SQLite stores one in whole seconds, so Dagster may show a check as outdated
   (dagster-io/dagster#31230).
 - `ExecuteRunArgs` is the argument of `dagster api execute_run`, with which a process executes a recorded run.
   Dagster's launchers for Docker and Kubernetes import the class too (dagster-io/dagster#5652 asks for a documented

@@ -10,7 +10,7 @@ command line, `/metrics` and the console read it. `lakehouse.history.flush_due` 
 the status of a run. `docs/dagster.md` explains what is due when.
 
 Staging's *ledger* counts the deltas that gateways acknowledged, by UTC day of arrival. The freshness checks
-(`assets.freshness`) call `arrival_days` for the days whose deltas an asset should have by now and lacks. This module
+(`sensors.freshness`) call `arrival_days` for the days whose deltas an asset should have by now and lacks. This module
 imports no pyiceberg, which is slow, because Dagster's code location loads it.
 """
 

@@ -7,7 +7,6 @@ import dagster as dg
 import pytest
 from msgspec.structs import replace
 
-from assets.freshness import days_of_asset
 from assets.names import CHECKPOINT, DELTAS, state_key, target_key
 from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.analysis.lags import Lag
@@ -17,7 +16,7 @@ from lakesync.model.delta import extract_delta
 from lakesync.model.schema import TableSchema
 from lakesync.model.types import SyncPush
 from lakesync.staging import open_store
-from sensors.freshness import freshness_sensor
+from sensors.freshness import days_of_asset, freshness_sensor
 from sensors.lags import PipelineLags
 
 NOON = 1_772_366_400_000  # of 2026-03-01
