@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import threading
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -71,13 +72,7 @@ def ensure_deltas(spark: SparkSession, names: LakeNames = NAMES) -> TableVersion
     if found is not None:
         _upgrade(spark, names.deltas, found, DELTAS_PROPERTIES)
         return found
-    # `_exists` raises if a name differs only in case, and returns True if another run has just created the table
-    if not _exists(spark, names.catalogue, names.system, "deltas"):
-        _ensure_namespace(spark, names.catalogue, names.system)
-        spark.sql(
-            f"CREATE TABLE IF NOT EXISTS {names.deltas} ({DELTAS_FIELDS}) USING iceberg "
-            f"PARTITIONED BY (bucket(4, gateway), day) TBLPROPERTIES ({property_list(DELTAS_PROPERTIES)})"
-        )
+    create_table(spark, names.deltas, DELTAS_FIELDS, "bucket(4, gateway), day", DELTAS_PROPERTIES)
     return read_version(spark, names.deltas)
 
 
@@ -91,8 +86,7 @@ def ensure_gateways(spark: SparkSession, names: LakeNames = NAMES) -> TableVersi
     found = version_if_there(spark, names.gateways)
     if found is not None:
         return found
-    _ensure_namespace(spark, names.catalogue, names.system)
-    spark.sql(f"CREATE TABLE IF NOT EXISTS {names.gateways} (gateway string) USING iceberg")
+    create_table(spark, names.gateways, "gateway string")
     return read_version(spark, names.gateways)
 
 
@@ -117,15 +111,10 @@ def ensure_state(
     wanted: dict[str, str] = dict(schema.types)
     name = names.state(schema.table)
     version = version_if_there(spark, name)
-    # `_exists`: see `ensure_deltas`
-    if version is None and not _exists(spark, names.catalogue, names.tables, schema.table):
+    if version is None:
         typed = "".join(f", {_column(column, schema_type)}" for column, schema_type in wanted.items())
-        _ensure_namespace(spark, names.catalogue, names.tables)
-        spark.sql(
-            f"CREATE TABLE IF NOT EXISTS {name} ({STATE_FIELDS}{typed}) USING iceberg "
-            f"PARTITIONED BY (bucket({BUCKETS}, _row)) TBLPROPERTIES ({property_list(STATE_PROPERTIES)})"
-        )
-    elif version is not None:
+        create_table(spark, name, f"{STATE_FIELDS}{typed}", f"bucket({BUCKETS}, _row)", STATE_PROPERTIES)
+    else:
         _upgrade(spark, name, version, STATE_PROPERTIES)
     stored = typed_columns(spark, name)
     # a column whose name differs from a stored one's only in case is not added
@@ -198,10 +187,34 @@ def typed_columns(spark: SparkSession, name: str) -> dict[str, str]:
     return {field.name: str(field.metadata["comment"]) for field in fields if field.name not in RESERVED_COLUMNS}
 
 
-def _ensure_namespace(spark: SparkSession, catalogue: str, namespace: str) -> None:
-    """Create a namespace if it is missing. Only one thread does so at a time, because two at once would conflict."""
-    with _NAMESPACE_LOCK:
+def create_table(
+    spark: SparkSession,
+    name: str,
+    columns: str,
+    partitions: str = "",
+    properties: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """Create an Iceberg table, unless another run has just created it, and its namespace if it is missing.
+
+    Args:
+        spark: an open Spark session.
+        name: the table's full, quoted name.
+        columns: the columns, as Spark's SQL declares them.
+        partitions: the partition fields, as Spark's SQL declares them; empty for none.
+        properties: property → value.
+
+    Raises:
+        SchemaError: another table exists whose name differs only in case.
+    """
+    catalogue, namespace, table = name.replace("`", "").split(".")
+    if _exists(spark, catalogue, namespace, table):
+        return
+    with _NAMESPACE_LOCK:  # two statements at once would conflict
         spark.sql(f"CREATE NAMESPACE IF NOT EXISTS `{catalogue}`.`{namespace}`")
+    partitioned = f" PARTITIONED BY ({partitions})" if partitions else ""
+    pairs = ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())
+    with_properties = f" TBLPROPERTIES ({pairs})" if pairs else ""
+    spark.sql(f"CREATE TABLE IF NOT EXISTS {name} ({columns}) USING iceberg{partitioned}{with_properties}")
 
 
 def _upgrade(spark: SparkSession, name: str, version: TableVersion, wanted: dict[str, str]) -> None:
@@ -236,8 +249,3 @@ def _exists(spark: SparkSession, catalogue: str, namespace: str, table: str) -> 
 def _column(name: str, schema_type: str) -> str:
     """Return a typed column as Spark's SQL declares it."""
     return f"`{name}` {SPARK_TYPES[schema_type]} COMMENT '{schema_type}'"
-
-
-def property_list(properties: Mapping[str, str]) -> str:
-    """Return table properties as Spark's SQL declares them."""
-    return ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())

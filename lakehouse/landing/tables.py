@@ -29,7 +29,7 @@ from lakehouse.landing.rows import BUCKETS, NO_PAGE, OLD_MARK, LandedFile
 from lakehouse.maintenance import apply_deletes
 from lakehouse.spark_errors import brief
 from lakehouse.table_access import BATCH_PROPERTY, open_table, overwrite
-from lakehouse.table_creation import property_list
+from lakehouse.table_creation import create_table
 from lakehouse.table_definitions import NAMES, LakeNames
 from lakehouse.task_runner import column_ddl
 from lakesync.analysis.catalogue import column_bounds
@@ -86,15 +86,9 @@ def ensure_landing(spark: SparkSession, names: LakeNames = NAMES) -> None:
     """
     if spark.catalog.tableExists(names.known):
         return
-    spark.sql(f"CREATE NAMESPACE IF NOT EXISTS `{names.catalogue}`.`{names.system}`")
-    for name, columns, parts in (
-        (names.landing, _LANDING, "gateway, connector, day"),
-        (names.known, column_ddl(KNOWN_COLUMNS), f"gateway, connector, table_name, bucket({BUCKETS}, row_id)"),
-    ):
-        spark.sql(
-            f"CREATE TABLE IF NOT EXISTS {name} ({columns}) USING iceberg PARTITIONED BY ({parts}) "
-            f"TBLPROPERTIES ({property_list(_PROPERTIES)})"
-        )
+    create_table(spark, names.landing, _LANDING, "gateway, connector, day", _PROPERTIES)
+    known_partitions = f"gateway, connector, table_name, bucket({BUCKETS}, row_id)"
+    create_table(spark, names.known, column_ddl(KNOWN_COLUMNS), known_partitions, _PROPERTIES)
 
 
 class KnownFile(NamedTuple):

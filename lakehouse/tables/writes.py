@@ -23,7 +23,7 @@ from pyspark.sql import functions as sf
 from lakehouse.data_files import DataFile, divide_files, read_rows, rows_in
 from lakehouse.spark_errors import lake_errors
 from lakehouse.table_access import PARTITION_AFTER_PARTITION, open_table, overwrite, planned_files
-from lakehouse.table_creation import set_properties
+from lakehouse.table_creation import create_table, set_properties
 from lakehouse.table_definitions import NAMES, REJECTED_PROPERTY, LakeNames
 from lakehouse.tables.increment import ROWS_PER_TASK
 from lakehouse.tables.kernel import STORED
@@ -304,7 +304,7 @@ def replace_rejected(spark: SparkSession, table: StateTable, snapshot: int, name
     """
     qualified_name = names.qualified_name(table.table)
     if not spark.catalog.tableExists(names.rejected):
-        spark.sql(f"CREATE TABLE IF NOT EXISTS {names.rejected} ({_COLUMNS}) USING iceberg PARTITIONED BY (table_name)")
+        create_table(spark, names.rejected, _COLUMNS, "table_name")
     rows = _misfits(spark, table, snapshot).select(
         sf.col("_gateway").alias("gateway"),
         sf.lit(qualified_name).alias("table_name"),
