@@ -52,7 +52,7 @@ from lakesync.model.hlc import wall_clock
 from lakesync.model.schema import TableSchema
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -142,7 +142,7 @@ def follow(
             deltas=report.deltas + rest.deltas,
             transactions=report.transactions + rest.transactions,
             tasks=report.tasks + rest.tasks,
-            days=_sum_by_day([report.days, rest.days]),
+            days=dict(Counter(report.days) + Counter(rest.days)),
         )
     with closing(follower.open()) as adapter:
         if not isinstance(adapter, SuspendsTables):
@@ -236,17 +236,8 @@ def _advance(spark: SparkSession, follower: Follower, names: LakeNames, through:
                 reached = finish_load(adapter, follower.name, follower.selection)
             else:
                 withdraw_load(adapter, follower.name)
-    days = _sum_by_day([chunk.days for chunk in written])
+    days = dict(sum((Counter(chunk.days) for chunk in written), Counter()))
     return FollowReport(reached.deltas - start.deltas, len(written), len(tasks), reached, wanted, days)
-
-
-def _sum_by_day(days: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """Add up several mappings of UTC day → number of deltas."""
-    sums: dict[str, int] = {}
-    for each in days:
-        for day, deltas in each.items():
-            sums[day] = sums.get(day, 0) + deltas
-    return sums
 
 
 @lake_errors

@@ -12,7 +12,6 @@ The Spark tasks of a poll build rows with `LandedRows`. The driver describes the
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,11 +21,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lakehouse.data_files import on_s3, parse_iceberg_uri
+from lakehouse.marks import utc_day
 from lakesync.connectors.seen_rows import SeenRows
 from lakesync.model import hlc
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from datetime import date
 
     from lakesync.connectors.base import Page
 
@@ -98,7 +99,7 @@ class Constants(NamedTuple):
             landing: number of the landing, counted per connector.
             first: the landing's first hlc.
         """
-        return cls(gateway, connector, datetime.fromtimestamp(hlc.wall_of(first) / 1000, UTC).date(), landing)
+        return cls(gateway, connector, utc_day(hlc.wall_of(first)), landing)
 
 
 class LandedRows:
