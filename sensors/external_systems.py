@@ -13,7 +13,7 @@ A sensor's cursor has its run requests for each of them; from these, `Attempts` 
 code location (`lakesync_dagster.definitions`) calls this module.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 
 import dagster as dg
@@ -36,7 +36,7 @@ from lakesync.analysis.lags import Lag
 from lakesync.config import Config
 from lakesync.model.hlc import WallClock
 from lakesync.staging.store.pipeline import OpenStaging, PipelineStore
-from sensors.backoff import skip_during_outage
+from sensors.backoff import Attempts, skip_during_outage
 from sensors.due_times import due_tables
 from sensors.lags import PipelineLags, is_queued_or_running
 
@@ -75,25 +75,41 @@ def move_sensor(
     )
     @skip_during_outage
     def watch(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
-        attempts = lags.attempts(MOVE_SENSOR, context.cursor)
-        now_ms = WallClock(config.clock_offset_file).now_ms()
         with open_staging() as store:
             marks = store.marks()
-        behind = [lag for lag in lags.overdue(marks, now_ms) if job_name(lag) in names]
-        ready, delayed = attempts.ready(behind)
-        requests, requested = [], []
-        for lag in ready:
+        now_ms = WallClock(config.clock_offset_file).now_ms()
+        overdue = [lag for lag in lags.overdue(marks, now_ms) if job_name(lag) in names]
+
+        def request(lag: Lag) -> dg.RunRequest | None:
             partitions = _partition_tags(config, lag, days, marks, now_ms)
-            if partitions and not is_queued_or_running(context.instance, {MOVE: job_name(lag)}):
-                tags = {REQUESTED_BY: MOVE_SENSOR, MOVE: job_name(lag), **partitions}
-                requests.append(dg.RunRequest(job_name=job_name(lag), tags=tags))
-                requested.append(lag)
-        if not requested:
-            nothing_due = f"{len(names)} flows, tiers and migrations, none of them due"
-            return dg.SkipReason("; ".join(map(str, delayed)) or nothing_due)
-        return dg.SensorResult(run_requests=requests, cursor=attempts.cursor_after(requested, behind))
+            if not partitions or is_queued_or_running(context.instance, {MOVE: job_name(lag)}):
+                return None
+            tags = {REQUESTED_BY: MOVE_SENSOR, MOVE: job_name(lag), **partitions}
+            return dg.RunRequest(job_name=job_name(lag), tags=tags)
+
+        nothing_due = f"{len(names)} flows, tiers and migrations, none of them due"
+        return _request_ready(lags.attempts(MOVE_SENSOR, context.cursor), overdue, request, nothing_due)
 
     return watch
+
+
+def _request_ready(
+    attempts: Attempts, overdue: Sequence[Lag], request: Callable[[Lag], dg.RunRequest | None], nothing_due: str
+) -> dg.SensorResult | dg.SkipReason:
+    """Request a run for each part that is overdue and need not wait after a failure.
+
+    Args:
+        attempts: the sensor's earlier requests.
+        overdue: the parts that are overdue.
+        request: returns the request for a part; None if a run of it is in progress, or it has nothing to do.
+        nothing_due: the reason of a skipped tick if no part waits.
+    """
+    ready, delayed = attempts.ready(overdue)
+    found = [(lag, run) for lag in ready if (run := request(lag)) is not None]
+    if not found:
+        return dg.SkipReason("; ".join(map(str, delayed)) or nothing_due)
+    cursor = attempts.cursor_after([lag for lag, _ in found], overdue)
+    return dg.SensorResult(run_requests=[run for _, run in found], cursor=cursor)
 
 
 def job_name(lag: Lag) -> str:
@@ -232,24 +248,21 @@ def poll_sensor(
     )
     @skip_during_outage
     def watch(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
-        attempts = lags.attempts(POLL_SENSOR, context.cursor)
-        now_ms = WallClock(config.clock_offset_file).now_ms()
         with open_staging() as store:
             marks = store.marks()
-        behind = [lag for lag in lags.overdue(marks, now_ms) if lag.part == "poll"]
-        ready, delayed = attempts.ready(behind)
+        now_ms = WallClock(config.clock_offset_file).now_ms()
+        overdue = [lag for lag in lags.overdue(marks, now_ms) if lag.part == "poll"]
         today = nearest_day(days, now_ms)
-        requests, requested = [], []
-        for lag in ready:
+
+        def request(lag: Lag) -> dg.RunRequest | None:
             tags = {REQUESTED_BY: POLL_SENSOR, CONNECTOR: f"{lag.gateway}/{lag.name}"}
-            if not is_queued_or_running(context.instance, tags):
-                tables = due_tables(connectors[lag.gateway, lag.name], marks, now_ms)
-                keys = [polled_key(lag.gateway, lag.name, table) for table in tables]
-                requests.append(dg.RunRequest(asset_selection=keys, partition_key=today, tags=tags))
-                requested.append(lag)
-        if not requested:
-            nothing_due = f"{len(connectors)} connectors, none of them due"
-            return dg.SkipReason("; ".join(map(str, delayed)) or nothing_due)
-        return dg.SensorResult(run_requests=requests, cursor=attempts.cursor_after(requested, behind))
+            if is_queued_or_running(context.instance, tags):
+                return None
+            tables = due_tables(connectors[lag.gateway, lag.name], marks, now_ms)
+            keys = [polled_key(lag.gateway, lag.name, table) for table in tables]
+            return dg.RunRequest(asset_selection=keys, partition_key=today, tags=tags)
+
+        nothing_due = f"{len(connectors)} connectors, none of them due"
+        return _request_ready(lags.attempts(POLL_SENSOR, context.cursor), overdue, request, nothing_due)
 
     return watch
