@@ -25,7 +25,7 @@ import msgspec
 from pyspark.sql import functions as sf
 
 from lakehouse.erasure.coverage import delete_files, deltas_of, polled_rows_of, unreferenced_files
-from lakehouse.landing.rows import DELETED_ROW, OLD_MARK, ROW
+from lakehouse.landing.rows import DELETED_ROW, ROW
 from lakehouse.maintenance import apply_deletes, expire_snapshots, location_of, rewrite_manifests
 from lakehouse.spark_errors import lake_errors
 from lakehouse.table_access import at_snapshot, marks_of, overwrite, read_version
@@ -267,9 +267,7 @@ def erase_landed(
             landed += _execute(spark, in_landing, names.landing, update)
         crash_point("erasure.landing")
         if has_known:
-            # earlier versions stored a table's mark as a row of `known`, which is not a polled row
-            in_known = covered.narrowed("row_id <> {}", OLD_MARK)
-            known += _execute(spark, in_known, names.known, f"DELETE FROM {names.known}")
+            known += _execute(spark, covered, names.known, f"DELETE FROM {names.known}")
     return ErasedLandings(landed, known)
 
 

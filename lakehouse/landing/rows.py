@@ -183,9 +183,6 @@ class LandedRows:
 BUCKETS = 4
 """Number of buckets by row id of the table `known`, the current rows of each polled table."""
 
-OLD_MARK = ""
-"""Row id of a row of `known` in which earlier versions stored how far a table was read. No source has such an id."""
-
 
 class LandedFile(NamedTuple):
     """A file of `landing` with the bounds of its columns from Iceberg's metadata, by which readers skip files.
@@ -280,8 +277,7 @@ class LandedTable(NamedTuple):
         for own_bucket, path in self.known:
             if bucket is not None and bucket != own_bucket:
                 continue
-            for rows in _file_rows(path, KNOWN_ROWS.names, row_ids):
-                yield rows.filter(pc.not_equal(rows["row_id"], OLD_MARK))
+            yield from _file_rows(path, KNOWN_ROWS.names, row_ids)
 
 
 def _file_rows(path: str, columns: list[str], row_ids: pa.Array | None) -> Iterator[pa.Table]:

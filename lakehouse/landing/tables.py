@@ -25,7 +25,7 @@ from pyiceberg.expressions import And
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as sf
 
-from lakehouse.landing.rows import BUCKETS, NO_PAGE, OLD_MARK, LandedFile
+from lakehouse.landing.rows import BUCKETS, NO_PAGE, LandedFile
 from lakehouse.maintenance import apply_deletes
 from lakehouse.spark_errors import brief
 from lakehouse.table_access import BATCH_PROPERTY, open_table, overwrite
@@ -165,16 +165,9 @@ class ConnectorTables(NamedTuple):
             tables: names of the connector's tables.
         """
         in_snapshots = self._marks_in_snapshots(known)
-        return {table: self._mark(known, table).max_with(in_snapshots.get(table, Mark())) for table in tables}
-
-    def _mark(self, known: Table, table: str) -> Mark:
-        """Return the mark in the property of `known`. Earlier versions stored it in a row of `known` instead."""
-        value = known.properties.get(self.mark_property(table))
-        if value is not None:
-            return Mark(*map(int, value.split()))
-        of_table = And(condition("table_name", "=", table), condition("row_id", "=", OLD_MARK))
-        rows = known.scan(And(self._of_connector(), of_table)).to_arrow()["columns"].to_pylist()
-        return Mark(int(rows[0]), int(rows[0])) if rows else Mark()
+        texts = {table: known.properties.get(self.mark_property(table)) for table in tables}
+        stored = {table: Mark(*map(int, text.split())) if text else Mark() for table, text in texts.items()}
+        return {table: mark.max_with(in_snapshots.get(table, Mark())) for table, mark in stored.items()}
 
     def _marks_in_snapshots(self, known: Table) -> dict[str, Mark]:
         """Return polled table → the mark that follows from the commits to `known`."""
