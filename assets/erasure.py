@@ -23,9 +23,10 @@ from assets.asset_metadata import Metadata
 from assets.failure_policy import failure_policy
 from assets.ingest import GROUP as INGEST
 from assets.ingest import connector_pool
-from assets.moves import flow_key, migration_key, move_pool, tier_key
+from assets.moves import move_key, move_pool
 from assets.names import CHECKPOINT_POOL, DELTAS_POOL, state_key, table_pool, target_key, target_pool
 from lakehouse.backends.declared import backend_erasures, destination_targets, flow_erasures, target_erasures
+from lakehouse.marks import MoveKind
 from lakehouse.run_state import RunState
 from lakehouse.schema_snapshot import PolledConnector, SchemaSnapshot
 from lakesync.config import Config
@@ -83,7 +84,7 @@ def erasure(snapshot: SchemaSnapshot, config: Config) -> dg.AssetsDefinition:
     tables = [_table_step(schema.table, namespace) for schema, namespace in snapshot.states]
     connectors = [_connector_step(each) for each in snapshot.connectors]
     landing_snapshots = [_snapshot_step(table) for table in ("landing", "known") if connectors]
-    tiers, flows, migrations = _tier_steps(config), _flow_steps(config), _migration_steps(config)
+    tiers, moves = _tier_steps(config), _flow_and_migration_steps(config)
     single, tiered = _destination_steps(config)
     report = _report_step(config)
 
@@ -93,7 +94,7 @@ def erasure(snapshot: SchemaSnapshot, config: Config) -> dg.AssetsDefinition:
         redacted = history()
         moved = [step(redacted) for step in tiers]
         polled = [step(redacted) for step in connectors]
-        erased = [step(redacted) for step in (*tables, *flows, *migrations, *single)]
+        erased = [step(redacted) for step in (*tables, *moves, *single)]
         erased += [step([redacted, *moved]) for step in tiered]
         erased += [step(polled) for step in landing_snapshots]
         return report([redacted, *moved, *polled, *erased])  # type: ignore[no-any-return]
@@ -253,40 +254,32 @@ def _destination_steps(config: Config) -> tuple[list[dg.OpDefinition], list[dg.O
 def _tier_steps(config: Config) -> list[dg.OpDefinition]:
     """Create a step for each pair of tiers: a hot backend, and a cold one to which the pipeline moves old deltas."""
     return [
-        _backend_step(
-            tier_key(name),
-            move_pool("tier", name),
-            f"The deltas of both tiers of `{name}` without erased values.",
-            partial(backend_erasures, config, (name,)),
-        )
+        _move_step("tier", name, f"The deltas of both tiers of `{name}`", partial(backend_erasures, config, (name,)))
         for name in config.tiers
     ]
 
 
-def _flow_steps(config: Config) -> list[dg.OpDefinition]:
-    """Create a step for each flow, which erases in the backends that the flow writes and reads."""
-    return [
-        _backend_step(
-            flow_key(name),
-            move_pool("flow", name),
-            f"Both ends of the flow `{name}` without erased values.",
-            partial(flow_erasures, config, name, declared),
-        )
+def _flow_and_migration_steps(config: Config) -> list[dg.OpDefinition]:
+    """Create a step for each flow and migration, which erases in the backends that it writes and reads."""
+    flows = [
+        _move_step("flow", name, f"Both ends of the flow `{name}`", partial(flow_erasures, config, name, declared))
         for name, declared in config.flows.items()
     ]
-
-
-def _migration_steps(config: Config) -> list[dg.OpDefinition]:
-    """Create a step for each migration, which erases in the backends that the migration writes and reads."""
-    return [
-        _backend_step(
-            migration_key(name),
-            move_pool("migration", name),
-            f"Both ends of the migration `{name}` without erased values.",
+    migrations = [
+        _move_step(
+            "migration",
+            name,
+            f"Both ends of the migration `{name}`",
             partial(backend_erasures, config, (declared.to, declared.source)),
         )
         for name, declared in config.migrations.items()
     ]
+    return [*flows, *migrations]
+
+
+def _move_step(kind: MoveKind, name: str, what: str, erasures: "Erasures") -> dg.OpDefinition:
+    """Create the step that erases in the backends of a move; `what` describes these backends."""
+    return _backend_step(move_key(kind, name), move_pool(kind, name), f"{what} without erased values.", erasures)
 
 
 def _connector_step(connector: PolledConnector) -> dg.OpDefinition:

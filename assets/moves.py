@@ -15,7 +15,7 @@ For migrations and tiers the day of a delta is that of its hlc, the time at whic
 import math
 from collections.abc import Sequence
 from datetime import date, datetime, timedelta
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import dagster as dg
 import msgspec
@@ -27,7 +27,7 @@ from assets.failure_policy import failure_policy
 from assets.names import MOVE_SENSOR, is_requested_by
 from assets.partitions import arrivals_of, days_of, ms_of_days
 from lakehouse.backends.declared import flow_tasks, lake_flow_task, migration_task
-from lakehouse.marks import MIGRATIONS, move_mark, record_copied, utc_day
+from lakehouse.marks import MoveKind, move_mark, record_copied, utc_day
 from lakesync.adapters.backend_config import TieredBackend, resolve_backend, single_backends, write_targets
 from lakesync.config import Config
 from lakesync.config.backends import LAKE, DeclaredFlow, DeclaredMigration
@@ -41,9 +41,6 @@ if TYPE_CHECKING:
     from lakesync.adapters.composite import TierReport
     from lakesync.adapters.transfer.flows import FlowStep
     from lakesync.adapters.transfer.migration import MigrationReport
-
-FLOWS = "flows"
-"""First part of the keys of flows' assets, and the name of their group."""
 
 
 def flows(config: Config, days: dg.PartitionsDefinition) -> list[dg.AssetsDefinition]:
@@ -62,12 +59,17 @@ def flows(config: Config, days: dg.PartitionsDefinition) -> list[dg.AssetsDefini
     return [_flow_asset(config, name, declared, days) for name, declared in config.flows.items()]
 
 
-def flow_key(name: str) -> dg.AssetKey:
-    """Return the key of a flow's asset."""
-    return dg.AssetKey([FLOWS, name])
+def move_key(kind: MoveKind, name: str) -> dg.AssetKey:
+    """Return the key of the asset of a move.
+
+    Args:
+        kind: the kind of move.
+        name: the move's name in `lakesync.toml`.
+    """
+    return dg.AssetKey([f"{kind}s", name])
 
 
-def move_pool(kind: Literal["flow", "migration", "tier"], name: str) -> str:
+def move_pool(kind: MoveKind, name: str) -> str:
     """Return the Dagster pool of the steps of a move; one step of a pool runs at a time. Erasures use it too.
 
     Args:
@@ -86,13 +88,13 @@ def _flow_asset(
     uris = [without_password(target.uri) for target in targets]
 
     @dg.asset(
-        key=flow_key(name),
+        key=move_key("flow", name),
         deps=source_keys(config, declared.source),
         partitions_def=days,
         backfill_policy=dg.BackfillPolicy.single_run(),
         pool=move_pool("flow", name),
         description=_flow_description(name, declared),
-        group_name=FLOWS,
+        group_name="flows",
         kinds={"spark", *(kind_of(target.uri) for target in targets)} | ({"lakesync"} if to_lake else set()),
         metadata={"dagster/column_schema": followed_columns(), "dagster/uri": ", ".join(uris) or LAKE},
     )
@@ -120,7 +122,7 @@ def _flow_asset(
             ]
             report_by_day(context, ["deltas_in"] if replayed is None else ["deltas_in", "deltas_replayed"], counts)
             if requested_by_sensor:
-                staging.store.put_mark(move_mark(FLOWS, name), str(begun_ms))
+                staging.store.put_mark(move_mark("flow", name), str(begun_ms))
         return dg.MaterializeResult(metadata=_flow_metadata(by_target))
 
     return flowed
@@ -158,23 +160,18 @@ def migrations(config: Config) -> list[dg.AssetsDefinition]:
     return [_migration_asset(config, name, declared) for name, declared in config.migrations.items()]
 
 
-def migration_key(name: str) -> dg.AssetKey:
-    """Return the key of a migration's asset."""
-    return dg.AssetKey([MIGRATIONS, name])
-
-
 def _migration_asset(config: Config, name: str, declared: DeclaredMigration) -> dg.AssetsDefinition:
     """Create the asset of a migration."""
     target = single_backends(resolve_backend(config, declared.to))
 
     @dg.asset(
-        key=migration_key(name),
+        key=move_key("migration", name),
         deps=source_keys(config, declared.source),
         partitions_def=_migration_partitions(declared),
         backfill_policy=dg.BackfillPolicy.single_run(),
         pool=move_pool("migration", name),
         description=f"The deltas of a day and table of `{declared.source}` at `{declared.to}`, compared with it.",
-        group_name=MIGRATIONS,
+        group_name="migrations",
         kinds={"spark", *(kind_of(backend.uri) for backend in target)},
         metadata={
             "dagster/column_schema": followed_columns(),
@@ -251,15 +248,6 @@ def _migration_metadata(
     }
 
 
-TIERS = "tiers"
-"""First part of the keys of tiers' assets, and the name of their group."""
-
-
-def tier_key(name: str) -> dg.AssetKey:
-    """Return the key of the asset of a pair of tiers."""
-    return dg.AssetKey([TIERS, name])
-
-
 def tiers(config: Config, days: dg.TimeWindowPartitionsDefinition) -> list[dg.AssetsDefinition]:
     """Create an asset for each pair of tiers.
 
@@ -294,13 +282,13 @@ def _tier_asset(config: Config, name: str, days: dg.PartitionsDefinition) -> dg.
     declared = config.tiers[name]
 
     @dg.asset(
-        key=tier_key(name),
+        key=move_key("tier", name),
         deps=source_keys(config, declared.hot),
         partitions_def=days,
         backfill_policy=dg.BackfillPolicy.single_run(),
         pool=move_pool("tier", name),
         description=f"Deltas of the day and older at `{declared.cold}`, compared there, deleted from `{declared.hot}`.",
-        group_name=TIERS,
+        group_name="tiers",
         kinds={"spark", *(kind_of(backend.uri) for backend in single_backends(tiers.cold))},
         metadata={
             "dagster/column_schema": followed_columns(),
@@ -317,7 +305,7 @@ def _tier_asset(config: Config, name: str, days: dg.PartitionsDefinition) -> dg.
         with failure_policy(context, pyspark):
             report = move_to_tier(pyspark.spark_session, name, tiers, until_ms)
             if is_requested_by(MOVE_SENSOR, context.run):
-                staging.store.put_mark(move_mark(TIERS, name), str(begun_ms))
+                staging.store.put_mark(move_mark("tier", name), str(begun_ms))
         return dg.MaterializeResult(metadata=_tier_metadata(report, until_ms))
 
     return tiered

@@ -8,7 +8,7 @@ from one database to another). Assets write marks after their work; sensors comp
 from __future__ import annotations
 
 from datetime import UTC, date, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -42,17 +42,21 @@ def failed_polls_mark(gateway: str, connector: str) -> str:
     return f"failed-polls/{gateway}/{connector}"
 
 
-def move_mark(group: str, name: str) -> str:
+MoveKind = Literal["flow", "migration", "tier"]
+"""The kinds of moves; `tier` is a pair of tiers."""
+
+
+def move_mark(kind: MoveKind, name: str) -> str:
     """Return the name of the mark of a flow, of tiers or of a migration, which move deltas between databases.
 
     A flow copies new deltas, tiers move old ones to a cheaper store; their mark's value is the time at which the last
     successful run began. The value for a migration, which copies whole tables, is the copied days (`CopiedDays`).
 
     Args:
-        group: `flows`, `tiers` or `migrations`.
+        kind: the kind of move.
         name: name of the flow, tiers or migration in `lakesync.toml`.
     """
-    return f"{group}/{name}"
+    return f"{kind}s/{name}"
 
 
 def destination_mark(destination: str, adapter: str) -> str:
@@ -138,8 +142,6 @@ def last_poll_ms(marks: Mapping[str, str], connector: PolledConnector) -> int:
     return int(marks.get(poll_mark(connector.gateway, connector.name), 0))
 
 
-MIGRATIONS = "migrations"
-"""Prefix of the names of migrations' marks, and of the keys of their assets."""
 _DAY = timedelta(days=1)
 
 
@@ -160,7 +162,7 @@ class CopiedDays(msgspec.Struct, frozen=True):
             marks: name → value of all marks in staging.
             name: the migration's name.
         """
-        text = marks.get(move_mark(MIGRATIONS, name))
+        text = marks.get(move_mark("migration", name))
         return msgspec.json.decode(text, type=cls) if text is not None else cls()
 
     def has(self, table: str, day: date) -> bool:
@@ -201,7 +203,7 @@ def record_copied(store: PipelineMarks, name: str, copied: Iterable[tuple[str, d
     for table, day in copied:
         if day < today:
             mark = mark.with_day(table, day)
-    store.put_mark(move_mark(MIGRATIONS, name), msgspec.json.encode(mark).decode())
+    store.put_mark(move_mark("migration", name), msgspec.json.encode(mark).decode())
 
 
 def first_missing_day(copied: CopiedDays, declared: DeclaredMigration) -> date | None:

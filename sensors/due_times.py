@@ -13,9 +13,9 @@ from typing import NamedTuple
 import dagster as dg
 
 from assets.partitions import ms_of_days
-from lakehouse.marks import CopiedDays, failing_tables, first_missing_day, last_poll_ms, move_mark
+from lakehouse.marks import CopiedDays, MoveKind, failing_tables, first_missing_day, last_poll_ms, move_mark
 from lakehouse.schema_snapshot import PolledConnector, SchemaSnapshot
-from lakesync.analysis.lags import Lag, Part, Timed
+from lakesync.analysis.lags import Lag, Timed
 from lakesync.config import Config
 from sensors.backoff import pause_after
 
@@ -40,9 +40,12 @@ def timed_parts(config: Config, snapshot: SchemaSnapshot, marks: Mapping[str, st
         times = _poll_times(each, marks, now_ms)
         mark, next_ms = max(poll.mark for poll in times.values()), min(poll.next_ms for poll in times.values())
         found.append(Timed("poll", each.name, each.gateway, mark, next_ms))
-    for part, group, name, cron in _moves(config):
-        mark = int(marks.get(move_mark(group, name), 0))
-        found.append(Timed(part, name, gateway="", mark=mark, next_ms=next_tick_ms(cron, mark) if mark else now_ms))
+    moves: dict[tuple[MoveKind, str], str] = {}  # kind and name → schedule
+    moves |= {("flow", name): each.schedule for name, each in config.flows.items()}
+    moves |= {("tier", name): each.schedule for name, each in config.tiers.items()}
+    for (kind, name), cron in moves.items():
+        mark = int(marks.get(move_mark(kind, name), 0))
+        found.append(Timed(kind, name, gateway="", mark=mark, next_ms=next_tick_ms(cron, mark) if mark else now_ms))
     return [*found, *_migrations(config, marks, now_ms)]
 
 
@@ -128,14 +131,6 @@ def next_tick_ms(cron: str, after_ms: int) -> int:
     following = windows.get_next_partition_window(earliest, respect_bounds=False)
     assert following is not None  # without bounds there is always one
     return round(following.start.timestamp() * 1000)
-
-
-def _moves(config: Config) -> Iterator[tuple[Part, str, str, str]]:
-    """Yield part, section of `lakesync.toml`, name and schedule of each flow and pair of tiers."""
-    for name, flow in config.flows.items():
-        yield "flow", "flows", name, flow.schedule
-    for name, tiers in config.tiers.items():
-        yield "tier", "tiers", name, tiers.schedule
 
 
 def _migrations(config: Config, marks: Mapping[str, str], now_ms: int) -> Iterator[Timed]:
