@@ -51,31 +51,16 @@ if TYPE_CHECKING:
     from lakesync.staging.store.pipeline import GatewayStore
 
 
-class MergeReport(msgspec.Struct, frozen=True):
+class MergeReport(WriteResult, frozen=True, kw_only=True):
     """What one merge did to a state table."""
 
     table: str
     deltas_in: int = 0
     """Deltas read from the history."""
-    rows_merged: int = 0
-    """Rows written: those of the increment, or of the whole table if it was rewritten."""
-    tombstones: int = 0
-    """Deleted rows among them."""
-    rejected_values: int = 0
-    """Live values in these rows that do not fit their column's type: null in the typed column, kept in the table's
-    column `_cells`, which has all values of a row as JSON."""
-    snapshot_id: int | None = None
-    """The table's snapshot afterwards; None if it is empty."""
-    marks: dict[str, int] = {}
+    marks: dict[str, int]
     """Gateway → the arrival up to which its deltas are merged afterwards."""
-    seconds: float = 0.0
-    duplicates: int | None = None
-    """Number of duplicate keys among the stored rows that were read; None if it is not known."""
-    differences: int | None = None
-    """Number of sampled rows that the gateway's own code merges differently; None if it is not known."""
-    difference: str | None = None
-    """One of these rows, with both results, as JSON."""
-    since: dict[str, int] = {}
+    seconds: float
+    since: dict[str, int] = msgspec.field(default_factory=dict)
     """Gateway → the arrival after which its deltas were read; all deltas of a gateway that is missing."""
 
 
@@ -125,7 +110,7 @@ def merge_table(
     is_up_to_date = all(table.marks.get(gateway, 0) >= arrival for gateway, arrival in upto.items())
     if follows_marks and is_up_to_date and not table.has_new_columns:
         seconds = time.perf_counter() - started
-        return MergeReport(schema.table, snapshot_id=table.snapshot_id, marks=table.marks, seconds=seconds)
+        return MergeReport(table.snapshot_id, table=schema.table, marks=table.marks, seconds=seconds)
     since = table.marks if follows_marks else {}
     ranges = {gateway: (since.get(gateway, 0), arrival) for gateway, arrival in upto.items()}
     increment = Increment(schema.table, ranges, None if rebuild else days)
@@ -135,24 +120,18 @@ def merge_table(
     if deltas_in or rebuild or (table.has_new_columns and table.snapshot_id is not None):
         written = write_state(spark, table, increment, history, upto if rebuild else None)
         # the table `rejected` lists the values that do not fit their column
-        if written.snapshot_id is not None and (written.rejected or table.ever_rejected):
+        if written.snapshot_id is not None and (written.rejected_values or table.ever_rejected):
             replace_rejected(spark, table, written.snapshot_id, names)
         if table.has_new_columns:
             record_filled(spark, table)
     crash_point("tables.merged")  # tests kill the process here
     marks = _advance_marks(spark, table, upto, days, exactly=rebuild)
     return MergeReport(
-        schema.table,
+        **msgspec.structs.asdict(written),
+        table=schema.table,
         deltas_in=deltas_in,
-        rows_merged=written.rows,
-        tombstones=written.tombstones,
-        rejected_values=written.rejected,
-        snapshot_id=written.snapshot_id,
         marks=marks,
         seconds=time.perf_counter() - started,
-        duplicates=written.duplicates,
-        differences=written.differences,
-        difference=written.difference,
         since=dict(since),
     )
 

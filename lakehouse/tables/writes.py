@@ -74,7 +74,7 @@ TOUCHED = ("_lakesync_gateway", "_lakesync_row")
 """Columns with the keys of the rows that an increment touches. No schema may use their names, because a merge joins
 them with the table's columns."""
 
-_COUNTS = pa.schema([("rows", pa.int64()), ("tombstones", pa.int64()), ("rejected", pa.int64())])
+_COUNTS = pa.schema([(name, pa.int64()) for name in ("rows_merged", "tombstones", "rejected_values")])
 """The counts that `_count_added_rows` returns."""
 _COUNTED = pa.schema([*(STORED.field(name) for name in ("_gateway", "_row", "_cells")), ("_gone", pa.bool_())])
 """The columns that `_count_added_rows` reads."""
@@ -85,12 +85,13 @@ class WriteResult(msgspec.Struct, frozen=True):
 
     snapshot_id: int | None
     """The table's snapshot afterwards; None if it is empty."""
-    rows: int = 0
-    """Number of written rows."""
+    rows_merged: int = 0
+    """Rows written: those of the increment, or of the whole table if it was rewritten."""
     tombstones: int = 0
-    """Number of deleted rows among these."""
-    rejected: int = 0
-    """Number of values in these that do not fit their typed column."""
+    """Deleted rows among them."""
+    rejected_values: int = 0
+    """Live values in these rows that do not fit their column's type: null in the typed column, kept in the table's
+    column `_cells`, which has all values of a row as JSON."""
     duplicates: int | None = None
     """Number of duplicate keys among the stored rows that were read; None if it is not known."""
     differences: int | None = None
@@ -233,9 +234,9 @@ def _observe(spark: SparkSession, table: StateTable, merge: Merge, observed: Obs
     """Return the merged rows. While Spark writes them, it computes the counts of `WriteResult` as an observation."""
     rows = merged_rows(spark, spark.table(table.name).schema, merge)
     counts = (
-        sf.count(sf.lit(1)).alias("rows"),
+        sf.count(sf.lit(1)).alias("rows_merged"),
         _sum(sf.col("_gone").cast("long")).alias("tombstones"),
-        _sum(sf.col(REJECTED).cast("long")).alias("rejected"),
+        _sum(sf.col(REJECTED).cast("long")).alias("rejected_values"),
         _sum(sf.col(DUPLICATES)).alias("duplicates"),
         sf.count(DIFFERENCE).alias("differences"),
         sf.max(DIFFERENCE).alias("difference"),
