@@ -265,14 +265,10 @@ def _exit_after(work: Callable[[], object]) -> NoReturn:
 
 def main() -> None:
     """Serve until SIGTERM or SIGINT."""
-    stop = [False]
-
-    def stopping(*_: object) -> None:
-        stop[0] = True
-
+    stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stopping)
-    RunHost(Path(sys.argv[1])).serve(lambda: stop[0])
+        signal.signal(number, lambda *_: stopping.set())
+    RunHost(Path(sys.argv[1])).serve(stopping.is_set)
 
 
 if __name__ == "__main__":
