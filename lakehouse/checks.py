@@ -20,7 +20,7 @@ from lakehouse.history.id_sums import id_sums
 from lakehouse.spark_errors import lake_errors
 from lakehouse.table_access import at_snapshot, read_version
 from lakehouse.table_creation import ensure_deltas
-from lakehouse.table_definitions import NAMES, REJECTED_PROPERTY, LakeNames
+from lakehouse.table_definitions import REJECTED_PROPERTY, LakeNames
 from lakehouse.task_runner import column_ddl
 from lakesync.model.delta import delta_id
 from lakesync.model.hlc import COUNTER_BITS, MAX_DRIFT_MS
@@ -125,7 +125,7 @@ class HistoryFaults(msgspec.Struct, frozen=True):
 
 @lake_errors
 def history_faults(
-    spark: SparkSession, store: FlushStore, names: LakeNames = NAMES, days: Collection[date] | None = None
+    spark: SparkSession, store: FlushStore, names: LakeNames, days: Collection[date] | None = None
 ) -> HistoryFaults:
     """Compare the history with staging's ledger, and search it for duplicates and future deltas, in one Spark job.
 
@@ -170,7 +170,7 @@ def history_faults(
 
 @lake_errors
 def days_against_lake(
-    spark: SparkSession, store: FlushStore, days: Collection[date], names: LakeNames = NAMES
+    spark: SparkSession, store: FlushStore, days: Collection[date], names: LakeNames
 ) -> list[DayCounts]:
     """Compare staging's ledger with the lake on some days, and return counts for each. Call it while no flush runs.
 
@@ -205,7 +205,7 @@ def days_against_lake(
 
 
 @lake_errors
-def duplicate_keys(spark: SparkSession, table: str, names: LakeNames = NAMES) -> list[DuplicateKey]:
+def duplicate_keys(spark: SparkSession, table: str, names: LakeNames) -> list[DuplicateKey]:
     """Return rows that a state table has more than once.
 
     Args:
@@ -217,9 +217,7 @@ def duplicate_keys(spark: SparkSession, table: str, names: LakeNames = NAMES) ->
 
 
 @lake_errors
-def duplicate_deltas(
-    spark: SparkSession, names: LakeNames = NAMES, days: Collection[date] | None = None
-) -> list[DuplicateKey]:
+def duplicate_deltas(spark: SparkSession, names: LakeNames, days: Collection[date] | None = None) -> list[DuplicateKey]:
     """Return deltas that the history has more than once, by gateway, client id and delta id.
 
     Args:
@@ -232,9 +230,7 @@ def duplicate_deltas(
 
 
 @lake_errors
-def future_deltas(
-    spark: SparkSession, names: LakeNames = NAMES, days: Collection[date] | None = None
-) -> list[FutureDelta]:
+def future_deltas(spark: SparkSession, names: LakeNames, days: Collection[date] | None = None) -> list[FutureDelta]:
     """Return deltas whose hlc is further ahead of their arrival than allowed. They win every merge until that time.
 
     Args:
@@ -249,7 +245,7 @@ def future_deltas(
 
 
 @lake_errors
-def altered_deltas(spark: SparkSession, names: LakeNames = NAMES) -> list[AlteredDeltas]:
+def altered_deltas(spark: SparkSession, names: LakeNames) -> list[AlteredDeltas]:
     """Return the deltas that were altered after the push: their id is not the hash of their contents.
 
     Two kinds are skipped: deltas that an erasure has emptied, and those of clients that make ids in another way, which
@@ -321,7 +317,7 @@ def _compare_ids(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 @lake_errors
-def unfit_values(spark: SparkSession, table: str, names: LakeNames = NAMES) -> list[UnfitValue]:
+def unfit_values(spark: SparkSession, table: str, names: LakeNames) -> list[UnfitValue]:
     """Return the values of a state table that do not fit their columns. The table `rejected` lists them.
 
     No file is read if a property of the state table says that it has no such values.

@@ -20,7 +20,7 @@ from pyspark.sql import functions as sf
 from lakehouse.spark_errors import lake_errors
 from lakehouse.table_access import version_if_there
 from lakehouse.table_creation import ensure_gateways, set_properties
-from lakehouse.table_definitions import NAMES, LakeNames
+from lakehouse.table_definitions import LakeNames
 from lakesync.analysis.catalogue import NAMESPACE_PROPERTY
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def store_config(
     gateway: str,
     config: GatewayConfig,
     connectors: Sequence[StoredConnector],
-    names: LakeNames = NAMES,
+    names: LakeNames,
 ) -> bool:
     """Write a gateway's configuration to the lake if it has changed.
 
@@ -84,7 +84,7 @@ def store_config(
 
 @lake_errors
 def assign_namespaces(
-    spark: SparkSession, has_checkpoint: Callable[[str], bool], namespaces: Namespaces, names: LakeNames = NAMES
+    spark: SparkSession, has_checkpoint: Callable[[str], bool], namespaces: Namespaces, names: LakeNames
 ) -> dict[str, str]:
     """Record the configured namespace of each new gateway, which it then keeps, and return the misplaced gateways.
 

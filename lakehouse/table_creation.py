@@ -76,7 +76,7 @@ def ensure_deltas(spark: SparkSession, names: LakeNames = NAMES) -> TableVersion
     return read_version(spark, names.deltas)
 
 
-def ensure_gateways(spark: SparkSession, names: LakeNames = NAMES) -> TableVersion:
+def ensure_gateways(spark: SparkSession, names: LakeNames) -> TableVersion:
     """Create the table of the gateways' configurations if it is missing, and return its current version.
 
     Args:
@@ -91,7 +91,7 @@ def ensure_gateways(spark: SparkSession, names: LakeNames = NAMES) -> TableVersi
 
 
 def ensure_state(
-    spark: SparkSession, schema: TableSchema, names: LakeNames = NAMES, contract: Contract = "evolve"
+    spark: SparkSession, schema: TableSchema, names: LakeNames, contract: Contract = "evolve"
 ) -> StateTable:
     """Create a state table, or add the schema's new columns to it as far as its contract allows.
 

@@ -198,7 +198,7 @@ def lake_digests(
     spark: SparkSession,
     reached: FollowerProgress,
     tables: Mapping[str, bool],
-    names: LakeNames = NAMES,
+    names: LakeNames,
     days: Sequence[int] = (),
 ) -> list[Digest]:
     """Return the digests that a destination must have, by the lake's history up to the destination's mark.

@@ -25,7 +25,7 @@ from lakehouse.history.ordered import ArrivalRange, arrival_ranges, in_order
 from lakehouse.spark_errors import lake_errors
 from lakehouse.table_access import open_table
 from lakehouse.table_creation import ensure_deltas
-from lakehouse.table_definitions import NAMES, LakeNames
+from lakehouse.table_definitions import LakeNames
 from lakesync.adapters.arrow_access import max_writers
 from lakesync.adapters.base import StateWriter
 from lakesync.adapters.composite import cold_tier_contents
@@ -46,9 +46,7 @@ if TYPE_CHECKING:
     from lakehouse.backends.destinations import Follower
 
 
-def rebuild_days(
-    spark: SparkSession, follower: Follower, days: Sequence[date], names: LakeNames = NAMES
-) -> dict[date, int]:
+def rebuild_days(spark: SparkSession, follower: Follower, days: Sequence[date], names: LakeNames) -> dict[date, int]:
     """Rewrite days of a destination from the lake, up to its mark, and return day → number of written deltas.
 
     Afterwards the destination has the lake's deltas of these days, and `compare` finds no difference, unless other

@@ -19,7 +19,7 @@ from pyspark.sql import functions as sf
 from lakehouse.data_files import parse_uri
 from lakehouse.spark_errors import brief, is_lost, is_unanswered, lake_errors
 from lakehouse.table_access import at_snapshot
-from lakehouse.table_definitions import NAMES, LakeNames
+from lakehouse.table_definitions import LakeNames
 from lakehouse.tables.verification import ROW_COLUMNS, stored_row
 from lakehouse.task_runner import in_tasks, in_threads
 from lakesync.adapters.digests import ARRIVALS_PER_DAY
@@ -59,7 +59,7 @@ class CheckpointDifference(msgspec.Struct, frozen=True):
 
 @lake_errors
 def checkpoint_differences(
-    spark: SparkSession, checkpoint: Checkpoint, names: LakeNames = NAMES, *, seed: int = 0, all_rows: bool = False
+    spark: SparkSession, checkpoint: Checkpoint, names: LakeNames, *, seed: int = 0, all_rows: bool = False
 ) -> list[CheckpointDifference]:
     """Return the differences between a checkpoint's frames and its snapshots; empty if they are equal.
 

@@ -70,7 +70,7 @@ class FlushReport(msgspec.Struct, frozen=True):
 
 
 @lake_errors
-def flush_batch(spark: SparkSession, store: FlushStore, batch: Batch, names: LakeNames = NAMES) -> FlushReport:
+def flush_batch(spark: SparkSession, store: FlushStore, batch: Batch, names: LakeNames) -> FlushReport:
     """Write a planned batch to `deltas` and read it back. The caller confirms it to staging.
 
     Args:
@@ -213,9 +213,7 @@ def require_flushed(store: FlushStore, days: Collection[date]) -> None:
 
 
 @lake_errors
-def flushed_arrivals(
-    spark: SparkSession, names: LakeNames = NAMES, shards: Collection[str] | None = None
-) -> dict[str, int]:
+def flushed_arrivals(spark: SparkSession, names: LakeNames, shards: Collection[str] | None = None) -> dict[str, int]:
     """Return gateway → its newest arrival in `deltas`, over all shards or some.
 
     A shard is flushed in order of arrival. So if one shard is given, all its deltas up to the result are in the lake.

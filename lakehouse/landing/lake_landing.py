@@ -34,7 +34,7 @@ from lakehouse.landing.reading import LandedTables
 from lakehouse.landing.rows import POSITION, REPORT, Constants, LandedFile, ReadPosition
 from lakehouse.landing.tables import ConnectorTables, commit_rows
 from lakehouse.spark_errors import brief, lake_errors
-from lakehouse.table_definitions import NAMES, LakeNames
+from lakehouse.table_definitions import LakeNames
 from lakesync.connectors.base import Usage
 from lakesync.connectors.polling import PollReport, TableReport
 from lakesync.model import hlc
@@ -74,9 +74,7 @@ class LakeLanding(LandedTables):
     (`_iceberg`), the polled tables, the landed files, and the newest landing's number, hlc and snapshot.
     """
 
-    def __init__(
-        self, spark: SparkSession, polled: PolledSource, now_ms: Callable[[], int], names: LakeNames = NAMES
-    ) -> None:
+    def __init__(self, spark: SparkSession, polled: PolledSource, now_ms: Callable[[], int], names: LakeNames) -> None:
         """Read how far each of the connector's tables was read.
 
         Args:

@@ -30,7 +30,7 @@ from lakehouse.maintenance import apply_deletes
 from lakehouse.spark_errors import brief
 from lakehouse.table_access import BATCH_PROPERTY, open_table, overwrite
 from lakehouse.table_creation import create_table
-from lakehouse.table_definitions import NAMES, LakeNames
+from lakehouse.table_definitions import LakeNames
 from lakehouse.task_runner import column_ddl
 from lakesync.analysis.catalogue import column_bounds
 from lakesync.analysis.scans import condition
@@ -77,7 +77,7 @@ EPOCH = date(1970, 1, 1)
 """Iceberg counts the days of a partition from here."""
 
 
-def ensure_landing(spark: SparkSession, names: LakeNames = NAMES) -> None:
+def ensure_landing(spark: SparkSession, names: LakeNames) -> None:
     """Create `landing` and `known` if they are missing.
 
     Args:

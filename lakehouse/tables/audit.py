@@ -21,7 +21,7 @@ from pyspark.sql import functions as sf
 from lakehouse.spark_errors import lake_errors
 from lakehouse.table_access import marks_of, read_version
 from lakehouse.table_creation import ensure_deltas, typed_columns
-from lakehouse.table_definitions import NAMES, UNFILLED_PROPERTY, LakeNames
+from lakehouse.table_definitions import UNFILLED_PROPERTY, LakeNames
 from lakehouse.tables.verification import MAX_SAMPLED_DELTAS, ROW_COLUMNS, row_delta, stored_row
 from lakesync.adapters.digests import ARRIVALS_PER_DAY
 from lakesync.model.merge import RowState, encode_state
@@ -57,7 +57,7 @@ class RowDifference(msgspec.Struct, frozen=True):
 def rows_unlike_merge(
     spark: SparkSession,
     table: str,
-    names: LakeNames = NAMES,
+    names: LakeNames,
     *,
     gateways: Collection[str] | None = None,
     days: Collection[date] | None = None,
@@ -170,7 +170,7 @@ class DayDifference(msgspec.Struct, frozen=True):
 
 @lake_errors
 def days_unlike_history(
-    spark: SparkSession, table: str, names: LakeNames = NAMES, *, gateways: Collection[str] | None = None
+    spark: SparkSession, table: str, names: LakeNames, *, gateways: Collection[str] | None = None
 ) -> list[DayDifference]:
     """Return the days on which a state table is not the merge of its history up to its marks.
 

@@ -142,7 +142,7 @@ def merged_by_day(
     table: str,
     ranges: Mapping[str, tuple[int, int]],
     days: Sequence[date] | None,
-    names: LakeNames = NAMES,
+    names: LakeNames,
 ) -> dict[str, DayMerge]:
     """Count a table's deltas in ranges of arrivals, and return UTC day of arrival (`YYYY-MM-DD`) → counts.
 
@@ -177,7 +177,7 @@ def merged_by_day(
 
 @lake_errors
 def gateways_with_new_columns(
-    spark: SparkSession, store: GatewayStore, gateways: Iterable[str], table: str, names: LakeNames = NAMES
+    spark: SparkSession, store: GatewayStore, gateways: Iterable[str], table: str, names: LakeNames
 ) -> frozenset[str]:
     """Return the gateways whose schema of a table has columns that the lake's table lacks.
 

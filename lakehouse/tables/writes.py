@@ -24,7 +24,7 @@ from lakehouse.data_files import DataFile, divide_files, read_rows, rows_in
 from lakehouse.spark_errors import lake_errors
 from lakehouse.table_access import PARTITION_AFTER_PARTITION, open_table, overwrite, planned_files
 from lakehouse.table_creation import create_table, set_properties
-from lakehouse.table_definitions import NAMES, REJECTED_PROPERTY, LakeNames
+from lakehouse.table_definitions import REJECTED_PROPERTY, LakeNames
 from lakehouse.tables.increment import ROWS_PER_TASK
 from lakehouse.tables.kernel import STORED
 from lakehouse.tables.merge_job import (
@@ -289,7 +289,7 @@ _COLUMNS = (
 
 
 @lake_errors
-def replace_rejected(spark: SparkSession, table: StateTable, snapshot: int, names: LakeNames = NAMES) -> int:
+def replace_rejected(spark: SparkSession, table: StateTable, snapshot: int, names: LakeNames) -> int:
     """Replace a state table's rows in `rejected` by the values of a snapshot that do not fit, and return their number.
 
     The number is also stored as a property of the state table.
