@@ -173,7 +173,7 @@ def _history_step(config: Config) -> dg.OpDefinition:
     return _erasure_step(["history"], DELTAS_POOL, description, erase, is_first=True)
 
 
-def _table_step(table: str, namespace: str = "") -> dg.OpDefinition:
+def _table_step(table: str, namespace: str) -> dg.OpDefinition:
     """Create the step that recomputes the erased rows of one state table and deletes its older snapshots."""
 
     def erase(run: _ErasureRun) -> Metadata:

@@ -65,7 +65,7 @@ def state_key(table: str, namespace: str = "") -> dg.AssetKey:
     return dg.AssetKey([f"tables_{namespace}" if namespace else "tables", table])
 
 
-def table_pool(table: str, namespace: str = "") -> str:
+def table_pool(table: str, namespace: str) -> str:
     """Return the pool of the steps that write a state table.
 
     Args:

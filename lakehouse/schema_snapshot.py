@@ -101,17 +101,14 @@ def merged_tables(snapshot: SchemaSnapshot, namespaces: Namespaces) -> list[Stat
     return [StateTable(schema.table, namespace or namespaces.shared) for schema, namespace in snapshot.states]
 
 
-def registered(
-    store: GatewayStore, own_namespaces: Mapping[str, str] = MappingProxyType({}), types: Connectors | None = None
-) -> SchemaSnapshot:
+def registered(store: GatewayStore, own_namespaces: Mapping[str, str] = MappingProxyType({})) -> SchemaSnapshot:
     """Return a snapshot of what is registered now at all gateways of a staging store, without `first_day`.
 
     Args:
         store: the staging store.
         own_namespaces: gateway → its own namespace; gateways that are missing share one.
-        types: the connector types; None for the installed ones.
     """
-    types = types or Connectors()
+    types = Connectors()
     joined: dict[str, TableSchema] = {}
     by_namespace: dict[str, dict[str, TableSchema]] = (
         {name: {} for name in ("", *own_namespaces.values())} if own_namespaces else {}

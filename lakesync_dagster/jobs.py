@@ -56,7 +56,7 @@ def job_tags(config: Config, slot: str) -> dict[str, str]:
 
 
 def pipeline_jobs(
-    config: Config, snapshot: SchemaSnapshot, sensor_checks: Sequence[dg.AssetCheckKey] = ()
+    config: Config, snapshot: SchemaSnapshot, sensor_checks: Sequence[dg.AssetCheckKey]
 ) -> dg.Definitions:
     """Create the jobs that sensors or people start: flush, merge of state tables, erasure and, with connectors, poll.
 

@@ -33,7 +33,6 @@ from lakesync.adapters.digests import (
     Digest,
     Digestible,
     DigestScope,
-    day_number,
     diff_digests,
 )
 from lakesync.adapters.transfer.follower import (
@@ -44,7 +43,6 @@ from lakesync.model.errors import ConfigurationError, TransientError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from datetime import date
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -113,8 +111,6 @@ class DigestTask(NamedTuple):
     """The Spark task that lets a destination and its cold tiers compute their digests."""
 
     follower: Follower
-    days: tuple[int, ...] = ()
-    """UTC days of arrival, as days since 1970; empty for all."""
 
     def run(self) -> Iterator[DestinationDigests]:
         """Compute the digests, again if the destination received deltas meanwhile. Yield one result.
@@ -129,7 +125,7 @@ class DigestTask(NamedTuple):
             closing.callback(adapter.close)
             cold = open_backends(target.cold, closing)
             schemas = follower.schemas if isinstance(adapter, StateWriter) else ()
-            scope = scope_of(follower, schemas, self.days)
+            scope = scope_of(follower, schemas)
             for _ in range(_ATTEMPTS):
                 progress = read_follower_progress(adapter, follower.name, follower.selection)
                 digests = _digests(adapter, scope, target.name)
@@ -145,7 +141,7 @@ class DigestTask(NamedTuple):
             )
 
 
-def scope_of(follower: Follower, schemas: Sequence[TableSchema], days: Sequence[int]) -> DigestScope:
+def scope_of(follower: Follower, schemas: Sequence[TableSchema], days: Sequence[int] = ()) -> DigestScope:
     """Return the scope of a comparison: the tables, gateways and days that an adapter computes digests of.
 
     Args:
@@ -157,14 +153,13 @@ def scope_of(follower: Follower, schemas: Sequence[TableSchema], days: Sequence[
     return DigestScope(selection.tables, selection.without, selection.gateways, tuple(schemas), tuple(days))
 
 
-def compare(spark: SparkSession, follower: Follower, names: LakeNames = NAMES, days: Sequence[date] = ()) -> Comparison:
+def compare(spark: SparkSession, follower: Follower, names: LakeNames = NAMES) -> Comparison:
     """Compare a destination with the lake, up to the destination's mark.
 
     Args:
         spark: an open Spark session.
         follower: the destination's follower.
         names: catalogue and namespaces of the lake's tables.
-        days: UTC days of arrival; empty for all.
 
     Raises:
         AdapterError: the destination cannot be read.
@@ -172,15 +167,14 @@ def compare(spark: SparkSession, follower: Follower, names: LakeNames = NAMES, d
         DestinationBusyError: it received deltas during each attempt.
         LakeUnavailableError: Spark cannot be reached.
     """
-    numbers = tuple(map(day_number, days))
-    (destination,) = one_report_each(spark, [DigestTask(follower, numbers)], DestinationDigests)
+    (destination,) = one_report_each(spark, [DigestTask(follower)], DestinationDigests)
     if not destination.is_consistent:
         raise DestinationBusyError(
             f"{follower.target.name} took deltas during each of {_ATTEMPTS} attempts to compute its digests; "
             "compare it again when it is up to date"
         )
     schemas = [each for each in follower.schemas if each.table in destination.tables]
-    lake = lake_digests(spark, destination.progress, {each.table: each.soft_delete for each in schemas}, names, numbers)
+    lake = lake_digests(spark, destination.progress, {each.table: each.soft_delete for each in schemas}, names)
     return Comparison(
         destination.progress,
         sum(each.deltas for each in destination.digests),
@@ -199,7 +193,6 @@ def lake_digests(
     reached: FollowerProgress,
     tables: Mapping[str, bool],
     names: LakeNames,
-    days: Sequence[int] = (),
 ) -> list[Digest]:
     """Return the digests that a destination must have, by the lake's history up to the destination's mark.
 
@@ -208,7 +201,6 @@ def lake_digests(
         reached: the destination's mark, with the tables and gateways that it receives.
         tables: destination table → whether deleted rows stay in it (soft delete).
         names: catalogue and namespaces of the lake's tables.
-        days: UTC days of arrival, as days since 1970; empty for all.
     """
     if not reached.streams:  # the destination has received nothing
         return []
@@ -216,13 +208,13 @@ def lake_digests(
     deltas = received_deltas(spark, reached, names)
     found = [
         Digest(row["table_name"], row["day"], deltas=row["count"], delta_sum=row["total"])
-        for row in _on_days(_with_day(deltas), days)
+        for row in _with_day(deltas)
         .withColumn("checksum", sf.expr(_CHECKSUM.format(f"concat_ws('|', delta_id, op, {_COLUMNS_AS_JSON})")))
         .groupBy("table_name", "day")
         .agg(sf.count("*").alias("count"), sf.sum("checksum").alias("total"))
         .collect()
     ]
-    return [*found, *_lake_rows(deltas.where(sf.col("table_name").isin(*tables)), tables, days)] if tables else found
+    return [*found, *_lake_rows(deltas.where(sf.col("table_name").isin(*tables)), tables)] if tables else found
 
 
 def received_deltas(spark: SparkSession, reached: FollowerProgress, names: LakeNames) -> DataFrame:
@@ -248,7 +240,7 @@ def received_deltas(spark: SparkSession, reached: FollowerProgress, names: LakeN
     return rows.where(sf.col("arrival") <= last)
 
 
-def _lake_rows(deltas: DataFrame, tables: Mapping[str, bool], days: Sequence[int]) -> list[Digest]:
+def _lake_rows(deltas: DataFrame, tables: Mapping[str, bool]) -> list[Digest]:
     """Return the digests of the rows that the deltas merge to.
 
     Digests of rows contain no values, so only visibility is computed: a row is visible if the newest stamp (hlc and
@@ -257,7 +249,6 @@ def _lake_rows(deltas: DataFrame, tables: Mapping[str, bool], days: Sequence[int
     Args:
         deltas: the deltas of destination tables.
         tables: destination table → whether deleted rows stay in it.
-        days: UTC days of arrival, as days since 1970; empty for all.
     """
     soft = [table for table, is_soft in tables.items() if is_soft]
     stamp = "struct(hlc, client_id)"
@@ -272,7 +263,7 @@ def _lake_rows(deltas: DataFrame, tables: Mapping[str, bool], days: Sequence[int
     if soft:
         is_stored = is_stored | (sf.col("written").isNotNull() & sf.col("table_name").isin(*soft))
     summed = (
-        _on_days(_with_day(rows.where(is_stored)), days)
+        _with_day(rows.where(is_stored))
         .withColumn("checksum", sf.expr(_CHECKSUM.format("concat(gateway, '/', row_id)")))
         .groupBy("table_name", "day")
         .agg(
@@ -307,8 +298,3 @@ def _digests(adapter: DatabaseAdapter, scope: DigestScope, name: str) -> list[Di
 def _with_day(rows: DataFrame) -> DataFrame:
     """Add the column `day`: the UTC day of the arrival, as days since 1970."""
     return rows.withColumn("day", sf.expr(f"cast(arrival div {ARRIVALS_PER_DAY} as int)"))
-
-
-def _on_days(rows: DataFrame, days: Sequence[int]) -> DataFrame:
-    """Return the rows of some days; of all days if none is given."""
-    return rows.where(sf.col("day").isin(*days)) if days else rows

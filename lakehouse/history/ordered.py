@@ -152,7 +152,7 @@ def in_order(
             yield from rows.select(list(columns)).combine_chunks().to_batches(max_chunksize=_BATCH)
 
 
-def ordered(rows: Iterable[pa.Table], rows_in_memory: int = ROWS_IN_MEMORY) -> Iterator[pa.Table]:
+def ordered(rows: Iterable[pa.Table], rows_in_memory: int) -> Iterator[pa.Table]:
     """Yield the rows of one stream sorted by arrival and position in the log, part by part.
 
     Args:

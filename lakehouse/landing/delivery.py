@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from lakehouse.landing.reading import LandedTables
     from lakesync.connectors.base import Table
 
-CHUNK = 500
-"""Deltas in one push."""
-
 SECONDS_PER_TASK = 60.0
 """Seconds after which a task ends and another continues, so that others, such as a flush, get its core."""
 
@@ -145,7 +142,7 @@ class Delivery:
         gateway: str,
         request_flush: Callable[[], object],
         *,
-        chunk: int = CHUNK,
+        chunk: int,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
         """Prepare the delivery; nothing is sent yet.
