@@ -118,7 +118,7 @@ class World:
         shutil.copytree(self._folder / "bob", self._folder / "saved")
 
     def _wait_for_pages(self) -> None:
-        thread = self.bob.coordinator._session.exchange._prefetcher._thread
+        thread = self.bob.coordinator._session.exchange.prefetcher._thread
 
         def is_waiting() -> bool:
             return bool(thread._error or len(thread._pages) == prefetch.MAX_PAGES or not thread._thread.is_alive())

@@ -74,7 +74,8 @@ class Exchange:
         self._source_page: tuple[str, tuple[str, ...], int] = ("", (), 0)
         """The newest page of a named source: the source, the page's delta ids, and how often it arrived in a row.
         `("", (), 0)` if there is none."""
-        self._prefetcher = Prefetcher(transport.pull, replica.limits.pull_deltas, self.cancel_request)
+        self.prefetcher = Prefetcher(transport.pull, replica.limits.pull_deltas, self.cancel_request)
+        """Pulls pages in advance."""
 
     def send(self, request: Request, result: CycleResult) -> None:
         """Send a request, and pass the response to the core.
@@ -109,14 +110,6 @@ class Exchange:
             result.error = None
         if response is not None and self.apply(request, response, result):
             result.error = None  # the rejected edits are reported, so the request is not reported as a failure
-
-    def stop_prefetching(self) -> None:
-        """Discard prefetched pages, and wait until no request is in progress."""
-        self._prefetcher.stop()
-
-    def cancel_prefetching(self) -> None:
-        """Discard prefetched pages, and cancel a pull in progress."""
-        self._prefetcher.cancel()
 
     def cancel_request(self) -> None:
         """Cancel the request in progress, if the transport can. Any thread may call it."""
@@ -198,10 +191,10 @@ class Exchange:
     def _response(self, request: Request, result: CycleResult) -> PushResult | SyncResponse | None:
         """Send a request and return the response; None for a checkpoint, which is loaded into the database here."""
         if isinstance(request, SyncPull):
-            page = self._prefetcher.page(request)
+            page = self.prefetcher.page(request)
             self.check_progress(request, page)
             return page
-        self._prefetcher.stop()  # a page pulled before a push must not be applied after it
+        self.prefetcher.stop()  # a page pulled before a push must not be applied after it
         if isinstance(request, SyncPush):
             return self._transport.push(request)
         if isinstance(request, FetchCheckpoint):

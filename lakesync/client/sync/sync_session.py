@@ -126,13 +126,13 @@ class SyncSession:
                 if isinstance(request, Wait):
                     return request.seconds
                 self.exchange.send(request, result)
-            self.exchange.cancel_prefetching()
+            self.exchange.prefetcher.cancel()
             return None
         except BaseException:
-            self.exchange.cancel_prefetching()
+            self.exchange.prefetcher.cancel()
             raise
         finally:
-            self.exchange.stop_prefetching()
+            self.exchange.prefetcher.stop()
 
     def push_custom_deltas(self, result: CycleResult) -> None:
         """Push deltas that the app itself has put into its custom queue, the one that it passed to `lakesync.open`.
