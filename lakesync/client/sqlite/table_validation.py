@@ -64,7 +64,7 @@ def check_table(db: sqlite3.Connection, schema: TableSchema) -> None:
             f"the schema of table {table!r} has {len(schema.columns)} columns, and SQLite allows {limit}: split it "
             "into two tables"
         )
-    kind = _kind(db, table)
+    kind, _ = _kind_and_strict(db, table)
     if not kind:
         return
     if kind != "table":
@@ -110,7 +110,7 @@ def repair_table(db: sqlite3.Connection, schema: TableSchema) -> None:
         schema: the table's schema.
     """
     table = schema.table
-    if _kind(db, table) != "table":
+    if _kind_and_strict(db, table)[0] != "table":
         return
     columns = {name.lower(): (name, declared, hidden) for _, name, declared, _, _, _, hidden in _columns_of(db, table)}
     name, declared, _ = columns.get("row_id", ("", "", 0))
@@ -229,18 +229,14 @@ def is_strict(db: sqlite3.Connection, table: str) -> bool:
         db: the app's database.
         table: its name.
     """
-    cursor = db.execute(
-        "SELECT strict FROM pragma_table_list WHERE schema = 'main' AND name = ? COLLATE NOCASE", (table,)
-    )
-    return bool((cursor.fetchone() or (0,))[0])
+    return _kind_and_strict(db, table)[1]
 
 
-def _kind(db: sqlite3.Connection, table: str) -> str:
-    """Return what a name refers to: `table`, `view`, `virtual` and so on; an empty string if to nothing."""
-    cursor = db.execute(
-        "SELECT type FROM pragma_table_list WHERE schema = 'main' AND name = ? COLLATE NOCASE", (table,)
-    )
-    return str((cursor.fetchone() or ("",))[0])
+def _kind_and_strict(db: sqlite3.Connection, table: str) -> tuple[str, bool]:
+    """Return what a name refers to, such as `table` or `view`, "" if to nothing; and whether it is STRICT."""
+    query = "SELECT type, strict FROM pragma_table_list WHERE schema = 'main' AND name = ? COLLATE NOCASE"
+    kind, strict = db.execute(query, (table,)).fetchone() or ("", 0)
+    return kind, bool(strict)
 
 
 def _columns_of(db: sqlite3.Connection, table: str) -> list[tuple[int, str, str, int, str | None, int, int]]:
