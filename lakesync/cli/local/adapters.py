@@ -15,7 +15,6 @@ flush. With `[flush] queue` it does not update destination tables, but puts a jo
 from __future__ import annotations
 
 import hashlib
-import signal
 import threading
 from contextlib import ExitStack, closing
 from datetime import UTC, datetime, time, timedelta
@@ -167,10 +166,9 @@ def materialise(
 
     Consumes [flush] queue, into which gateways write the work that follows their flushes.
     """
-    stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
-    job_count = _process_queue(data, stop, once=once)
+    from lakesync.cli.up.process import stop_event
+
+    job_count = _process_queue(data, stop_event(), once=once)
     output.print_fields({"done": job_count}, as_json=as_json)
 
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import random
-import signal
-import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -174,11 +172,10 @@ def _listen(
         change_seconds: seconds between changes; 0: no changes.
         as_json: whether to print JSON.
     """
-    from lakesync.cli.up.process import check_port
+    from lakesync.cli.up.process import check_port, stop_event
     from lakesync.testing.servers import serve
 
     check_port(port, "127.0.0.1", "--port")
-    stop = threading.Event()
     with serve(api, port=port) as served:
         kind, settings = connector.kind, {connector.url_setting: served.url, **connector.settings}
         body = {"name": kind, "type": kind, kind: settings}
@@ -190,8 +187,7 @@ def _listen(
             output.note(
                 'allow the gateway to call it: [connectors] allowed_hosts = ["*", "127.0.0.1"] in lakesync.toml'
             )
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: stop.set())
+        stop = stop_event()
         while not stop.wait(change_seconds or None):
             served.change_state(change)  # while no request is processed
 

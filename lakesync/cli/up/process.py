@@ -1,7 +1,7 @@
-"""A child process in a session of its own, with its output in a log file; and functions that choose and check ports.
+"""A child process in a session of its own, with its output in a log file; and functions about signals and ports.
 
 `Supervisor` runs the services of `lakesync up` as `Process`; tests and benchmarks start servers as one. Commands that
-listen, and `lakesync doctor`, check their ports here.
+run until a signal call `stop_event`. Commands that listen, and `lakesync doctor`, check their ports here.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import random
 import signal
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -21,6 +22,8 @@ from lakesync.model.errors import StartupError
 
 LOOPBACK = "127.0.0.1"
 """The address that only this machine can reach."""
+LOOPBACK_HOSTS = frozenset({LOOPBACK, "::1", "localhost"})
+"""The hosts on which a server can be reached from this machine only."""
 _LOG_BYTES = 16 << 20
 """A larger log file is renamed when the process is started again."""
 _SERVER_PORTS = range(20_000, 32_768)
@@ -115,6 +118,19 @@ class Process:
             if time.monotonic() > deadline:
                 raise StartupError(f"{self.name} was not ready after {timeout:.0f} s:\n{self.last_lines()}")
             time.sleep(0.1)
+
+
+def stop_event() -> threading.Event:
+    """Return an event that SIGINT and SIGTERM set.
+
+    The handlers have a second purpose. A shell starts background jobs with SIGINT ignored, and child processes inherit
+    that. Dagster's processes would then ignore SIGTERM too, and could not be stopped. A signal with a handler here has
+    the default effect in child processes.
+    """
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    return stop
 
 
 def accepts(port: int) -> bool:

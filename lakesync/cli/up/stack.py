@@ -13,8 +13,6 @@ import json
 import os
 import secrets
 import shutil
-import signal
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,7 +23,7 @@ from pydantic import SecretStr
 from lakesync.cli.connection import local_gateway_url, local_url
 from lakesync.cli.data_folder import ensure_secrets
 from lakesync.cli.up import dagster_home, jars, spark_server
-from lakesync.cli.up.process import LOOPBACK, check_port, free_ports
+from lakesync.cli.up.process import LOOPBACK, LOOPBACK_HOSTS, check_port, free_ports, stop_event
 from lakesync.cli.up.services import MARKER, services
 from lakesync.cli.up.supervisor import Change, Display, Supervisor
 from lakesync.config import Config
@@ -36,7 +34,6 @@ _NEEDED_BYTES = 500_000_000
 """Free disk space without which nothing is started."""
 _GRACE_SECONDS = 5.0
 """Seconds until a leftover process that ignores SIGTERM is killed."""
-_LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
 def run(config: Config, display: Display, *, with_gateway: bool = True) -> None:
@@ -59,7 +56,7 @@ def run(config: Config, display: Display, *, with_gateway: bool = True) -> None:
     if not with_gateway:
         _check_staging(config)
     os.umask(UMASK)
-    stop = _stop_event()
+    stop = stop_event()
     folder = config.data_dir
     with _sole_owner(folder):
         (folder / "up.json").unlink(missing_ok=True)  # left by a run that was killed
@@ -73,7 +70,7 @@ def run(config: Config, display: Display, *, with_gateway: bool = True) -> None:
             config = config.replace(spark={"remote": spark.remote})
         workspace = dagster_home.write(config, code_port)  # Dagster's file with the address of the code server
         all_services = services(config, spark, code_port, workspace, with_gateway=with_gateway)
-        if config.dagster.host not in _LOOPBACK_HOSTS:
+        if config.dagster.host not in LOOPBACK_HOSTS:
             display.note(
                 f"Dagster's web UI asks for no password: everyone who reaches {config.dagster.host} port "
                 f"{config.dagster.port} can start and delete runs"
@@ -135,19 +132,6 @@ class _UpFile:
     def remove(self) -> None:
         """Delete the file, once no service runs."""
         self._path.unlink(missing_ok=True)
-
-
-def _stop_event() -> threading.Event:
-    """Return an event that SIGINT and SIGTERM set.
-
-    The handlers have a second purpose. A shell starts background jobs with SIGINT ignored, and child processes inherit
-    that. Dagster's processes would then ignore SIGTERM too, and could not be stopped. A signal with a handler here has
-    the default effect in child processes.
-    """
-    stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
-    return stop
 
 
 @contextlib.contextmanager
