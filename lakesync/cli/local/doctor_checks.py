@@ -15,7 +15,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from urllib.parse import urlsplit
@@ -27,7 +26,8 @@ from lakesync.cli.connection import connect, gateway_url, signing_secret
 from lakesync.cli.dagster_client import READY_SECONDS, DagsterClient, dagster_url
 from lakesync.cli.data_folder import running_service
 from lakesync.cli.pipeline_health import failing_parts, stalled_runs
-from lakesync.cli.up.process import LOOPBACK, check_port
+from lakesync.cli.up.process import LOOPBACK, LOOPBACK_HOSTS, check_port
+from lakesync.client.transports.http import clock_difference
 from lakesync.model.errors import ConfigurationError, LakeSyncError, StartupError
 from lakesync.model.hlc import MAX_DRIFT_MS
 from lakesync.wire.http_sessions import no_auth
@@ -119,8 +119,7 @@ def clock(config: Config) -> CheckResult:
         started = time.time()
         response = requests.get(f"{url}/health", timeout=_TIMEOUT_SECONDS, auth=no_auth)
         local_time = (started + time.time()) / 2
-        # The header has whole seconds, rounded down: on average, the gateway's clock is half a second further.
-        seconds_ahead = local_time - parsedate_to_datetime(response.headers["Date"]).timestamp() - 0.5
+        seconds_ahead = clock_difference(response.headers["Date"], local_time)
     except (requests.RequestException, KeyError, ValueError):
         return _off(f"no gateway at {url} to compare with")
     found = f"{abs(seconds_ahead):.1f} s {'ahead of' if seconds_ahead > 0 else 'behind'} the gateway"
@@ -156,7 +155,7 @@ def secret(config: Config) -> CheckResult:
     signing = signing_secret(config)
     if signing is None and config.gateway.issuers:
         return _ok("none: login providers sign all tokens")
-    is_exposed = config.gateway.host not in ("127.0.0.1", "localhost", "::1")
+    is_exposed = config.gateway.host not in LOOPBACK_HOSTS
     remedy = "run export LAKESYNC_JWT_SECRET=$(openssl rand -hex 32), with the same value for every gateway"
     if signing is None:
         return (_problem if is_exposed else _off)(

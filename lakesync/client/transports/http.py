@@ -247,11 +247,23 @@ class HttpTransport:
         date = response.headers.get("Date")
         if date is not None:
             try:
-                # The header has whole seconds, and a server may cache it for a second: it is a second old on average.
-                # Adding 0.0 makes -0.0 positive.
-                self._clock_offset = round(local_time - parsedate_to_datetime(date).timestamp() - 1.0, 1) + 0.0
+                self._clock_offset = round(clock_difference(date, local_time), 1) + 0.0  # which makes -0.0 positive
             except ValueError:
                 self._clock_offset = None
+
+
+def clock_difference(date: str, local_time: float) -> float:
+    """Return the seconds by which this machine's clock is ahead of a server's; `lakesync doctor` uses it too.
+
+    Args:
+        date: the header `Date` of a response. It has whole seconds, and a server may cache it for a second: it is a
+            second old on average.
+        local_time: the middle between sending and receiving, in seconds since 1970.
+
+    Raises:
+        ValueError: the header has no time.
+    """
+    return local_time - parsedate_to_datetime(date).timestamp() - 1.0
 
 
 def _reason(error: OSError) -> str:
