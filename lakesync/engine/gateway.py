@@ -29,7 +29,7 @@ from lakesync.engine.client_position import TrackedCursor
 from lakesync.engine.configuration_gateway import ConfigurationGateway
 from lakesync.engine.explain import explain
 from lakesync.engine.explanation import Explanation
-from lakesync.engine.futures import chained, completed
+from lakesync.engine.futures import Steps, run
 from lakesync.engine.lag import LagQuery, Unsent, oldest_unsent
 from lakesync.engine.names import Names, PushNames
 from lakesync.engine.page_reading import PullRequest, Reading, unrecorded_cursor
@@ -215,7 +215,7 @@ class SyncGateway(ConfigurationGateway, ActionGateway, AdapterGateway):
         page = self.submit_page(
             pull, claims, knows_resync=knows_resync, confirmed=confirmed, live=live, has_not_pulled=has_not_pulled
         )
-        return chained(page, lambda made: completed(SyncResponse(tuple(made.deltas), made.server_hlc, made.has_more)))
+        return run(_decoded(page))
 
     def submit_page(
         self,
@@ -230,8 +230,7 @@ class SyncGateway(ConfigurationGateway, ActionGateway, AdapterGateway):
         """Like `submit_pull`; the page's deltas may still be encoded, for a caller that sends them as JSON."""
         check_pull(pull, claims)
         if pull.source is not None:
-            pulled = self.sources.submit_pull(pull.source, pull, claims, live=live)
-            return chained(pulled, lambda page: completed(SyncPage(page.deltas, page.server_hlc, page.has_more)))
+            return self.sources.submit_pull(pull.source, pull, claims, live=live)
         live = live or not confirmed  # a page without a request is sent on the connection that gets broadcasts
         return self._page(
             PullRequest(
@@ -417,15 +416,23 @@ class SyncGateway(ConfigurationGateway, ActionGateway, AdapterGateway):
     def _page(self, request: PullRequest) -> Future[SyncPage]:
         """Read a page of the gateway's own feed, and record it; a sharded gateway overrides this."""
         reading = self._store.read(self.gateway_id, lambda view: self.sources.read_page(view, request))
-        return chained(reading, lambda page: self._record_page(request, page))
+        return run(self._record_page(request, reading))
 
-    def _record_page(self, request: PullRequest, reading: Reading) -> Future[SyncPage]:
+    def _record_page(self, request: PullRequest, read: Future[Reading]) -> Steps[SyncPage]:
         """Return the page with its cursor, after the client's record was stored if that is needed."""
+        reading: Reading = yield read
         if reading.access.sees_by_values is not None:
             self._reindexer.start()  # rows are not all assigned to buckets yet: continue, in case an error stopped it
         cursor = unrecorded_cursor(request, reading)
         if cursor is not None:
-            return completed(reading.with_cursor(cursor))
-        return self._store.submit(
+            return reading.with_cursor(cursor)
+        page: SyncPage = yield self._store.submit(
             self.gateway_id, lambda commit: remember_page(commit, request, reading, self.sources.read_page)
         )
+        return page
+
+
+def _decoded(page: Future[SyncPage]) -> Steps[SyncResponse]:
+    """Return a page with decoded deltas."""
+    made: SyncPage = yield page
+    return SyncResponse(tuple(made.deltas), made.server_hlc, made.has_more)

@@ -32,7 +32,7 @@ from lakesync.engine.pulling import announce_other_connection
 from lakesync.engine.source_reading import Source, SourcePage, read_source, with_deletes
 from lakesync.feed.client_state import current_record
 from lakesync.model.errors import NotFoundError, StagingUnavailableError
-from lakesync.model.types import Claims, SyncPull, SyncResponse
+from lakesync.model.types import Claims, SyncPage, SyncPull
 from lakesync.rules.model import all_rows_rules
 from lakesync.staging.records import ClientRecord
 from lakesync.staging.records.clients import SourcePosition
@@ -104,7 +104,7 @@ class Sources:
         with self._lock:
             return sorted(self._sources)
 
-    def submit_pull(self, name: str, pull: SyncPull, claims: Claims, *, live: bool = False) -> Future[SyncResponse]:
+    def submit_pull(self, name: str, pull: SyncPull, claims: Claims, *, live: bool = False) -> Future[SyncPage]:
         """Read a page of the changes of a source that a client lacks, in a thread, because adapters block.
 
         Args:
@@ -167,7 +167,7 @@ class Sources:
         if self._pool is not None:
             self._pool.shutdown()
 
-    def _pull(self, name: str, source: Source, pull: SyncPull, claims: Claims, live: bool) -> SyncResponse:
+    def _pull(self, name: str, source: Source, pull: SyncPull, claims: Claims, live: bool) -> SyncPage:
         """Read a page; read it again if another request of the client changed its position in the source meanwhile.
 
         A repetition needs no limit: each means that another request of the same client was completed.
@@ -176,7 +176,7 @@ class Sources:
             pass
         return page
 
-    def _try_pull(self, name: str, source: Source, pull: SyncPull, claims: Claims, live: bool) -> SyncResponse | None:
+    def _try_pull(self, name: str, source: Source, pull: SyncPull, claims: Claims, live: bool) -> SyncPage | None:
         """Return a page; None if another request changed the client's position in the source while it was read."""
         record, config = self._store.read(
             self._gateway_id,
@@ -199,7 +199,7 @@ class Sources:
             if stored_cursor is None:
                 return None
             cursor = stored_cursor
-        return SyncResponse(tuple(page.deltas), cursor, page.has_more)
+        return SyncPage(page.deltas, cursor, page.has_more)
 
     def _update_positions(self, pull: SyncPull, record: ClientRecord) -> None:
         """Store what the cursor of a pull from the gateway's own feed confirms about sources.

@@ -3,7 +3,7 @@
 A *shard* is a staging store with some of the tables. `Engine` creates a `ShardedGateway` instead of a `SyncGateway` if
 tables are sharded. It forwards each operation to the shards' gateways, and translates the client's cursor into one
 cursor for each shard (`vectors`). The operations over several shards are generators (`Steps`) in the other modules of
-this package: they yield futures and get their results, and `shard_gateway.run` runs them.
+this package: they yield futures and get their results, and `engine.futures.run` runs them.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from msgspec.structs import replace as with_fields
 from lakesync.engine.checks import EngineLimits, check_page_size
 from lakesync.engine.client_position import TrackedCursor
 from lakesync.engine.explanation import Explanation
+from lakesync.engine.futures import Steps, run
 from lakesync.engine.gateway import SyncGateway
 from lakesync.engine.lag import LagQuery, Unsent
 from lakesync.engine.page_reading import PullRequest
 from lakesync.engine.peek import PeekPage
 from lakesync.engine.pushing import CheckedPush
 from lakesync.engine.sharding import inspection, pulling, pushing, subscriptions
-from lakesync.engine.sharding.shard_gateway import ShardGateway, Steps, run
+from lakesync.engine.sharding.shard_gateway import ShardGateway
 from lakesync.engine.sharding.vectors import IssuedCursor, Vectors
 from lakesync.engine.subscribers import ScanResult, SubscriberGroup, SubscriptionState
 from lakesync.model.errors import ForbiddenError, LakeSyncError, NotFoundError, SchemaError

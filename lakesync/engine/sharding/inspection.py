@@ -2,7 +2,7 @@
 
 A *shard* is a staging store with some of the gateway's tables. The *lag* of a client is the age of the oldest change
 that it was not sent yet. An *explanation* says why a client has a row or lacks it. `ShardedGateway` runs
-`oldest_unsent` and `explain` with `shard_gateway.run`: each is a generator (`Steps`) that yields futures and gets their
+`oldest_unsent` and `explain`, which are generators (`engine.futures.Steps`), and so yield futures and get their
 results. A client's cursor stands for a *vector*, a cursor in each shard, which `Vectors` looks up. 0 and `NEVER_PULLED`
 (1, of a client that pushed before its first pull) have none. A client on a WebSocket has a *subscription*, whose state
 says up to where its connection was sent changes.
@@ -14,8 +14,9 @@ from collections.abc import Collection, Mapping, Sequence
 
 from lakesync.engine.client_position import TrackedCursor
 from lakesync.engine.explanation import Explanation
+from lakesync.engine.futures import Steps
 from lakesync.engine.lag import LagQuery, Unsent
-from lakesync.engine.sharding.shard_gateway import ShardGateway, Steps, of_shard
+from lakesync.engine.sharding.shard_gateway import ShardGateway, of_shard
 from lakesync.engine.sharding.subscriptions import ShardedSubscriptionState
 from lakesync.engine.sharding.vectors import Vectors
 from lakesync.feed.positions import NEVER_PULLED

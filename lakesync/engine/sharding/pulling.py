@@ -8,7 +8,7 @@ a *vector*, a cursor in each shard. `Vectors` looks the vector up and stores new
 - `UNKNOWN_CURSOR`: what the client has of the shard is unknown. The shard sends it every row as DELETE and INSERT.
 
 All real cursors are higher. `ShardedGateway` runs `pull` and `peek`; `sharding.subscriptions` calls `shard_cursors`.
-These are generators (`Steps`) that yield futures and get their results; `shard_gateway.run` runs them.
+These are generators (`engine.futures.Steps`) that yield futures and get their results.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from lakesync.engine.futures import Steps
 from lakesync.engine.page_reading import PullRequest
 from lakesync.engine.peek import NOW, PeekPage, invalid_cursor
-from lakesync.engine.sharding.shard_gateway import ShardGateway, Steps, of_shard
+from lakesync.engine.sharding.shard_gateway import ShardGateway, of_shard
 from lakesync.engine.sharding.vectors import UNKNOWN_CURSOR, IssuedCursor, ResolvedCursor, Vectors
 from lakesync.engine.source_reading import with_deletes
 from lakesync.feed import MAX_PAGE_BYTES
 from lakesync.feed.positions import NEVER_PULLED
 from lakesync.model.errors import ResyncRequiredError
-from lakesync.model.types import Claims, RowDelta, SyncPage, SyncPull
+from lakesync.model.types import Claims, RowDelta, SyncPage
 from lakesync.wire.encoded import EncodedDeltas, encoded_size
 
 
@@ -136,7 +137,9 @@ def _read_shards(
     for name in names[first:] + names[:first]:
         shard_pull = replace(request.pull, since_hlc=cursors[name], max_deltas=max(deltas_left, 1))
         if deltas_left <= 0 or bytes_left <= 0:
-            has_changes = yield from _has_changes(name, shards[name], request, shard_pull)
+            # a page of one row shows whether the shard has anything
+            smallest = PullRequest(shard_pull, request.claims, request.knows_resync, request.confirmed, request.now_ms)
+            has_changes = yield from _has_changes(name, shards[name], smallest)
             has_more = has_more or has_changes
             continue
         page = yield from of_shard(name, shards[name].submit_page_part(request, shard_pull, bytes_left))
@@ -149,7 +152,7 @@ def _read_shards(
     return _ShardPages(joined(pages), after, next_shard, has_more)
 
 
-def _has_changes(name: str, part: ShardGateway, request: PullRequest, shard_pull: SyncPull) -> Steps[bool]:
+def _has_changes(name: str, part: ShardGateway, request: PullRequest) -> Steps[bool]:
     """Return whether a shard has anything for the client; nothing of it fits in the page any more.
 
     If the client starts again in this shard, that is recorded. Otherwise, the response to a push before the client's
@@ -158,13 +161,11 @@ def _has_changes(name: str, part: ShardGateway, request: PullRequest, shard_pull
     Args:
         name: the shard's name.
         part: the shard's gateway.
-        request: the pull of the sharded gateway.
-        shard_pull: the pull with this shard's cursor.
+        request: the pull of this shard.
     """
-    restarts = request.confirmed and shard_pull.since_hlc in (0, UNKNOWN_CURSOR)
+    restarts = request.confirmed and request.pull.since_hlc in (0, UNKNOWN_CURSOR)
     submit = part.submit_restart if restarts else part.submit_has_changes
-    checking = submit(shard_pull, request.claims, knows_resync=request.knows_resync, confirmed=request.confirmed)
-    has_changes: bool = yield from of_shard(name, checking)
+    has_changes: bool = yield from of_shard(name, submit(request))
     return has_changes
 
 

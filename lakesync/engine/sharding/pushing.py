@@ -1,4 +1,4 @@
-"""Commits a push in the shards of its tables. `ShardedGateway` runs `push` with `shard_gateway.run`.
+"""Commits a push in the shards of its tables. `ShardedGateway` runs `push` with `engine.futures.run`.
 
 `push` is a generator (`Steps`): it yields futures, and gets their results.
 
@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from concurrent.futures import CancelledError, Future
 
+from lakesync.engine.futures import Steps, mark_running
 from lakesync.engine.pushing import CheckedPush
-from lakesync.engine.sharding.shard_gateway import ShardGateway, Steps, mark_running, of_shard
+from lakesync.engine.sharding.shard_gateway import ShardGateway, of_shard
 from lakesync.engine.sharding.vectors import ResolvedCursor, Vectors
 from lakesync.feed.positions import NEVER_PULLED
 from lakesync.model.crash_points import crash_point

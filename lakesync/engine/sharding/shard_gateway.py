@@ -1,24 +1,16 @@
-"""The gateway of one shard, and the operations over several: generators that yield futures, run without an event loop.
+"""The gateway of one shard: a `SyncGateway` with the additional operations that a sharded gateway needs.
 
-A *shard* is a staging store with some of the gateway's tables. `ShardedGateway` creates a `ShardGateway` for each: a
-`SyncGateway` with the additional operations that a sharded gateway needs. Its cursors are those of the shard's own
-feed, which clients never see.
-
-The operations of `ShardedGateway` call several shards, one after another. Each is a generator that yields the future of
-a call, and receives the result when the future is completed. `run` starts such a generator, and returns a future of
-what it returns, so no thread waits. What a generator's docstring lists under "Returns" and "Raises" is the outcome of
-that future.
+A *shard* is a staging store with some of the gateway's tables. `ShardedGateway` creates a `ShardGateway` for each, and
+calls several of them, one after another, in generators (`engine.futures.Steps`). Their cursors are those of the shard's
+own feed, which clients never see.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
 from concurrent.futures import Future
-from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from msgspec.structs import replace
-
+from lakesync.engine.futures import Steps
 from lakesync.engine.gateway import SyncGateway
 from lakesync.engine.page_reading import PullRequest, read_page
 from lakesync.engine.peek import PeekPage, peek
@@ -31,9 +23,6 @@ from lakesync.model.types import Claims, PushResult, SyncPage, SyncPull, SyncPus
 from lakesync.staging.store.feed import ClientView
 
 T = TypeVar("T")
-
-Steps = Generator[Future[Any], Any, T]
-"""A generator that yields futures, is sent their results or thrown their errors, and returns the final result."""
 
 
 def of_shard(name: str, future: Future[T]) -> Steps[T]:
@@ -53,58 +42,6 @@ def of_shard(name: str, future: Future[T]) -> Steps[T]:
         message = f"shard {name!r} is out, and this needs it (tables of other shards can be pushed to): {error}"
         raise StagingUnavailableError(message, retry_after=error.retry_after) from error
     return result
-
-
-def mark_running(outcome: Future[Any]) -> bool:
-    """Mark a future as running, so that it can no longer be cancelled; return False if it was cancelled."""
-    return not outcome.cancelled() and (outcome.running() or outcome.set_running_or_notify_cancel())
-
-
-def run(steps: Steps[T], outcome: Future[T] | None = None) -> Future[T]:
-    """Run a generator to its end. Each step runs in the thread that completes the future before it, and must not block.
-
-    Args:
-        steps: the generator.
-        outcome: the future to complete with the result; None creates one. It can be cancelled until a step calls
-            `mark_running`. The pending future is then cancelled too, and its `CancelledError` is thrown into the
-            generator.
-
-    Returns:
-        The future of what the generator returns or raises.
-    """
-    target: Future[T] = outcome or Future()
-    pending: Future[Any] | None = None
-
-    def advance(step: Callable[[], Future[Any]]) -> None:
-        """Run the generator to its next future, and continue when that is completed; or complete `target`."""
-        nonlocal pending
-        try:
-            pending = step()
-        except StopIteration as end:
-            if mark_running(target):
-                target.set_result(end.value)
-        except BaseException as error:
-            if mark_running(target):
-                target.set_exception(error)
-        else:
-            pending.add_done_callback(resume)
-
-    def resume(future: Future[Any]) -> None:
-        """Give the generator the result of the future that it waited for, or throw its error into it."""
-        try:
-            result = future.result()
-        except BaseException as error:
-            advance(partial(steps.throw, error))
-        else:
-            advance(partial(steps.send, result))
-
-    def cancel_pending(completed: Future[T]) -> None:
-        if completed.cancelled() and pending is not None:
-            pending.cancel()
-
-    target.add_done_callback(cancel_pending)
-    advance(lambda: next(steps))
-    return target
 
 
 class ShardGateway(SyncGateway):
@@ -177,44 +114,24 @@ class ShardGateway(SyncGateway):
         """
         return self._store.read(self.gateway_id, lambda view: peek(view, claims, since, limit, self.rules, max_bytes))
 
-    def submit_has_changes(
-        self, pull: SyncPull, claims: Claims, *, knows_resync: bool, confirmed: bool
-    ) -> Future[bool]:
-        """Return whether a pull would return any deltas; nothing is recorded.
-
-        Args:
-            pull: the pull of this shard.
-            claims: the verified claims of the client's token.
-            knows_resync: whether the client understands the error RESYNC_REQUIRED.
-            confirmed: whether the client sent the cursor itself, so that it has everything up to it.
+    def submit_has_changes(self, request: PullRequest) -> Future[bool]:
+        """Return whether a pull of this shard would return any deltas; nothing is recorded.
 
         Raises (in the future):
-            ResyncRequiredError: the cursor cannot be served, and `knows_resync` is true.
+            ResyncRequiredError: the cursor cannot be served, and `request.knows_resync` is true.
         """
-        request = self._smallest_request(pull, claims, knows_resync=knows_resync, confirmed=confirmed)
         return self._store.read(self.gateway_id, lambda view: bool(read_page(view, request, self.rules).page.deltas))
 
-    def submit_restart(self, pull: SyncPull, claims: Claims, *, knows_resync: bool, confirmed: bool) -> Future[bool]:
+    def submit_restart(self, request: PullRequest) -> Future[bool]:
         """Like `submit_has_changes`, for a client whose cursor in this shard is 0 or unknown: it starts again here.
 
         Its record in this shard then says so, although it is sent nothing yet. Otherwise, the response to a push before
         its next page would be computed from its earlier position.
 
-        Args:
-            pull: the pull of this shard.
-            claims: the verified claims of the client's token.
-            knows_resync: whether the client understands the error RESYNC_REQUIRED.
-            confirmed: whether the client sent the cursor itself, so that it has everything up to it.
-
         Raises (in the future):
-            ResyncRequiredError: the cursor cannot be served, and `knows_resync` is true.
+            ResyncRequiredError: the cursor cannot be served, and `request.knows_resync` is true.
         """
-        request = self._smallest_request(pull, claims, knows_resync=knows_resync, confirmed=confirmed)
         return self._store.submit(self.gateway_id, lambda commit: remember_restart(commit, request, self.rules))
-
-    def _smallest_request(self, pull: SyncPull, claims: Claims, *, knows_resync: bool, confirmed: bool) -> PullRequest:
-        """Return the request for a page of one row, which shows whether a pull would return any deltas."""
-        return PullRequest(replace(pull, max_deltas=1), claims, knows_resync, confirmed, self._wall())
 
     def check_names(self, schema: TableSchema) -> None:
         """Check the names in a schema, and store them as known spellings.

@@ -1,11 +1,11 @@
 """Subscriptions of WebSocket clients over all shards; see `engine.subscriptions` for one store.
 
 A *shard* is a staging store with some of the gateway's tables. A *broadcast* is a page of changes that the server sends
-to connected clients without a request. `ShardedGateway` runs `subscribe`, `resume` and `scan` with `shard_gateway.run`,
-for the gateway's channels: each is a generator (`Steps`) that yields futures and gets their results. A subscriber's
-state, its cursor and bucket keys, contains its state in each shard. A broadcast joins the pages of all shards, under a
-new cursor that means the cursor in each shard (a *vector*). `NEVER_PULLED` (1) is the cursor of a client that pushed
-before its first pull, and has no vector.
+to connected clients without a request. `ShardedGateway` runs `subscribe`, `resume` and `scan` for the gateway's
+channels: generators (`engine.futures.Steps`) that yield futures and get their results. A subscriber's state, its cursor
+and bucket keys, contains its state in each shard. A broadcast joins the pages of all shards, under a new cursor that
+means the cursor in each shard (a *vector*). `NEVER_PULLED` (1) is the cursor of a client that pushed before its first
+pull, and has no vector.
 
 Subscribers with equal states are a *group*, and share a scan. Its `ScanResult` has the page of the group, and
 `own_pages` for clients that lack something else, for example because they wrote some of these rows themselves.
@@ -17,8 +17,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from lakesync.engine.futures import Steps
 from lakesync.engine.sharding.pulling import shard_cursors
-from lakesync.engine.sharding.shard_gateway import ShardGateway, Steps, of_shard
+from lakesync.engine.sharding.shard_gateway import ShardGateway, of_shard
 from lakesync.engine.sharding.vectors import BroadcastCursor, IssuedCursor, ResolvedCursor, Vectors
 from lakesync.engine.subscribers import ScanResult, SubscriberGroup, Subscription, SubscriptionState
 from lakesync.feed.positions import NEVER_PULLED

@@ -6,6 +6,7 @@ from threading import Event
 
 import pytest
 
+from lakesync.engine.futures import run
 from lakesync.engine.page_reading import PullRequest
 from lakesync.model.types import SyncPull, SyncPush
 from lakesync.rules.model import parse_rules
@@ -103,10 +104,11 @@ def test_a_push_under_earlier_claims_crosses_a_pull_under_new_ones(ann, then, lo
 
 def test_a_pull_is_repeated_before_its_page_is_stored_and_the_repeat_has_more(gateway, ann):
     request = PullRequest(SyncPull("ann", ann.cursor, 100), B, knows_resync=False, confirmed=True, now_ms=1)
-    reading = gateway._store.read("shop", lambda view: gateway.sources.read_page(view, request)).result(20)
+    reading = gateway._store.read("shop", lambda view: gateway.sources.read_page(view, request))
+    reading.result(20)
     gateway.handle_push(push("ben", 4, "r-3", "b"))
     pull(gateway, B, ann.cursor)  # this page begins the scope of B
-    ann.take(gateway._record_page(request, reading).result(20))
+    ann.take(run(gateway._record_page(request, reading)).result(20))
     ann.pull(B)
     assert ann.rows == {"r-b", "r-3"}
 
