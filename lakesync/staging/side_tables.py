@@ -17,7 +17,7 @@ import msgspec
 from lakesync.model.types import StoredConnector
 from lakesync.staging.erasure_tables import ErasureQueries, ErasureStatements
 from lakesync.staging.records import ActionEntry, ActionRecord, Reindex
-from lakesync.staging.table_values import MAX_VALUES, SqlQueries, decode_client, parts
+from lakesync.staging.table_values import MAX_VALUES, decode_client, parts
 
 _PUT_NAME = (
     "INSERT INTO spelled_name (gateway, namespace, folded, spelled) VALUES (?, ?, ?, ?)"
@@ -25,43 +25,6 @@ _PUT_NAME = (
 )
 _GET_NAMES = "SELECT folded, spelled FROM spelled_name WHERE ? <> '' AND namespace = ? AND folded IN "
 """SQL: the spellings of names in a namespace. `? <> ''` takes the gateway, which is not needed."""
-
-
-class NameQueries(SqlQueries):
-    """Reads the case in which tables and columns are spelled in each namespace of the lake."""
-
-    def name_spellings(self, namespace: str, names: Collection[str]) -> dict[str, str]:
-        """Return the stored spelling of names, by their lower-case forms; unknown names are absent.
-
-        Args:
-            namespace: the namespace of the gateway's state tables in the lake.
-            names: tables, and columns as `table.column`, in any case.
-        """
-        folded = sorted({name.lower() for name in names})
-        spellings: dict[str, str] = {}
-        for chunk in parts(folded, MAX_VALUES):
-            spellings.update(self._query(f"{_GET_NAMES}({', '.join('?' * len(chunk))})", namespace, *chunk))
-        return spellings
-
-
-class NameStatements(NameQueries):
-    """Adds spellings. `engine.names` calls it, because SQL engines that read the lake ignore case in names."""
-
-    def add_spellings(self, namespace: str, names: Collection[str]) -> Mapping[str, str]:
-        """Add names that a namespace does not have in any case; return the stored spelling of all, by lower-case form.
-
-        The table's primary key is the lock: if two commits add a name at the same time, the second waits for the first.
-
-        Args:
-            namespace: the namespace of the gateway's state tables in the lake.
-            names: tables, and columns as `table.column`.
-        """
-        known = self.name_spellings(namespace, names)
-        missing = sorted(name for name in names if name.lower() not in known)
-        for name in missing:
-            self._query(_PUT_NAME, namespace, name.lower(), name)
-        return self.name_spellings(namespace, names) if missing else known
-
 
 _GET_CURSOR = "SELECT parts FROM shared_cursor WHERE gateway = ? AND cursor = ?"
 _NEWEST_CURSOR = "SELECT cursor FROM shared_cursor WHERE gateway = ? ORDER BY cursor DESC LIMIT 1"
@@ -74,128 +37,16 @@ _NO_ROWS = 1
 
 _decode_parts = msgspec.json.Decoder(dict[str, int]).decode
 
-
-class SharedCursorQueries(SqlQueries):
-    """Reads broadcast cursors of a sharded gateway.
-
-    A broadcast to many clients has one cursor, which means a cursor in each shard.
-    """
-
-    def shared_cursor(self, cursor: int) -> dict[str, int] | None:
-        """Return the cursors by shard of a broadcast cursor; None if it is unknown or was deleted."""
-        rows = self._query(_GET_CURSOR, cursor)
-        return _decode_parts(rows[0][0]) if rows else None
-
-    def newest_shared_cursor(self) -> int:
-        """Return the highest stored broadcast cursor; 0 if there is none."""
-        rows = self._query(_NEWEST_CURSOR)
-        return int(rows[0][0]) if rows else 0
-
-    def sent_rows_of_shard(self, shard: str) -> bool:
-        """Return whether any client has a cursor that means rows of a shard.
-
-        This reads all client records. `ShardedStore` calls it when a shard's store is empty at the start: the store may
-        have been lost.
-        """
-        parts = self.shared_cursor(self.newest_shared_cursor()) or {}
-        if parts.get(shard, 0) > _NO_ROWS:
-            return True
-        of_clients = (decode_client(record).sent_cursors for (record,) in self._query(_CLIENTS))
-        return any(
-            name == shard and cursor > _NO_ROWS
-            for sent_cursors in of_clients
-            if sent_cursors is not None
-            for vector in sent_cursors.vectors
-            for name, cursor in vector.parts
-        )
-
-
-class SharedCursorStatements(SharedCursorQueries):
-    """Writes broadcast cursors of a sharded gateway."""
-
-    def put_shared_cursor(self, cursor: int, parts: Mapping[str, int], *, forget_below: int) -> None:
-        """Store a broadcast cursor, and delete old ones.
-
-        Args:
-            cursor: the cursor that clients are sent.
-            parts: the cursor in each shard that it means, by shard name.
-            forget_below: stored broadcast cursors below this are deleted.
-        """
-        self._query(_FORGET_CURSORS, forget_below)
-        self._query(_PUT_CURSOR, cursor, msgspec.json.encode(dict(parts)).decode())
-
-
 _PUT_REINDEX = (
     "INSERT INTO reindex (gateway, rules_version, table_name, row_id, done) VALUES (?, ?, ?, ?, ?)"
     " ON CONFLICT (gateway) DO UPDATE SET rules_version = excluded.rules_version,"
     " table_name = excluded.table_name, row_id = excluded.row_id, done = excluded.done"
 )
 
-
-class ReindexQueries(SqlQueries):
-    """Reads the position of the gateway's re-index: the update of all rows' bucket keys after a change of rules."""
-
-    def reindexing(self) -> Reindex | None:
-        """Return the position of the latest re-index; None before the first."""
-        rows = self._query("SELECT rules_version, table_name, row_id, done FROM reindex WHERE gateway = ?")
-        if not rows:
-            return None
-        version, table, row_id, done = rows[0]
-        return Reindex(version, None if table is None else (table, row_id), bool(done))
-
-
-class ReindexStatements(ReindexQueries):
-    """Writes the gateway's re-index position."""
-
-    def put_reindexing(self, position: Reindex) -> None:
-        """Store the position of a re-index."""
-        table, row_id = position.after or (None, None)
-        self._query(_PUT_REINDEX, position.rules_version, table, row_id, int(position.done))
-
-
 _ADD_JOB = "INSERT INTO flush_job (gateway, set_aside, job_id, body) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
 _DROP_JOB = "DELETE FROM flush_job WHERE gateway = ? AND set_aside = ? AND job_id = ?"
 _GET_JOB = "SELECT body FROM flush_job WHERE gateway = ? AND set_aside = ? AND job_id = ?"
 _LIST_JOBS = "SELECT body FROM flush_job WHERE gateway = ? AND set_aside = ? ORDER BY job_id LIMIT ?"
-
-
-class FlushJobQueries(SqlQueries):
-    """Reads the jobs by which a flush without a pipeline updates the destination's tables."""
-
-    def flush_jobs(self, *, set_aside: bool, limit: int) -> list[bytes]:
-        """Return encoded jobs, ordered by id.
-
-        Args:
-            set_aside: whether to return jobs that failed and were set aside, instead of waiting jobs.
-            limit: the most jobs to return.
-        """
-        return [bytes(body) for (body,) in self._query(_LIST_JOBS, int(set_aside), limit)]
-
-
-class FlushJobStatements(FlushJobQueries):
-    """Writes the jobs by which a flush without a pipeline updates the destination's tables."""
-
-    def add_flush_job(self, job_id: str, body: bytes, *, set_aside: bool) -> None:
-        """Add a job, unless one with its id exists.
-
-        Args:
-            job_id: the job's id.
-            body: the encoded job, as `lakesync.flush` encodes it.
-            set_aside: whether the job failed and is set aside.
-        """
-        self._query(_ADD_JOB, int(set_aside), job_id, body)
-
-    def take_flush_job(self, job_id: str, *, set_aside: bool) -> bytes | None:
-        """Delete a job and return its body; None if there is no such job.
-
-        Args:
-            job_id: the job's id.
-            set_aside: whether to look among the jobs that failed and were set aside, instead of the waiting ones.
-        """
-        rows = self._query(_GET_JOB, int(set_aside), job_id)
-        self._query(_DROP_JOB, int(set_aside), job_id)
-        return bytes(rows[0][0]) if rows else None
-
 
 _ACTION = (
     "SELECT client_id, action_id, idempotency_key, attempts, claim, lease_ms, touched_ms, outcome FROM action"
@@ -212,8 +63,10 @@ _NO_BOUND = (1 << 63) - 1
 _decode_connector = msgspec.json.Decoder(StoredConnector).decode
 
 
-class SideQueries(ErasureQueries, ReindexQueries, SharedCursorQueries, NameQueries, FlushJobQueries):
+class SideQueries(ErasureQueries):
     """The methods of a `View` that read the tables of this module."""
+
+    # -- actions and connectors ----------------------------------------------------------------------------------------
 
     def action(self, client_id: str, action_id: str, idempotency_key: str | None = None) -> ActionRecord | None:
         """Return a client's action by its id, otherwise by its idempotency key; None if there is none.
@@ -243,11 +96,77 @@ class SideQueries(ErasureQueries, ReindexQueries, SharedCursorQueries, NameQueri
         rows = self._query("SELECT body FROM connector WHERE gateway = ? ORDER BY name")
         return [_decode_connector(body) for (body,) in rows]
 
+    # -- the position of a re-index ------------------------------------------------------------------------------------
 
-class SideStatements(
-    SideQueries, ErasureStatements, ReindexStatements, SharedCursorStatements, NameStatements, FlushJobStatements
-):
+    def reindexing(self) -> Reindex | None:
+        """Return the position of the latest re-index; None before the first."""
+        rows = self._query("SELECT rules_version, table_name, row_id, done FROM reindex WHERE gateway = ?")
+        if not rows:
+            return None
+        version, table, row_id, done = rows[0]
+        return Reindex(version, None if table is None else (table, row_id), bool(done))
+
+    # -- broadcast cursors of a sharded gateway ------------------------------------------------------------------------
+
+    def shared_cursor(self, cursor: int) -> dict[str, int] | None:
+        """Return the cursors by shard of a broadcast cursor; None if it is unknown or was deleted."""
+        rows = self._query(_GET_CURSOR, cursor)
+        return _decode_parts(rows[0][0]) if rows else None
+
+    def newest_shared_cursor(self) -> int:
+        """Return the highest stored broadcast cursor; 0 if there is none."""
+        rows = self._query(_NEWEST_CURSOR)
+        return int(rows[0][0]) if rows else 0
+
+    def sent_rows_of_shard(self, shard: str) -> bool:
+        """Return whether any client has a cursor that means rows of a shard.
+
+        This reads all client records. `ShardedStore` calls it when a shard's store is empty at the start: the store may
+        have been lost.
+        """
+        parts = self.shared_cursor(self.newest_shared_cursor()) or {}
+        if parts.get(shard, 0) > _NO_ROWS:
+            return True
+        of_clients = (decode_client(record).sent_cursors for (record,) in self._query(_CLIENTS))
+        return any(
+            name == shard and cursor > _NO_ROWS
+            for sent_cursors in of_clients
+            if sent_cursors is not None
+            for vector in sent_cursors.vectors
+            for name, cursor in vector.parts
+        )
+
+    # -- spelling of names ---------------------------------------------------------------------------------------------
+
+    def name_spellings(self, namespace: str, names: Collection[str]) -> dict[str, str]:
+        """Return the stored spelling of names, by their lower-case forms; unknown names are absent.
+
+        Args:
+            namespace: the namespace of the gateway's state tables in the lake.
+            names: tables, and columns as `table.column`, in any case.
+        """
+        folded = sorted({name.lower() for name in names})
+        spellings: dict[str, str] = {}
+        for chunk in parts(folded, MAX_VALUES):
+            spellings.update(self._query(f"{_GET_NAMES}({', '.join('?' * len(chunk))})", namespace, *chunk))
+        return spellings
+
+    # -- jobs after a flush without a pipeline -------------------------------------------------------------------------
+
+    def flush_jobs(self, *, set_aside: bool, limit: int) -> list[bytes]:
+        """Return encoded jobs, ordered by id.
+
+        Args:
+            set_aside: whether to return jobs that failed and were set aside, instead of waiting jobs.
+            limit: the most jobs to return.
+        """
+        return [bytes(body) for (body,) in self._query(_LIST_JOBS, int(set_aside), limit)]
+
+
+class SideStatements(SideQueries, ErasureStatements):
     """The methods of a `Commit` that write the tables of this module."""
+
+    # -- actions and connectors ----------------------------------------------------------------------------------------
 
     def put_action(self, record: ActionRecord) -> None:
         """Store an action's record; it replaces records with the same id or idempotency key."""
@@ -304,3 +223,63 @@ class SideStatements(
         known = self._query("SELECT 1 FROM connector WHERE gateway = ? AND name = ?", name)
         self._query("DELETE FROM connector WHERE gateway = ? AND name = ?", name)
         return bool(known)
+
+    # -- the position of a re-index ------------------------------------------------------------------------------------
+
+    def put_reindexing(self, position: Reindex) -> None:
+        """Store the position of a re-index."""
+        table, row_id = position.after or (None, None)
+        self._query(_PUT_REINDEX, position.rules_version, table, row_id, int(position.done))
+
+    # -- broadcast cursors of a sharded gateway ------------------------------------------------------------------------
+
+    def put_shared_cursor(self, cursor: int, parts: Mapping[str, int], *, forget_below: int) -> None:
+        """Store a broadcast cursor, and delete old ones.
+
+        Args:
+            cursor: the cursor that clients are sent.
+            parts: the cursor in each shard that it means, by shard name.
+            forget_below: stored broadcast cursors below this are deleted.
+        """
+        self._query(_FORGET_CURSORS, forget_below)
+        self._query(_PUT_CURSOR, cursor, msgspec.json.encode(dict(parts)).decode())
+
+    # -- spelling of names ---------------------------------------------------------------------------------------------
+
+    def add_spellings(self, namespace: str, names: Collection[str]) -> Mapping[str, str]:
+        """Add names that a namespace does not have in any case; return the stored spelling of all, by lower-case form.
+
+        The table's primary key is the lock: if two commits add a name at the same time, the second waits for the first.
+
+        Args:
+            namespace: the namespace of the gateway's state tables in the lake.
+            names: tables, and columns as `table.column`.
+        """
+        known = self.name_spellings(namespace, names)
+        missing = sorted(name for name in names if name.lower() not in known)
+        for name in missing:
+            self._query(_PUT_NAME, namespace, name.lower(), name)
+        return self.name_spellings(namespace, names) if missing else known
+
+    # -- jobs after a flush without a pipeline -------------------------------------------------------------------------
+
+    def add_flush_job(self, job_id: str, body: bytes, *, set_aside: bool) -> None:
+        """Add a job, unless one with its id exists.
+
+        Args:
+            job_id: the job's id.
+            body: the encoded job, as `lakesync.flush` encodes it.
+            set_aside: whether the job failed and is set aside.
+        """
+        self._query(_ADD_JOB, int(set_aside), job_id, body)
+
+    def take_flush_job(self, job_id: str, *, set_aside: bool) -> bytes | None:
+        """Delete a job and return its body; None if there is no such job.
+
+        Args:
+            job_id: the job's id.
+            set_aside: whether to look among the jobs that failed and were set aside, instead of the waiting ones.
+        """
+        rows = self._query(_GET_JOB, int(set_aside), job_id)
+        self._query(_DROP_JOB, int(set_aside), job_id)
+        return bytes(rows[0][0]) if rows else None
