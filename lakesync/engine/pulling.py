@@ -9,6 +9,10 @@ client was sent. A *scope* is a period in which a client was sent pages under th
 follow such a *base*. A *rescan* reads earlier ranges of the feed again. A *bucket key* names a bucket of the rules with
 the claims that may see it. *Broadcasts* are pages that the server sends over a WebSocket without a request.
 `NEVER_PULLED` is the cursor of a client that pushed before its first pull. `docs/feed.md` explains the whole.
+
+A client that lost its database starts again: it pulls from cursor 0, or from the cursor of a backup. A pull that it had
+sent before may still arrive after that. Its cursor must not be believed, because the client may no longer have the rows
+up to it. So the record keeps `moved_back_from`, the highest cursor from before the client moved back.
 """
 
 from __future__ import annotations
@@ -18,10 +22,10 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from lakesync.engine.active_rules import RulesCache
-from lakesync.engine.late_pulls import page_for_cursor, with_confirmed_cursor, with_start_page, with_unused_mark
 from lakesync.engine.page_reading import PullRequest, Reading, is_start, read_page, reset_sources_on_restart
 from lakesync.feed.client_cursors import (
     complete_page,
+    find_page,
     with_complete_cursor,
     with_page,
     with_page_mark,
@@ -29,15 +33,16 @@ from lakesync.feed.client_cursors import (
 from lakesync.feed.client_state import (
     current_record,
     ends_scope,
+    is_blank,
     may_broadcast_under_other_access,
     with_possible_broadcasts,
     with_scope,
     with_subscription,
 )
-from lakesync.feed.positions import NEVER_PULLED
+from lakesync.feed.positions import NEVER_PULLED, Position
 from lakesync.model.types import SyncPage
 from lakesync.staging.notices import PULLS_OVER_HTTP, Presence
-from lakesync.staging.records import ClientRecord
+from lakesync.staging.records import ARRIVAL_STEP, ClientRecord, Page
 from lakesync.staging.store.feed import ClientView
 from lakesync.staging.store.push import ClientCommit
 
@@ -118,10 +123,10 @@ def remember_restart(commit: ClientCommit, request: PullRequest, rules: RulesCac
     known = current_record(commit.client(client_id), commit.epoch, reading.access.keys)
     # a client without a record has no earlier position, and one at a later position does not start again
     if reading.page.deltas and reading.record is not None and is_start(position):
-        record = with_confirmed_cursor(known or reading.record, reading, 0)
+        record = _with_confirmed_cursor(known or reading.record, reading, 0)
         record = replace(record, may_hold_unknown_rows=reading.record.may_hold_unknown_rows)
         record = with_scope(record, reading.access, reading.newest)
-        record = with_start_page(record, position)
+        record = _with_start_page(record, position)
         if record != known:
             commit.put_client(replace(record, last_seen_ms=request.now_ms))
     return bool(reading.page.deltas)
@@ -169,14 +174,14 @@ def _after_page(record: ClientRecord, request: PullRequest, reading: Reading) ->
     """
     position, page = reading.position, reading.page
     if request.confirmed:
-        record = with_confirmed_cursor(record, reading, 0 if is_start(position) else reading.since)
+        record = _with_confirmed_cursor(record, reading, 0 if is_start(position) else reading.since)
         if is_start(position):
-            record = with_start_page(record, position)
+            record = _with_start_page(record, position)
     if reading.is_complete:
         record, cursor = with_complete_cursor(record, reading.newest)
         if cursor <= record.moved_back_from:
             # a late pull may have the same cursor, from before the client moved back
-            record, cursor = with_unused_mark(record, cursor, reading.newest)
+            record, cursor = _with_unused_mark(record, cursor, reading.newest)
         return replace(record, last_sent_cursor=cursor), cursor
     # clients expect their cursor to increase, also while a rescan reads below it
     record, cursor = with_page_mark(
@@ -184,7 +189,7 @@ def _after_page(record: ClientRecord, request: PullRequest, reading: Reading) ->
     )
     return with_page(
         replace(record, last_sent_cursor=cursor),
-        page_for_cursor(record, cursor, position, page.read_up_to, page.rescan),
+        _page_for_cursor(record, cursor, position, page.read_up_to, page.rescan),
     ), cursor
 
 
@@ -210,14 +215,110 @@ def _after_empty_page(record: ClientRecord, request: PullRequest, reading: Readi
         if is_unknown:
             record, since = with_page_mark(record, reading.page.read_up_to, above=since)
         if request.confirmed:
-            record = with_confirmed_cursor(record, reading, since)
-        page = page_for_cursor(record, since, position, reading.page.read_up_to, reading.page.rescan)
+            record = _with_confirmed_cursor(record, reading, since)
+        page = _page_for_cursor(record, since, position, reading.page.read_up_to, reading.page.rescan)
         return with_page(record, page if nothing_sent_since else replace(page, pages_sent=-1)), since
     record, cursor = with_complete_cursor(record, reading.newest)
     if request.confirmed:
-        record = with_confirmed_cursor(record, reading, cursor if nothing_sent_since else since)
+        record = _with_confirmed_cursor(record, reading, cursor if nothing_sent_since else since)
     was_page_mark = since > NEVER_PULLED and (position.is_transition or position.read_up_to != position.base)
     if was_page_mark and not is_unknown and nothing_sent_since:
         # if the response is lost, the client sends the mark again; it now means the same as the complete cursor
         record = with_page(record, complete_page(since, cursor, record.scopes[-1], record.pages_sent))
     return record, cursor
+
+
+def _with_start_page(record: ClientRecord, position: Position) -> ClientRecord:
+    """Store what cursor 0 means until the client, which starts again, sends another one.
+
+    Args:
+        record: the client's record; the page belongs to its newest scope.
+        position: the position at which the client starts.
+    """
+    start = _page_for_cursor(record, 0, position, position.read_up_to, position.rescan)
+    return with_page(record, replace(start, pages_sent=-1))  # -1: the client may have been sent more than that
+
+
+def _with_unused_mark(record: ClientRecord, cursor: int, newest: int) -> tuple[ClientRecord, int]:
+    """Create a page mark that means the same as a complete cursor, and that the client never had before.
+
+    It lies above every cursor from before the client moved back, and below the next arrival, because broadcasts read
+    the feed after it.
+
+    Args:
+        record: the client's record, with at least one scope.
+        cursor: the complete cursor.
+        newest: the gateway's newest arrival.
+
+    Returns:
+        The record and the mark; unchanged, with the complete cursor, if no number is left below the next arrival.
+    """
+    if record.moved_back_from >= newest + ARRIVAL_STEP - 1:
+        return record, cursor
+    marked, mark = with_page_mark(record, newest)
+    while mark <= record.moved_back_from:
+        marked, mark = with_page_mark(marked, newest)
+    return with_page(marked, complete_page(mark, cursor, record.scopes[-1], record.pages_sent)), mark
+
+
+def _with_confirmed_cursor(record: ClientRecord, reading: Reading, cursor: int) -> ClientRecord:
+    """Return the record after a pull: the client certainly has a cursor, unless its request may have been late.
+
+    A request may arrive after later requests of the client. If the client lost its database in between, it no longer
+    has the cursor of the late request. So after the client has moved back, a cursor that it may have had before counts
+    only if it is the confirmed one, or the page mark of the latest page.
+
+    Args:
+        record: the client's record, with the page that was read.
+        reading: the page.
+        cursor: the cursor that the client has, if the request was not late: the requested one, or that of the response
+            if the client lacks nothing.
+    """
+    since, position = reading.since, reading.position
+    if is_start(position):
+        moves_back = not is_blank(reading.record)
+    else:
+        is_latest_mark = since == record.last_sent_cursor and any(page.cursor == since for page in record.pages)
+        if since <= record.moved_back_from and since != record.confirmed_cursor and not is_latest_mark:
+            return record
+        confirmed = find_page(record, record.confirmed_cursor)
+        reached = (position.base, position.read_up_to)
+        moves_back = confirmed is not None and reached < (confirmed.base, confirmed.read_up_to)
+    if moves_back:
+        sent = [
+            record.moved_back_from,
+            record.confirmed_cursor,
+            record.last_sent_cursor,
+            *[page.cursor for page in record.pages],
+            *[scope.first_cursor for scope in record.scopes],
+        ]
+        return replace(record, confirmed_cursor=cursor, last_sent_cursor=0, moved_back_from=max(reading.newest, *sent))
+    return replace(record, confirmed_cursor=cursor)
+
+
+def _page_for_cursor(
+    record: ClientRecord, cursor: int, position: Position, after: int, rescan: tuple[tuple[int, int], ...]
+) -> Page:
+    """Return what a cursor means: the feed was read from the position `position` up to `after`, except for `rescan`.
+
+    Args:
+        record: the client's record; the page belongs to its newest scope.
+        cursor: the cursor.
+        position: the feed position from which the page was read.
+        after: the arrival up to which the feed was read.
+        rescan: ranges up to `after` that are still to be read.
+    """
+    return Page(
+        cursor=cursor,
+        read_up_to=after,
+        base=position.base,
+        newest_at_start=position.newest_at_start,
+        resync=position.resync,
+        base_scope=position.base_scope,
+        scope=record.scopes[-1].number,
+        transition_at=position.transition_at,
+        rescan=rescan,
+        # False also if the client was sent pages after this position: it may have rows that the rescan has not reached.
+        rescan_first=position.rescan_first and position.nothing_sent_since,
+        pages_sent=record.pages_sent,
+    )

@@ -1,6 +1,6 @@
 """Cursors in a client's record: creates them, and says what each one means.
 
-`engine.pulling`, `engine.late_pulls`, `engine.pushing` and `engine.subscriptions` call these functions in the
+`engine.pulling`, `engine.pushing` and `engine.subscriptions` call these functions in the
 transaction of a pull, a push or a subscription, and store the result; `engine.page_reading` looks up pages. All
 functions are pure: they return a changed copy of the `ClientRecord`. `feed.client_state` changes the scopes in the
 record. The terms:
