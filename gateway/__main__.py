@@ -19,8 +19,8 @@ import msgspec
 import structlog
 from structlog.typing import EventDict, Processor
 
-from gateway.backends import Backends
 from gateway.bind_policy import check_bind_address
+from gateway.bootstrap import Backends
 from gateway.dependencies import Services
 from gateway.server import GatewayServer, create_app, listen
 from gateway.settings import GatewaySettings
