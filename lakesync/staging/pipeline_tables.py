@@ -40,7 +40,7 @@ _NEWEST_CHECKPOINT = "SELECT body FROM cut WHERE gateway = ? AND epoch = ? ORDER
 class PipelineTables(ABC):
     """The pipeline's methods in one transaction over the database that contains the log.
 
-    `postgres.store._Transaction` and `sqlite.store._Pipeline` implement the abstract methods.
+    `postgres.store._PipelineTransaction` and `sqlite.store._Pipeline` implement the abstract methods.
     """
 
     @abstractmethod

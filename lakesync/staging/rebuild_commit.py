@@ -1,4 +1,6 @@
-"""The methods of a commit by which both stores are rebuilt from the lake. `engine.rebuild` calls them.
+"""Adds pushes to the log, with the same SQL on SQLite and Postgres: new ones, and in a rebuild those of the lake.
+
+`PostgresCommit` adds the pushes of clients with it, and `engine.rebuild` fills new stores of both kinds from the lake.
 
 The *log* has one row for each push. A rebuild adds log rows without bodies, because the lake contains these deltas
 already: only their ids and counts are stored, so that repeated pushes are recognised. The *ledger* counts the deltas of
@@ -17,7 +19,7 @@ import msgspec
 from lakesync.model.hlc import wall_of
 from lakesync.model.types import RowDelta
 from lakesync.staging.head import Head
-from lakesync.staging.ledger import day_of, signed, tally_of, unsigned
+from lakesync.staging.ledger import Tally, day_of, signed, tally_of, unsigned
 from lakesync.staging.records import LOST, ClientRecord, GatewayConfig, LogEntry
 from lakesync.staging.store import Commit
 from lakesync.staging.table_values import SqlQueries, next_entry, row_of
@@ -33,12 +35,14 @@ _LOG = (
     " committed_ms, claims, ids, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 """SQL: add a log row."""
+_DAY = "SELECT count, id_sum, flushed_count, flushed_id_sum FROM ledger WHERE gateway = ? AND day = ?"
+"""SQL: the numbers and id sums of a day, of accepted and of flushed deltas."""
 _LEDGER = (
     "INSERT INTO ledger (gateway, day, count, id_sum, flushed_count, flushed_id_sum) VALUES (?, ?, ?, ?, ?, ?)"
     " ON CONFLICT (gateway, day) DO UPDATE SET count = excluded.count, id_sum = excluded.id_sum,"
     " flushed_count = excluded.flushed_count, flushed_id_sum = excluded.flushed_id_sum"
 )
-"""SQL: set the numbers and id sums of a day, of accepted and of flushed deltas."""
+"""SQL: set what `_DAY` returns."""
 _WRITER = (
     "INSERT INTO writer (gateway, client_id, hlc_high, widest) VALUES (?, ?, ?, ?)"
     " ON CONFLICT (gateway, client_id) DO UPDATE SET"
@@ -82,8 +86,11 @@ class ReplacementStore(Protocol):
         """
 
 
-class SqlRebuildCommit(SqlQueries):
-    """The methods of `RebuildCommit` that are the same on SQLite and Postgres."""
+class SqlLogCommit(SqlQueries):
+    """Adds pushes to the log, and has the methods of `RebuildCommit`, with the same SQL on SQLite and Postgres.
+
+    Commits of pushes on SQLite do not use it: they add to the log in memory first (`sqlite.journal`).
+    """
 
     @property
     @abstractmethod
@@ -101,10 +108,7 @@ class SqlRebuildCommit(SqlQueries):
     def restore_push(self, client_id: str, deltas: Sequence[RowDelta], arrival: int) -> LogEntry:
         """Add a push to the log and the ledger; see `RebuildCommit.restore_push`."""
         entry = next_entry(self._head, client_id, pack(deltas, body=False), arrival, claims={})
-        values_after_gateway = row_of(entry, committed_ms=wall_of(arrival))[1:]  # `_query` adds the gateway
-        self._query(_LOG, *values_after_gateway)
-        self._query(_WRITER, client_id, entry.hlc_high, entry.hlc_high - entry.hlc_low)
-        self._count(day_of(arrival), entry.ids)
+        self._add_to_log(entry, wall_of(arrival), is_flushed=True)
         self._move_head(self._head.restored(entry))
         return entry
 
@@ -115,11 +119,20 @@ class SqlRebuildCommit(SqlQueries):
         record = msgspec.json.encode(ClientRecord(ANYONE, epoch=LOST, last_seen_ms=0))
         self._query("INSERT INTO client (gateway, client_id, record) VALUES (?, ?, ?)", ANYONE, record)
 
-    def _count(self, day: str, ids: bytes) -> None:
-        """Add deltas to a day of the ledger, as accepted and as flushed."""
-        tally = tally_of(ids)
-        stored = self._query("SELECT count, id_sum FROM ledger WHERE gateway = ? AND day = ?", day)
-        if stored:
-            tally = tally.plus(stored[0][0], unsigned(stored[0][1]))
-        numbers = (tally.deltas, signed(tally.id_sum))
-        self._query(_LEDGER, day, *numbers, *numbers)
+    def _add_to_log(self, entry: LogEntry, committed_ms: int, *, is_flushed: bool) -> None:
+        """Add a log row, and its deltas to the ledger.
+
+        Args:
+            entry: the log row.
+            committed_ms: the server's wall time of the commit, in milliseconds since 1970.
+            is_flushed: whether the lake contains the deltas already.
+        """
+        values_after_gateway = row_of(entry, committed_ms)[1:]  # `_query` adds the gateway
+        self._query(_LOG, *values_after_gateway)
+        self._query(_WRITER, entry.client_id, entry.hlc_high, entry.hlc_high - entry.hlc_low)
+        day, added = day_of(entry.arrival), tally_of(entry.ids)
+        count, id_sum, flushed_count, flushed_id_sum = (self._query(_DAY, day) or [(0, 0, 0, 0)])[0]
+        accepted, flushed = added.plus(count, unsigned(id_sum)), Tally(flushed_count, unsigned(flushed_id_sum))
+        if is_flushed:
+            flushed = added.plus(*flushed)
+        self._query(_LEDGER, day, accepted.deltas, signed(accepted.id_sum), flushed.deltas, signed(flushed.id_sum))

@@ -19,7 +19,7 @@ from lakesync.model.secrets import without_password
 from lakesync.staging.migrations import HEADS, GatewayHead, Schema, Status, Upgrade, newest
 from lakesync.staging.postgres.commit import PostgresCommit
 from lakesync.staging.postgres.connection import Connection, Database, configure_session, migrate, unavailable
-from lakesync.staging.postgres.journal import ConfigCache, Journal, ensure_gateway, load_head, save_head
+from lakesync.staging.postgres.heads import ConfigCache, Transaction, ensure_gateway, load_head, save_head
 from lakesync.staging.rebuild_commit import RebuildCommit
 from lakesync.wire.postgres import BoundedConnection, parameters
 
@@ -121,9 +121,9 @@ class _ReplacementSchema:
     def run(self, gateway: str, job: Callable[[RebuildCommit], T]) -> T:
         """Run `job` in the transaction, and store the gateway's head (its counters) after it."""
         head = load_head(self._connection, gateway, self._configs, lock=True)
-        journal = Journal(self._connection, head, self._wall)
-        result = job(PostgresCommit(journal))
-        save_head(self._connection, journal.head)
+        transaction = Transaction(self._connection, head, self._wall)
+        result = job(PostgresCommit(transaction))
+        save_head(self._connection, transaction.head)
         return result
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Any
 
+import msgspec
 from psycopg import sql
 
 from lakesync.model.schema import TableSchema
@@ -20,8 +21,8 @@ from lakesync.staging.head import ConfigWriter, Head, HeadView
 from lakesync.staging.moves import ENTRY_UPSERT, MoveSums, add_moves, changes_of, newest_of
 from lakesync.staging.notices import Presence
 from lakesync.staging.postgres.connection import Connection
-from lakesync.staging.postgres.journal import Journal, client, clients
-from lakesync.staging.rebuild_commit import SqlRebuildCommit
+from lakesync.staging.postgres.heads import Transaction
+from lakesync.staging.rebuild_commit import ANYONE, SqlLogCommit
 from lakesync.staging.records import (
     ClientRecord,
     Entry,
@@ -33,7 +34,8 @@ from lakesync.staging.records import (
     encode_row,
 )
 from lakesync.staging.side_tables import SideQueries, SideStatements
-from lakesync.wire.log import PackedDeltas
+from lakesync.staging.table_values import RETIRED, decode_client, next_entry, size_of
+from lakesync.wire.log import PackedDeltas, unpack_ids
 
 _ROWS = (
     # LATERAL with LIMIT searches each key once; with a JOIN, the planner may read the whole gateway
@@ -88,6 +90,25 @@ _CHANGED_AMONG = (
     " AND EXISTS (SELECT 1 FROM entry WHERE bucket = b.id AND changed > %s)"
 )
 """SQL: those of some bucket keys under which an entry changed after an arrival."""
+_CLIENT = "SELECT record FROM client WHERE gateway = %s AND client_id = ANY(%s) ORDER BY client_id DESC LIMIT 1"
+"""SQL: a client's record, or the one of `ANYONE`, whose id is the lowest."""
+_CLIENTS = "SELECT record FROM client WHERE gateway = %s AND client_id = ANY(%s)"
+"""SQL: the records of some clients."""
+_PUT_CLIENT = (
+    "INSERT INTO client VALUES (%s, %s, %b) ON CONFLICT (gateway, client_id) DO UPDATE SET record = excluded.record"
+)
+"""SQL: write a client's record."""
+_WRITER = "SELECT hlc_high, widest FROM writer WHERE gateway = ? AND client_id = ?"
+"""SQL: a client's highest accepted hlc, and the greatest difference of hlcs within one of its pushes."""
+_KNOWN = "SELECT ids FROM log WHERE gateway = ? AND client_id = ? AND hlc_high BETWEEN ? AND ? AND hlc_low <= ?"
+"""SQL: the ids in a client's log rows that may contain hlcs of a range; see `PostgresCommit.known_ids`."""
+_PUT_SCHEMA = (
+    "INSERT INTO table_schema VALUES (%s, %s, %s, %b) ON CONFLICT (gateway, table_name) DO UPDATE"
+    " SET version = excluded.version, body = excluded.body"
+)
+"""SQL: write a table's schema."""
+_PUT_CONFIG = "UPDATE gateway SET config_version = %s, rules = %b, rules_version = %s, write_scope = %s WHERE id = %s"
+"""SQL: write the configuration, without its schemas."""
 
 
 class PostgresView(HeadView, SideQueries):
@@ -154,7 +175,8 @@ class PostgresView(HeadView, SideQueries):
 
     def unnotified_clients(self, client_ids: Collection[str]) -> list[ClientRecord]:
         """Return the records of all these clients: a snapshot shows commits whose notice has not arrived yet."""
-        return clients(self._connection, self.gateway, client_ids)
+        records = self._connection.execute(_CLIENTS, (self.gateway, list(client_ids)))
+        return [decode_client(record) for (record,) in records]
 
     def buckets(self, prefix: str) -> list[str]:
         """Return the bucket keys in use that start with `prefix`."""
@@ -162,8 +184,13 @@ class PostgresView(HeadView, SideQueries):
         return [name for (name,) in found]
 
     def client(self, client_id: str) -> ClientRecord | None:
-        """Return a client's record."""
-        return client(self._connection, self.gateway, client_id)
+        """Return a client's record; None if it has none.
+
+        A rebuild from the lake stores one record for all clients that it cannot know, under the id `ANYONE`. A client
+        without a record of its own gets a copy of that record, if there is one.
+        """
+        found = self._connection.execute(_CLIENT, (self.gateway, [client_id, ANYONE])).fetchone()
+        return None if found is None else msgspec.structs.replace(decode_client(found[0]), client_id=client_id)
 
     def _query(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
         """Run a statement of `staging.side_tables`, with SQLite's `?` for parameters, the first being the gateway."""
@@ -171,56 +198,69 @@ class PostgresView(HeadView, SideQueries):
         return cursor.fetchall() if cursor.description else []
 
 
-class PostgresCommit(PostgresView, SqlRebuildCommit, ConfigWriter, SideStatements):
+class PostgresCommit(PostgresView, SqlLogCommit, ConfigWriter, SideStatements):
     """A `Commit` of one gateway, in a transaction that has locked the gateway's row.
 
     The private methods without text are those that `ConfigWriter` declares.
     """
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, transaction: Transaction) -> None:
         """Create the commit.
 
         Args:
-            journal: the gateway's log in this transaction.
+            transaction: the state of the transaction, which the commit changes.
         """
-        super().__init__(journal.connection, journal.head)
-        self._journal = journal
+        super().__init__(transaction.connection, transaction.head)
+        self._transaction = transaction
 
     @property
     def _head(self) -> Head:
-        return self._journal.head
+        return self._transaction.head
 
     def _move_head(self, head: Head) -> None:
-        self._journal.head = head
+        self._transaction.head = head
 
     def restore_config(self, config: GatewayConfig) -> None:
         """Set schemas and rules with their earlier versions."""
         for table, known in config.schemas.items():
-            self._journal.put_schema(table, known.version, known.schema)
+            self._write_schema(table, known.version, known.schema)
         for table, version in config.retired.items():
-            self._journal.put_schema(table, version, None)
-        self._journal.put_config(config)
+            self._write_schema(table, version, None)
+        self._write_config(config)
 
     def known_ids(self, client_id: str, low: int, high: int) -> set[tuple[int, bytes]]:
-        """Return pairs of hlc and dedup key of the client's accepted deltas with `low <= hlc <= high`."""
-        return self._journal.known_ids(client_id, low, high)
+        """Return pairs of hlc and dedup key of the client's accepted deltas with `low <= hlc <= high`.
+
+        The hlcs of one push differ by at most `widest`, so this reads one bounded range of the index.
+        """
+        _, widest = self._writer(client_id)
+        rows = self._query(_KNOWN, client_id, low, high + widest, high)
+        return {known for (ids,) in rows for known in unpack_ids(ids) if low <= known[0] <= high}
 
     def highest_hlc(self, client_id: str) -> int:
         """Return the client's highest accepted hlc; -1 if it has none."""
-        return self._journal.writer(client_id)[0]
+        return self._writer(client_id)[0]
+
+    def _writer(self, client_id: str) -> tuple[int, int]:
+        """Return what `_WRITER` selects; -1 and 0 for a client that never pushed."""
+        hlc_high, widest = (self._query(_WRITER, client_id) or [(-1, 0)])[0]
+        return hlc_high, widest
 
     def next_arrivals(self, count: int) -> range:
         """Return `count` new arrivals, above all earlier ones."""
-        self._journal.head, arrivals = self._head.next_arrivals(count, self._journal.wall())
+        self._transaction.head, arrivals = self._head.next_arrivals(count, self._transaction.wall())
         return arrivals
 
     def append(self, client_id: str, deltas: PackedDeltas, arrival: int, claims: Claims) -> LogEntry:
         """Add a log row; see `Commit.append`."""
-        return self._journal.append(client_id, deltas, arrival, claims)
+        entry = next_entry(self._head, client_id, deltas, arrival, claims)
+        self._add_to_log(entry, self._transaction.wall(), is_flushed=False)
+        self._move_head(self._head.appended(arrival, entry.count, size_of(entry)))
+        return entry
 
     def announce_presence(self, presence: Collection[Presence]) -> None:
         """Notify all processes which clients are connected."""
-        self._journal.announcement.announce_presence(self.gateway, presence)
+        self._transaction.announcement.announce_presence(self.gateway, presence)
 
     def unfolded_rows(self, keys: Collection[RowKey]) -> dict[RowKey, StoredRow]:
         """Return the stored rows among `keys`. In Postgres all of their deltas are merged."""
@@ -229,7 +269,7 @@ class PostgresCommit(PostgresView, SqlRebuildCommit, ConfigWriter, SideStatement
     def put_rows(self, rows: Collection[StoredRow], moves: Collection[Move] = ()) -> None:
         """Store rows and feed entries; see `Commit.put_rows`."""
         if rows or moves:
-            self._journal.announcement.moved(self.gateway, newest_of(rows, moves))
+            self._transaction.announcement.moved(self.gateway, newest_of(rows, moves))
             self._write_rows(rows)
             self._write_entries(rows, moves)
 
@@ -239,19 +279,24 @@ class PostgresCommit(PostgresView, SqlRebuildCommit, ConfigWriter, SideStatement
 
     def put_client(self, record: ClientRecord) -> None:
         """Store a client's record."""
-        self._journal.put_client(record)
+        values = (self.gateway, record.client_id, msgspec.json.encode(record))
+        self._connection.execute(_PUT_CLIENT, values)
 
     def run_alone(self) -> None:
         """Do nothing: rows and log are in one transaction, so no replay is ever needed. See `RowCommit.run_alone`."""
 
     def _write_schema(self, table: str, version: int, schema: TableSchema | None) -> None:
-        self._journal.put_schema(table, version, schema)
+        body = msgspec.json.encode(schema) if schema is not None else RETIRED
+        self._connection.execute(_PUT_SCHEMA, (self.gateway, table, version, body))
 
     def _write_config(self, config: GatewayConfig) -> None:
-        self._journal.put_config(config)
+        rules = msgspec.json.encode(config.rules) if config.rules is not None else None
+        values = (config.version, rules, config.rules_version, config.write_scope, self.gateway)
+        self._connection.execute(_PUT_CONFIG, values)
+        self._move_head(msgspec.structs.replace(self._head, config=config))
 
     def _announce_everything(self) -> None:
-        self._journal.announcement.everything(self.gateway)
+        self._transaction.announcement.everything(self.gateway)
 
     def scan_rows(self, after: RowKey | None, limit: int) -> list[StoredRow]:
         """Return rows in key order, after a key."""

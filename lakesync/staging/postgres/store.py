@@ -34,7 +34,7 @@ from lakesync.staging.notices import Announcement, Listener, Notice
 from lakesync.staging.pipeline_tables import PipelineTables
 from lakesync.staging.postgres.commit import PostgresCommit, PostgresView
 from lakesync.staging.postgres.connection import POOL_SIZE, Connection, Database, unavailable
-from lakesync.staging.postgres.journal import ConfigCache, Journal, ensure_gateway, load_head, save_head
+from lakesync.staging.postgres.heads import ConfigCache, Transaction, ensure_gateway, load_head, save_head
 from lakesync.staging.postgres.notices import PostgresNotices
 from lakesync.staging.records import LogSource
 from lakesync.staging.store import Commit, View
@@ -203,11 +203,11 @@ class Groups:
         try:
             with self._database.writing() as connection:
                 head = load_head(connection, gateway, self._configs, lock=True)
-                journal = Journal(connection, head, self._wall)
-                outcomes = [self._attempt(journal, job) for job in jobs]
-                if journal.head is not head:  # heads are immutable: a job that changed anything replaced it
-                    save_head(connection, journal.head)
-                notices += journal.announcement.take()
+                transaction = Transaction(connection, head, self._wall)
+                outcomes = [self._attempt(transaction, job) for job in jobs]
+                if transaction.head is not head:  # heads are immutable: a job that changed anything replaced it
+                    save_head(connection, transaction.head)
+                notices += transaction.announcement.take()
                 # from a generator: if a call raises, the numbers of the calls before it are in the list
                 announced.extend(self._notices.announce(connection, notice) for notice in notices)
                 crash_point("staging.before_commit")
@@ -220,27 +220,27 @@ class Groups:
         crash_point("staging.after_commit")
         return outcomes
 
-    def _attempt(self, journal: Journal, job: QueuedJob) -> Outcome:
+    def _attempt(self, transaction: Transaction, job: QueuedJob) -> Outcome:
         """Run one job within a savepoint.
 
         Args:
-            journal: the gateway's log in the transaction.
+            transaction: the state of the transaction.
             job: the job; its notices are dropped if it is rolled back.
 
         Returns:
             The job's outcome if the transaction commits.
         """
-        head, announcement = journal.head, journal.announcement
-        journal.announcement = Announcement()
-        connection = journal.connection
+        head, announcement = transaction.head, transaction.announcement
+        transaction.announcement = Announcement()
+        connection = transaction.connection
         connection.execute("SAVEPOINT job")
         try:
-            result = job.function(PostgresCommit(journal))
+            result = job.function(PostgresCommit(transaction))
         except BaseException as exc:
             if isinstance(exc, psycopg.Error) and connection.closed:
                 raise  # the transaction is lost, so there is nothing to roll back
-            journal.head = head
-            journal.announcement = announcement
+            transaction.head = head
+            transaction.announcement = announcement
             connection.execute("ROLLBACK TO job")
             connection.execute("RELEASE job")
             if not isinstance(exc, psycopg.Error):
@@ -249,12 +249,12 @@ class Groups:
             error.__cause__ = exc
             return Outcome(job.future, error=error)
         connection.execute("RELEASE job")
-        announcement.add(journal.announcement)
-        journal.announcement = announcement
+        announcement.add(transaction.announcement)
+        transaction.announcement = announcement
         return Outcome(job.future, result)
 
 
-class _Transaction(PipelineTables):
+class _PipelineTransaction(PipelineTables):
     """The pipeline's tables in one transaction. A transaction that writes locks the gateways whose heads it reads.
 
     The base class documents the methods.
@@ -360,12 +360,12 @@ class PostgresStore(BaseStore):
     def _read_tables(self, run: Callable[[PipelineTables], T]) -> T:
         """Run a function over the pipeline's tables in a read-only transaction."""
         with self._database.reading() as connection:
-            return run(_Transaction(connection, self._wall, self._configs, writes=False))
+            return run(_PipelineTransaction(connection, self._wall, self._configs, writes=False))
 
     def _write_tables(self, run: Callable[[PipelineTables], T]) -> T:
         """Run a function over the pipeline's tables in a transaction of its own."""
         with self._database.writing() as connection:
-            return run(_Transaction(connection, self._wall, self._configs, writes=True))
+            return run(_PipelineTransaction(connection, self._wall, self._configs, writes=True))
 
     def _now_ms(self) -> int:
         return self._wall()

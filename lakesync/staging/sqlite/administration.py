@@ -20,7 +20,7 @@ from lakesync.model.errors import ConfigurationError, StagingUnavailableError
 from lakesync.model.secrets import make_private_folder
 from lakesync.staging.head import Head
 from lakesync.staging.migrations import HEADS, GatewayHead, Schema, Status, Upgrade, newest, pending
-from lakesync.staging.rebuild_commit import RebuildCommit, ReplacementStore, SqlRebuildCommit
+from lakesync.staging.rebuild_commit import RebuildCommit, ReplacementStore, SqlLogCommit
 from lakesync.staging.records import GatewayConfig
 from lakesync.staging.sqlite.commit import SqliteCommit
 from lakesync.staging.sqlite.files import (
@@ -123,7 +123,7 @@ def _select(path: Path, query: str) -> list[tuple[Any, ...]]:
         raise StagingUnavailableError(f"{path} cannot be read: {exc}") from exc
 
 
-class _SqliteRebuildCommit(SqliteCommit, SqlRebuildCommit):
+class _SqliteRebuildCommit(SqliteCommit, SqlLogCommit):
     """The commit of a store that is being rebuilt: it also writes log rows and configuration as they were."""
 
     def _move_head(self, head: Head) -> None:
