@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import msgspec
 
@@ -18,7 +17,7 @@ from lakesync.actions import ActionRunner
 from lakesync.connectors import Connectors
 from lakesync.engine.active_rules import RulesCache
 from lakesync.engine.checks import EngineLimits
-from lakesync.engine.gateway import SyncGateway
+from lakesync.engine.gateway import SharedParts, SyncGateway
 from lakesync.engine.names import Names
 from lakesync.engine.rejections import RejectionLog
 from lakesync.engine.sharding import ShardedGateway
@@ -203,13 +202,13 @@ class Engine:
         """Create a gateway with its write scope, the shared parts of the engine, and the sources."""
         scope = self._write_scopes.get(gateway_id, self._limits.write_scope)
         limits = msgspec.structs.replace(self._limits, write_scope=scope)
-        shared: dict[str, Any] = {
-            "connectors": self.connectors,
-            "runner": self._runner,
-            "outlet": self._outlet,
-            "names": self._names,
-            "rejections": self._rejections,
-        }
+        shared = SharedParts(
+            connectors=self.connectors,
+            runner=self._runner,
+            outlet=self._outlet,
+            names=self._names,
+            rejections=self._rejections,
+        )
         gateway = (
             ShardedGateway(gateway_id, self.store, self._wall, limits, **shared)
             if isinstance(self.store, ShardedStore)

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import wraps
-from typing import TypeVar
+from typing import TypedDict, TypeVar
 
 from lakesync.actions import ActionRunner
 from lakesync.connectors import Connectors
@@ -48,6 +48,16 @@ from lakesync.staging.store import StagingStore
 from lakesync.staging.store.push import PushCommit
 
 T = TypeVar("T")
+
+
+class SharedParts(TypedDict):
+    """What the gateways of an engine share; `SyncGateway` explains its arguments of these names."""
+
+    connectors: Connectors
+    runner: ActionRunner
+    outlet: Outlet | None
+    names: Names
+    rejections: RejectionLog
 
 
 class SyncGateway(ConfigurationGateway, ActionGateway, AdapterGateway):

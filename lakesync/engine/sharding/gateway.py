@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, Unpack
 
 from msgspec.structs import replace as with_fields
 
@@ -18,7 +18,7 @@ from lakesync.engine.checks import EngineLimits, check_page_size
 from lakesync.engine.client_position import TrackedCursor
 from lakesync.engine.explanation import Explanation
 from lakesync.engine.futures import Steps, run
-from lakesync.engine.gateway import SyncGateway
+from lakesync.engine.gateway import SharedParts, SyncGateway
 from lakesync.engine.lag import LagQuery, Unsent
 from lakesync.engine.page_reading import PullRequest
 from lakesync.engine.peek import PeekPage
@@ -53,7 +53,7 @@ class ShardedGateway(SyncGateway):
         store: ShardedStore,
         wall: Callable[[], int],
         limits: EngineLimits | None = None,
-        **shared: Any,
+        **shared: Unpack[SharedParts],
     ) -> None:
         """Create the gateway and its shards' gateways.
 
@@ -62,12 +62,12 @@ class ShardedGateway(SyncGateway):
             store: the store of all shards.
             wall: returns the server's wall time in milliseconds since 1970.
             limits: limits of requests and of the backlog; None for the defaults.
-            shared: what the gateways of an engine share: the other arguments of `SyncGateway`.
+            shared: what the gateways of an engine share.
         """
         super().__init__(gateway_id, store, wall, limits, **shared)
         self._shard_map = store.shards
         self._shards = {
-            name: ShardGateway(gateway_id, each, wall, limits, runner=shared.get("runner"), names=shared.get("names"))
+            name: ShardGateway(gateway_id, each, wall, limits, runner=shared["runner"], names=shared["names"])
             for name, each in store.stores.items()
         }
         self._vectors = Vectors(gateway_id, store.default_store, wall)
