@@ -206,7 +206,9 @@ async def _change_job(
     failed = [] if queue is None else await run_in_threadpool(queue.failed, caller.gateway.gateway_id)
     found = next((job for job in failed if job.job_id == job_id), None)
     if queue is None or found is None:
-        raise NotFoundError(f"no job {job_id!r} was set aside; GET /admin/dead-letters lists those that were")
+        raise NotFoundError(
+            f"no dead letter has the id {job_id!r}; GET /admin/dead-letters/{{gateway}} lists those that exist"
+        )
     await run_in_threadpool(change, queue, found)
 
 
