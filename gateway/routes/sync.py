@@ -37,7 +37,7 @@ from gateway.request_body import (
 )
 from gateway.request_log import RequestRecord, all_headers, header
 from gateway.sync_service import CLIENT_HEADER, serve_pull, serve_push
-from lakesync.engine.checks import DEFAULT_PULL, MAX_PULL
+from lakesync.engine.checks import MAX_PULL
 from lakesync.feed.positions import NEVER_PULLED
 from lakesync.model.errors import (
     AdapterError,
@@ -47,7 +47,7 @@ from lakesync.model.errors import (
     ResyncRequiredError,
     SchemaMismatchError,
 )
-from lakesync.model.types import PushResult, SyncPull, SyncPush, SyncResponse
+from lakesync.model.types import DEFAULT_MAX_DELTAS, PushResult, SyncPull, SyncPush, SyncResponse
 from lakesync.wire import json
 
 
@@ -65,7 +65,7 @@ class RawRoute(APIRoute):
 
 router = APIRouter(prefix="/sync/{gateway}", route_class=RawRoute)
 
-LIMIT = {"type": "integer", "minimum": 1, "maximum": MAX_PULL, "default": DEFAULT_PULL}
+LIMIT = {"type": "integer", "minimum": 1, "maximum": MAX_PULL, "default": DEFAULT_MAX_DELTAS}
 _RESYNC = header_parameter(
     "X-LakeSync-Client",
     "The client understands RESYNC_REQUIRED; without it a cursor that cannot be served is answered with everything",

@@ -33,8 +33,6 @@ from lakesync.model.validation import find_malformed, user_of
 from lakesync.rules.keys import BucketIndex
 from lakesync.staging.records import GatewayConfig, StoredRow, WriteScope
 
-DEFAULT_PULL = 100
-"""Number of deltas in a page if the request names no limit. A delta is a change of some columns of one row."""
 MAX_PULL = 10_000
 """The most deltas that a pull may request for a page."""
 MAX_ROW_COLUMNS = 1_000

@@ -36,7 +36,8 @@ class ConfigurationGateway:
         self.names = names or Names()
         self.rules = RulesCache()
         self._store = store
-        self._declared_write_scope = limits.write_scope
+        self.declared_write_scope = limits.write_scope
+        """The configured write scope: which rows clients may push to, unless `set_write_scope` was called."""
         self._reindexer = Reindexer(gateway_id, store, self.rules, limits.reindex_rows)
 
     def config(self) -> GatewayConfig:
@@ -117,11 +118,6 @@ class ConfigurationGateway:
             progress = self._reindexer.submit(progress).result()
         if not progress.done:
             self._reindexer.start(progress)
-
-    @property
-    def declared_write_scope(self) -> WriteScope:
-        """The configured write scope: which rows clients may push to, unless `set_write_scope` was called."""
-        return self._declared_write_scope
 
     def set_write_scope(self, scope: WriteScope) -> None:
         """Set which rows clients may push to. The stored value overrides `declared_write_scope`."""

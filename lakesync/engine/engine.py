@@ -76,7 +76,8 @@ class Engine:
                 spelling of table and column names; None if all gateways share one.
         """
         self.store = store
-        self._wall = wall
+        self.wall = wall
+        """The clock: returns the server's wall time in milliseconds since 1970."""
         self._limits = limits or EngineLimits()
         self._auto_create = auto_create
         self.connectors = connectors or Connectors()
@@ -153,11 +154,6 @@ class Engine:
         """
         return self._outlet.queue if self._outlet is not None else None
 
-    @property
-    def wall(self) -> Callable[[], int]:
-        """The clock: returns the server's wall time in milliseconds since 1970."""
-        return self._wall
-
     def store_of(self, table: str) -> StagingStore:
         """Return the store that contains a table's rows: its shard's, or the only one."""
         return self.store.store_of(table) if isinstance(self.store, ShardedStore) else self.store
@@ -210,9 +206,9 @@ class Engine:
             rejections=self._rejections,
         )
         gateway = (
-            ShardedGateway(gateway_id, self.store, self._wall, limits, **shared)
+            ShardedGateway(gateway_id, self.store, self.wall, limits, **shared)
             if isinstance(self.store, ShardedStore)
-            else SyncGateway(gateway_id, self.store, self._wall, limits, **shared)
+            else SyncGateway(gateway_id, self.store, self.wall, limits, **shared)
         )
         for name, source in self._sources.items():
             gateway.register_source(name, source.adapter, gateway=source.gateway or gateway_id)
