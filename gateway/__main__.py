@@ -144,7 +144,7 @@ def serve(configured: config.Config) -> None:
         engine = Engine(
             store,
             wall,
-            settings.limits,
+            settings.engine_limits,
             auto_create=settings.auto_create,
             connectors=Connectors.configured(configured),
             write_scopes={name: declared.write_scope for name, declared in configured.gateways.items()},

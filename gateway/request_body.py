@@ -89,7 +89,7 @@ def _too_large(limit: int) -> PayloadTooLargeError:
 
 async def limited_body(request: Request, services: ServicesDependency) -> bytes:
     """Dependency: returns the request's body, which has at most `max_body_bytes` bytes."""
-    return await read_body(request, services.settings.max_body_bytes)
+    return await read_body(request, services.settings.limits.max_body_bytes)
 
 
 LimitedBody = Annotated[bytes, Depends(limited_body)]

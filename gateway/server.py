@@ -31,7 +31,7 @@ from gateway.compat_uvicorn import LimitedHttpProtocol, LiveWebSocketProtocol
 from gateway.dependencies import Services
 from gateway.errors import ErrorMiddleware, add_error_handlers
 from gateway.live import hub as live
-from gateway.live.hub import ConnectionLimits, Hub
+from gateway.live.hub import Hub
 from gateway.metrics import Metrics
 from gateway.openapi_schemas import openapi_document
 from gateway.request_log import RequestLogMiddleware
@@ -71,16 +71,16 @@ def create_app(settings: GatewaySettings, engine: Engine) -> FastAPI:
         engine: the engine. `GatewayServer` has it opened, unless it is open already; the caller closes it.
     """
     metrics = Metrics(engine.store.backlog, engine.store.marks, lambda: engine.queue)
-    hub = Hub(engine.store, ConnectionLimits.of(settings), metrics.broadcast.inc)
+    hub = Hub(engine.store, settings.limits, metrics.broadcast.inc)
     services = Services(
         settings=settings,
         engine=engine,
         verifier=_token_verifier(settings, hub),
-        rate=RateLimiter(settings.requests_per_second),
+        rate=RateLimiter(settings.limits.requests_per_second),
         metrics=metrics,
         gate=RequestGate(),
         connected_clients=hub.connected_clients,
-        live_rate=RateLimiter(settings.messages_per_second),
+        live_rate=RateLimiter(settings.limits.websocket_messages_per_second),
         clients=ClientTracker(engine.wall),
     )
     app = build_routes()
@@ -94,7 +94,7 @@ def create_app(settings: GatewaySettings, engine: Engine) -> FastAPI:
         compresslevel=1,
         exclude_content_types=(),  # no response is compressed already, and Starlette's own list costs time per request
     )
-    app.add_middleware(ErrorMiddleware, gate=services.gate, timeout=settings.request_timeout)
+    app.add_middleware(ErrorMiddleware, gate=services.gate, timeout=settings.limits.request_timeout_seconds)
     app.add_middleware(
         CORSMiddleware,
         allow_origins=settings.allowed_origins,
@@ -195,19 +195,19 @@ class GatewayServer(uvicorn.Server):
                 app,
                 http=LimitedHttpProtocol,
                 ws=LiveWebSocketProtocol,
-                ws_max_size=settings.max_body_bytes + 1,  # a message has a tag byte before its body
+                ws_max_size=settings.limits.max_body_bytes + 1,  # a message has a tag byte before its body
                 ws_per_message_deflate=False,  # one frame is sent to many connections
                 log_config=None,
                 access_log=False,
                 server_header=False,
                 timeout_keep_alive=75,
-                timeout_graceful_shutdown=max(1, round(settings.request_timeout)),
+                timeout_graceful_shutdown=max(1, round(settings.limits.request_timeout_seconds)),
             )
         )
-        raise_file_limit(settings.max_connections)
+        raise_file_limit(settings.limits.websocket_connections)
         self._gate = Services.of_app(app).gate
         self._hub = cast("Hub", app.state.hub)
-        self._drain_seconds = settings.request_timeout
+        self._drain_seconds = settings.limits.request_timeout_seconds
         self._loop: asyncio.AbstractEventLoop | None = None
         self._drain_task: asyncio.Task[None] | None = None
         self._start_engine = start_engine

@@ -14,6 +14,7 @@ from pydantic import SecretStr
 from lakesync.actions import ActionLimits
 from lakesync.auth import Issuer, configured_issuers
 from lakesync.config import Config
+from lakesync.config.sections import LimitsSection
 from lakesync.engine import EngineLimits
 from lakesync.staging.shards import shard_map, shard_urls
 
@@ -49,23 +50,8 @@ class GatewaySettings:
     """Bearer token of Prometheus for `/metrics`; None to accept requests without one."""
     allowed_origins: tuple[str, ...] = ("*",)
     """Origins of web pages that may call the server; `*` for all."""
-    max_body_bytes: int = 1 << 20
-    """Largest body of a request."""
-    requests_per_second: float = 1000.0
-    """Limit of one client's requests, averaged over ten seconds."""
-    request_timeout: float = 30.0
-    """Seconds within which a response must begin, the next part of a streamed one must follow, and, at shutdown, all
-    requests must end."""
-    max_connections: int = 2000
-    """Limit of open WebSocket connections of the server."""
-    gateway_connections: int = 1000
-    """Limit of open WebSocket connections of one gateway."""
-    client_connections: int = 20
-    """Limit of open WebSocket connections of one client."""
-    messages_per_second: float = 50.0
-    """Limit of one client's WebSocket messages, averaged over ten seconds."""
-    slow_reader_seconds: float = 10.0
-    """Seconds after which a WebSocket is closed if its client reads nothing."""
+    limits: LimitsSection = field(default_factory=LimitsSection)
+    """The section `[limits]`, of which the server uses the limits of requests, connections and the disk."""
     page_wait_seconds: float = 1.0
     """Seconds for which a WebSocket gets no broadcasts after a pull with a further page, which the client probably
     pulls next."""
@@ -73,10 +59,8 @@ class GatewaySettings:
     """Whether a valid token may create the gateway that it names."""
     staging_folders: tuple[Path, ...] = ()
     """Folders of the SQLite staging stores, one for each shard; empty for Postgres."""
-    min_free_disk_bytes: int = 64 << 20
-    """Free space in these folders below which `/ready` responds with 503."""
-    limits: EngineLimits = field(default_factory=EngineLimits)
-    """Limits of the engine: sizes of pushes, unflushed bytes above which pushes are rejected, and actions."""
+    engine_limits: EngineLimits = field(default_factory=EngineLimits)
+    """The engine's part of `[limits]`: sizes of pushes, unflushed bytes above which pushes are rejected, actions."""
 
     @property
     def requires_tokens(self) -> bool:
@@ -105,18 +89,10 @@ class GatewaySettings:
             service_token=_nonblank(config.service_token),
             metrics_token=_nonblank(config.metrics_token),
             allowed_origins=config.gateway.cors_origins,
-            max_body_bytes=config.limits.max_body_bytes,
-            requests_per_second=config.limits.requests_per_second,
-            request_timeout=config.limits.request_timeout_seconds,
-            max_connections=config.limits.websocket_connections,
-            gateway_connections=config.limits.websocket_connections_per_gateway,
-            client_connections=config.limits.websocket_connections_per_client,
-            messages_per_second=config.limits.websocket_messages_per_second,
-            slow_reader_seconds=config.limits.websocket_slow_reader_seconds,
+            limits=config.limits,
             auto_create=config.gateway.auto_create,
             staging_folders=_folders(config),
-            min_free_disk_bytes=config.limits.min_free_disk_bytes,
-            limits=EngineLimits(
+            engine_limits=EngineLimits(
                 max_deltas=config.limits.max_deltas,
                 max_backpressure_bytes=config.limits.max_backpressure_bytes,
                 actions=ActionLimits(

@@ -164,7 +164,7 @@ class LiveConnection:
         self._bytes_in += record.bytes_in
         method = "MESSAGE"
         try:
-            async with asyncio.timeout(self._services.settings.request_timeout) as deadline:
+            async with asyncio.timeout(self._services.settings.limits.request_timeout_seconds) as deadline:
                 tag, body = self._decode(record, frame)
                 method = _METHODS[tag]
                 response = await (self._push(record, body) if tag is FrameTag.PUSH else self._pull(record, body))
@@ -268,7 +268,7 @@ class LiveConnection:
     async def _send(self, response: bytes) -> None:
         """Send a response once the client reads; close the connection of a client that does not."""
         try:
-            async with asyncio.timeout(self._services.settings.slow_reader_seconds):
+            async with asyncio.timeout(self._services.settings.limits.websocket_slow_reader_seconds):
                 await self._wire.wait_writable()
         except TimeoutError:
             self._close_slow_reader()
@@ -294,7 +294,7 @@ class LiveConnection:
         if self._wire.is_writable:
             return True
         if self._stall_timer is None:
-            seconds = self._services.settings.slow_reader_seconds
+            seconds = self._services.settings.limits.websocket_slow_reader_seconds
             self._stall_timer = asyncio.get_running_loop().call_later(seconds, self._check_stalled)
         return False
 
@@ -356,7 +356,7 @@ class LiveConnection:
 
     def _close_slow_reader(self) -> None:
         """Close the connection of a client that does not read."""
-        queued, seconds = self._wire.queued_bytes, self._services.settings.slow_reader_seconds
+        queued, seconds = self._wire.queued_bytes, self._services.settings.limits.websocket_slow_reader_seconds
         log.warning("slow reader", request_id=self._opening.request_id, client=self._opening.client, queued=queued)
         self._wire.close(
             CLOSE_TRY_LATER, f"SLOW_READER: {queued} bytes were not read for {seconds:g} s: connect and pull again"

@@ -13,7 +13,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple, cast
+from typing import cast
 
 from fastapi import APIRouter, Request, Response, WebSocket
 
@@ -23,10 +23,10 @@ from gateway.errors import CLOSE_GOING_AWAY, STOPPING_REASON, respond_to_error
 from gateway.live.channel import Channel
 from gateway.live.connection import ROUTE, LiveConnection
 from gateway.request_log import RequestRecord, header
-from gateway.settings import GatewaySettings
 from gateway.sync_service import CLIENT_HEADER
 from gateway.tracked_client import ConnectedClient
 from lakesync.auth.keys import Key
+from lakesync.config.sections import LimitsSection
 from lakesync.engine import SyncGateway
 from lakesync.model.errors import (
     BackpressureError,
@@ -43,34 +43,18 @@ fallback = APIRouter()
 """Rejects WebSockets on all other paths, so it must be included last."""
 
 
-class ConnectionLimits(NamedTuple):
-    """Limits of the numbers of open connections."""
-
-    server: int
-    """Connections of the server."""
-    gateway: int
-    """Connections of one gateway."""
-    client: int
-    """Connections of one client to one gateway."""
-
-    @staticmethod
-    def of(settings: GatewaySettings) -> ConnectionLimits:
-        """Return the configured limits."""
-        return ConnectionLimits(settings.max_connections, settings.gateway_connections, settings.client_connections)
-
-
 class Hub:
     """Owns the channels and passes each of the store's notices to its gateway's channel.
 
     Use it from the event loop's thread. The store calls `_on_commit` in a thread of its own.
     """
 
-    def __init__(self, store: NoticeSource, limits: ConnectionLimits, on_broadcast: Callable[[int], None]) -> None:
+    def __init__(self, store: NoticeSource, limits: LimitsSection, on_broadcast: Callable[[int], None]) -> None:
         """Create the hub, without channels.
 
         Args:
             store: the store whose notices of commits are watched.
-            limits: limits of the numbers of connections.
+            limits: the settings in `[limits]`, of which the limits of the numbers of connections are used.
             on_broadcast: called with the number of deltas of each broadcast, for the metrics.
         """
         self._on_broadcast = on_broadcast
@@ -103,11 +87,12 @@ class Hub:
             BackpressureError: a limit is reached; the message says which.
         """
         channel = self._channels.get(gateway_id)
-        counts = [("the server", self._count, self._limits.server)]
+        counts = [("the server", self._count, self._limits.websocket_connections)]
         if channel is not None:
-            counts.append((f"gateway {gateway_id!r}", len(channel), self._limits.gateway))
+            counts.append((f"gateway {gateway_id!r}", len(channel), self._limits.websocket_connections_per_gateway))
             if client_id is not None:
-                counts.append((f"client {client_id!r}", channel.count_of(client_id), self._limits.client))
+                own_count = channel.count_of(client_id)
+                counts.append((f"client {client_id!r}", own_count, self._limits.websocket_connections_per_client))
         for owner, count, limit in counts:
             if count >= limit:
                 raise BackpressureError(

@@ -72,7 +72,7 @@ async def flush(
     ] = 0.0,
 ) -> FlushRequested:
     """Request a flush of everything unflushed, and wait for it if `wait` is given."""
-    seconds = min(wait, max(0.0, services.settings.request_timeout - _MARGIN_SECONDS))
+    seconds = min(wait, max(0.0, services.settings.limits.request_timeout_seconds - _MARGIN_SECONDS))
     wanted = {shard.shard: shard for shard in await run_in_threadpool(caller.gateway.backlog)}
     await run_in_threadpool(caller.gateway.request_flush)
     if not seconds:

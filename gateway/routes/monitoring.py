@@ -84,8 +84,8 @@ async def check_ready(services: Services) -> None:
         raise StagingUnavailableError(f"store: {error}") from error
     settings = services.settings
     for folder in settings.staging_folders:
-        _check_disk(folder, settings.min_free_disk_bytes)
-    _check_backlog(backlog, settings.limits.max_backpressure_bytes)
+        _check_disk(folder, settings.limits.min_free_disk_bytes)
+    _check_backlog(backlog, settings.engine_limits.max_backpressure_bytes)
 
 
 def _check_disk(folder: Path, min_free_bytes: int) -> None:
@@ -287,7 +287,7 @@ async def admin_metrics(
         **fields,
         rules_version=(await run_in_threadpool(gateway.config)).rules_version,
         checkpoint=CheckpointSnapshot.of(snapshot) if snapshot is not None else None,
-        max_backpressure_bytes=services.settings.limits.max_backpressure_bytes,
+        max_backpressure_bytes=services.settings.engine_limits.max_backpressure_bytes,
         clients=statuses,
         tables=by_table,
         shards=[ShardStats.of(shard) for shard in backlog],

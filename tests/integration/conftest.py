@@ -7,7 +7,7 @@ import os
 import shutil
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ import structlog
 
 from gateway.server import GatewayServer, create_app, listen
 from gateway.settings import GatewaySettings
+from lakesync.config.sections import LimitsSection
 from lakesync.connectors.host_policy import HostPolicy
 from lakesync.connectors.registry import Connectors
 from lakesync.connectors.secrets import Secrets
@@ -56,6 +57,7 @@ def serve(tmp_path_factory) -> Iterator[Serve]:
         shards: ShardMap | None = None,
         staging: str | None = None,
         wall: Callable[[], int] = wall_ms,
+        http_limits: Mapping[str, float] | None = None,
         **changes: Any,
     ) -> Served:
         settings = GatewaySettings(
@@ -63,7 +65,8 @@ def serve(tmp_path_factory) -> Iterator[Serve]:
                 "secrets": (SECRET, PREVIOUS),
                 "service_token": SERVICE,
                 "auto_create": auto_create,
-                "limits": limits or EngineLimits(),
+                "limits": LimitsSection(**(http_limits or {})),
+                "engine_limits": limits or EngineLimits(),
                 **changes,
             }
         )
@@ -71,7 +74,7 @@ def serve(tmp_path_factory) -> Iterator[Serve]:
         connectors = Connectors(
             Secrets(["the key that seals these tests' secrets"]), hosts=HostPolicy(("*", "127.0.0.1"))
         )
-        engine = Engine(store, wall, settings.limits, auto_create=auto_create, connectors=connectors)
+        engine = Engine(store, wall, settings.engine_limits, auto_create=auto_create, connectors=connectors)
         engine.open()
         bound = listen(settings.host, 0)
         server = GatewayServer(create_app(settings, engine), settings)

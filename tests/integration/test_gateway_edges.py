@@ -172,7 +172,7 @@ def test_a_long_answer_is_compressed_if_the_client_accepts_gzip(served):
 
 
 def test_errors_of_every_layer_carry_the_same_headers(serve, monkeypatch):
-    strict = serve(allowed_origins=(ORIGIN,), requests_per_second=0.1, max_body_bytes=1000)
+    strict = serve(allowed_origins=(ORIGIN,), http_limits={"requests_per_second": 0.1, "max_body_bytes": 1000})
     client, greedy = strict.client(), strict.client("greedy")
     greedy.pull()
 

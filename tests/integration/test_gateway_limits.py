@@ -20,7 +20,7 @@ KILOBYTE = 1024
 
 @pytest.fixture(scope="module")
 def narrow(serve):
-    return serve(max_body_bytes=64 * KILOBYTE)
+    return serve(http_limits={"max_body_bytes": 64 * KILOBYTE})
 
 
 def test_a_declared_body_above_the_limit_is_rejected_before_it_is_read(narrow):
@@ -76,7 +76,7 @@ def test_an_unknown_content_encoding_is_rejected(narrow):
 
 
 def test_more_than_ten_thousand_deltas_are_rejected(serve):
-    roomy = serve(max_body_bytes=16 << 20)
+    roomy = serve(http_limits={"max_body_bytes": 16 << 20})
     client = roomy.client()
     small = delta("t", {"n": 1})
     body = {"clientId": "client-1", "deltas": [small] * 10_001, "lastSeenHlc": "0"}
@@ -114,7 +114,7 @@ def test_many_query_parameters_are_checked_in_linear_time(served):
 
 
 def test_a_client_above_its_rate_limit_gets_retry_after(serve):
-    slow = serve(requests_per_second=1)
+    slow = serve(http_limits={"requests_per_second": 1})
     greedy = slow.client("greedy")
     statuses = [greedy.pull().status_code for _ in range(11)]
     assert statuses == [200] * 10 + [429]
@@ -138,7 +138,7 @@ def test_a_full_gateway_rejects_pushes_and_others_accept_them(serve):
 @pytest.mark.parametrize("shards", [None, ShardMap({"todos": "todos"}, "rest")], ids=["one store", "sharded"])
 def test_a_push_past_its_deadline_is_not_committed_later(serve, shards):
     """Its repeat may be refused, and then nothing of it is to be there."""
-    hasty = serve(request_timeout=3.0, shards=shards)
+    hasty = serve(http_limits={"request_timeout_seconds": 3.0}, shards=shards)
     client = hasty.client()
     first = delta("t1", {"n": 1})
     assert client.push(first).status_code == 200

@@ -81,9 +81,9 @@ def test_readiness_fails_while_the_store_is_unreachable(serve):
 
 
 def test_a_full_or_missing_disk_is_reported(serve, tmp_path):
-    assert ready(serve(staging_folders=(tmp_path,), min_free_disk_bytes=1 << 60).url) == (503, "disk")
+    assert ready(serve(staging_folders=(tmp_path,), http_limits={"min_free_disk_bytes": 1 << 60}).url) == (503, "disk")
     assert ready(serve(staging_folders=(tmp_path, tmp_path / "gone")).url) == (503, "disk")
-    assert ready(serve(staging_folders=(tmp_path,), min_free_disk_bytes=0).url) == (200, "")
+    assert ready(serve(staging_folders=(tmp_path,), http_limits={"min_free_disk_bytes": 0}).url) == (200, "")
 
 
 def test_a_server_that_accepts_no_push_is_behind(serve):

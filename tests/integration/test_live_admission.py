@@ -106,7 +106,7 @@ def test_a_connection_ends_with_its_token(served):
 
 @pytest.mark.parametrize("share", ["gateway", "client"])
 def test_connections_of_one_tenant_or_client_are_limited(serve, share):
-    small = serve(**{f"{share}_connections": 2})
+    small = serve(http_limits={f"websocket_connections_per_{share}": 2})
     client = small.client()
     held = [Live(client) for _ in range(2)]
     status, body = refused(client)
@@ -120,7 +120,7 @@ def test_connections_of_one_tenant_or_client_are_limited(serve, share):
 
 
 def test_the_number_of_connections_is_limited_and_closed_ones_are_replaced(serve):
-    small = serve(max_connections=3)
+    small = serve(http_limits={"websocket_connections": 3})
     client = small.client()
     held = [Live(client) for _ in range(3)]
     status, body = refused(client)

@@ -112,7 +112,7 @@ def test_an_invalid_cursor_closes_only_connections_of_clients_that_can_resync(se
 
 
 def test_a_frame_above_the_limit_ends_with_1009(serve):
-    client = serve(max_body_bytes=1000).client()
+    client = serve(http_limits={"max_body_bytes": 1000}).client()
     with Live(client) as live:
         live.socket.send(PUSH + b"\0" * 1001)
         assert live.closed()[0] == 1009
@@ -121,14 +121,14 @@ def test_a_frame_above_the_limit_ends_with_1009(serve):
 def test_a_frame_at_the_limit_is_served(serve):
     whole = SyncPush("client-1", decoded([delta("t1", {"n": "x" * 500})]))
     message = protobuf.encode_push(whole)
-    client = serve(max_body_bytes=len(message)).client()
+    client = serve(http_limits={"max_body_bytes": len(message)}).client()
     with Live(client) as live:
         live.send(FrameTag.PUSH, message)
         assert live.answer().server_hlc > 0
 
 
 def test_messages_above_the_rate_limit_close_with_1008(serve):
-    client = serve(messages_per_second=1).client()
+    client = serve(http_limits={"websocket_messages_per_second": 1}).client()
     with Live(client) as live:
         for _ in range(10):
             live.pull()

@@ -25,7 +25,9 @@ def names(gateway, url, count):
 
 
 def test_a_thousand_connections_each_get_the_broadcast(serve):
-    server = serve(gateway_connections=MANY + 1, slow_reader_seconds=DEADLINE)
+    server = serve(
+        http_limits={"websocket_connections_per_gateway": MANY + 1, "websocket_slow_reader_seconds": DEADLINE}
+    )
     gateway = server.client().gateway
     writer = Client(server.url, gateway, "writer")
 
@@ -76,7 +78,7 @@ def test_clients_converge_through_a_storm_of_reconnects(serve):
 
 
 def test_a_slow_reader_is_disconnected_while_others_continue(serve):
-    server = serve(slow_reader_seconds=1.5)
+    server = serve(http_limits={"websocket_slow_reader_seconds": 1.5})
     gateway = server.client().gateway
     writer, slow, quick = (Client(server.url, gateway, name) for name in ("writer", "slow", "quick"))
 
@@ -112,7 +114,7 @@ def test_a_slow_reader_is_disconnected_while_others_continue(serve):
 
 
 def test_a_slow_reader_of_answers_is_closed(serve):
-    server = serve(slow_reader_seconds=0.5)
+    server = serve(http_limits={"websocket_slow_reader_seconds": 0.5})
     client = server.client()
     client.push(*(delta(f"t{n}", {"n": "x" * 1000}) for n in range(300)))
 

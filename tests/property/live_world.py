@@ -20,10 +20,11 @@ from gateway.admission import RequestGate
 from gateway.compat_uvicorn import LiveWebSocketProtocol
 from gateway.dependencies import Caller, Services
 from gateway.live.connection import LiveConnection
-from gateway.live.hub import ConnectionLimits, Hub
+from gateway.live.hub import Hub
 from gateway.request_log import RequestRecord
 from gateway.server import create_app
 from gateway.settings import GatewaySettings
+from lakesync.config.sections import LimitsSection
 from lakesync.engine import Engine, EngineLimits, SyncGateway
 from lakesync.model.types import PushResult, SyncPage, SyncPull, SyncPush
 from lakesync.staging.shards import ShardMap
@@ -267,7 +268,10 @@ class Places:
         self._engine = Engine(cast("Any", self._store), lambda: self._now, EngineLimits(write_scope="any"))
         self._engine.open()
         settings = GatewaySettings(
-            request_timeout=_AGES, slow_reader_seconds=_AGES, page_wait_seconds=0.5, messages_per_second=_AGES
+            limits=LimitsSection(
+                request_timeout_seconds=_AGES, websocket_slow_reader_seconds=_AGES, websocket_messages_per_second=_AGES
+            ),
+            page_wait_seconds=0.5,
         )
         self._services: Services = create_app(settings, self._engine).state.services
 
@@ -299,7 +303,7 @@ class Places:
             loose: as `HeldStore.loose`.
             away: as `HeldStore.away`.
         """
-        limits = ConnectionLimits(1000, 1000, 1000)
+        limits = LimitsSection(websocket_connections_per_client=1000)
         hubs = [Hub(cast("Any", self._store), limits, lambda _: None) for _ in range(processes)]
         services = [
             (replace(self._services, gate=RequestGate(), connected_clients=hub.connected_clients), hub) for hub in hubs
