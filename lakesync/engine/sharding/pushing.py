@@ -78,17 +78,17 @@ def push(
     for name, part in parts.items():
         if not cursors and outcome.cancelled():  # nothing is stored yet, so the push may still be cancelled
             raise CancelledError
-        pushing = shards[name].submit_push_part(
-            part, request.claims, known_cursors.get(name), already_accepted=has_several_parts, trusted=request.trusted
+        shard_request = request._replace(
+            push=part, known_cursor=known_cursors.get(name), already_accepted=has_several_parts
         )
-        result = yield from of_shard(name, pushing)
+        result = yield from of_shard(name, shards[name].submit_push_part(shard_request))
         if not cursors:
             mark_running(outcome)
         cursors[name] = result.server_hlc
         crash_point("sharding.after_part")
-    empty = SyncPush(client_id, ())
+    empty = request._replace(push=SyncPush(client_id, ()), already_accepted=True)
     others: dict[str, Future[PushResult]] = {
-        name: shard.submit_push_part(empty, request.claims, known_cursors.get(name), already_accepted=True)
+        name: shard.submit_push_part(empty._replace(known_cursor=known_cursors.get(name)))
         for name, shard in shards.items()
         if name not in parts
     }
@@ -137,7 +137,7 @@ def _check(shards: Mapping[str, ShardGateway], parts: Mapping[str, SyncPush], re
     errors: list[RejectedError] = []
     for name, part in parts.items():
         try:
-            yield from of_shard(name, shards[name].submit_check(part, request.claims, trusted=request.trusted))
+            yield from of_shard(name, shards[name].submit_check(request._replace(push=part)))
         except RejectedError as error:
             errors.append(error)
     if errors:

@@ -19,7 +19,7 @@ from lakesync.engine.pushing import CheckedPush, dry_run_push
 from lakesync.feed.client_state import current_record
 from lakesync.model.errors import StagingUnavailableError
 from lakesync.model.schema import TableSchema
-from lakesync.model.types import Claims, PushResult, SyncPage, SyncPull, SyncPush
+from lakesync.model.types import Claims, PushResult, SyncPage, SyncPull
 from lakesync.staging.store.feed import ClientView
 
 T = TypeVar("T")
@@ -47,39 +47,29 @@ def of_shard(name: str, future: Future[T]) -> Steps[T]:
 class ShardGateway(SyncGateway):
     """A gateway over one shard's store. Its requests have passed the checks that need no store."""
 
-    def submit_check(self, push: SyncPush, claims: Claims, *, trusted: bool = False) -> Future[None]:
+    def submit_check(self, request: CheckedPush) -> Future[None]:
         """Check whether `submit_push_part` would accept a push; only new spellings of names are stored, and no delta.
 
         Args:
-            push: this shard's part of the push.
-            claims: the verified claims of the client's token.
-            trusted: whether the deltas come from the server's own side, to which the write scope (the rows to which a
-                client may write) does not apply.
+            request: this shard's part of the push.
 
         Raises (in the future):
             SchemaMismatchError, ForbiddenError, BackpressureError: as `submit_push`.
         """
-        request = CheckedPush(push, claims, self._wall(), trusted=trusted)
         return self._submit_checked(
             lambda commit, names: dry_run_push(commit, request, self.rules, self._limits, names)
         )
 
-    def submit_push_part(
-        self, push: SyncPush, claims: Claims, known_cursor: int | None, *, already_accepted: bool, trusted: bool = False
-    ) -> Future[PushResult]:
+    def submit_push_part(self, request: CheckedPush) -> Future[PushResult]:
         """Commit this shard's part of a push.
 
         Args:
-            push: this shard's part; without deltas, it only returns the client's cursor after the push.
-            claims: the verified claims of the client's token.
-            known_cursor: this shard's newest cursor that the client certainly has; None if unknown.
-            already_accepted: whether `submit_check` accepted the push, so that it must not be rejected now.
-            trusted: whether the deltas come from the server's own side, to which the write scope does not apply.
+            request: this shard's part, with a cursor of this shard; without deltas, it only returns the client's cursor
+                after the push.
 
         Raises (in the future):
             SchemaMismatchError, ForbiddenError, BackpressureError: as `submit_push`, unless `already_accepted`.
         """
-        request = CheckedPush(push, claims, self._wall(), known_cursor, already_accepted, trusted)
         return self._push(lambda: request)
 
     def submit_page_part(self, request: PullRequest, pull: SyncPull, max_bytes: int) -> Future[SyncPage]:
