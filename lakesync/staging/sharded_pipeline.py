@@ -7,7 +7,7 @@ which implements `PipelineStore`: most methods call the store of one shard, or c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -171,12 +171,17 @@ class ShardedPipeline:
         Raises:
             NotFoundError: no shard ever saw the client.
         """
-        done, unknown = self._erase_in_every_shard(lambda store: store.erase_client(gateway, client_id))
+        done: list[Erasure] = []
+        unknown: list[NotFoundError] = []
+        for index, name in enumerate(self.shards.names):
+            try:
+                done.append(self._with_own_seq(index, self.stores[name].erase_client(gateway, client_id)))
+            except NotFoundError as error:
+                unknown.append(error)
         if not done:
             raise unknown[0]
-        first = done[0]
         return msgspec.structs.replace(
-            first,
+            done[0],
             arrival=max(each.arrival for each in done),
             deltas=sum(each.deltas for each in done),
             row_count=sum(each.row_count for each in done),
@@ -218,25 +223,6 @@ class ShardedPipeline:
         if index >= len(self.shards.names):
             raise NotFoundError(f"gateway {gateway!r} has no erasure {seq}")
         return index, shard_seq
-
-    def _erase_in_every_shard(
-        self, erase: Callable[[StagingStore], Erasure]
-    ) -> tuple[Sequence[Erasure], list[NotFoundError]]:
-        """Erase a client in every shard.
-
-        Args:
-            erase: erases the client in one store.
-
-        Returns:
-            The erasures, with the sharded gateway's numbers; and the errors of shards that do not know the client.
-        """
-        done, unknown = [], []
-        for index, name in enumerate(self.shards.names):
-            try:
-                done.append(self._with_own_seq(index, erase(self.stores[name])))
-            except NotFoundError as error:
-                unknown.append(error)
-        return done, unknown
 
     def _with_own_seq(self, index: int, erasure: Erasure) -> Erasure:
         """Return a shard's erasure as one of the sharded gateway, which has its own `seq` and names its shards.
