@@ -30,8 +30,7 @@ from gateway.compat_uvicorn import websocket_frame
 from gateway.errors import close_code_of
 from gateway.futures import result_of
 from gateway.live.connection import LiveConnection
-from gateway.live.siblings import ClientConnections
-from gateway.live.subscription_index import SubscriptionIndex
+from gateway.live.indexes import ClientConnections, SubscriptionIndex
 from gateway.request_body import encode_protobuf
 from gateway.tracked_client import ConnectedClient
 from lakesync.auth.keys import Key
@@ -67,7 +66,7 @@ class Channel:
         self._connections: set[LiveConnection] = set()
         self._clients = ClientConnections()
         """The same connections by client."""
-        self._index = SubscriptionIndex[LiveConnection]()
+        self._index = SubscriptionIndex()
         self._unindexed: set[LiveConnection] = set()
         """Connections whose bucket keys (what the client may see) are not known yet; every commit may concern them."""
         self._index_version = 0
@@ -121,9 +120,9 @@ class Channel:
             self._unindexed |= self._connections
             concerned = with_own_changes = self._unindexed
         else:
-            concerned = self._index.subscribers_of(notice.buckets) | self._unindexed
+            concerned = self._index.connections_of(notice.buckets) | self._unindexed
             own_buckets = {bucket for bucket in notice.buckets if bucket.startswith("@")}  # each of one client
-            with_own_changes = self._index.subscribers_of(own_buckets)
+            with_own_changes = self._index.connections_of(own_buckets)
             concerned |= self._clients.record_announced(notice.presence)  # which must announce themselves now
         for connection in with_own_changes:
             if connection.subscriber is not None:
