@@ -271,7 +271,6 @@ async def admin_metrics(
 ) -> Response:
     """Return one gateway's metrics and its clients' status, for an admin."""
     gateway, store = caller.gateway, services.engine.store
-    stats = await run_in_threadpool(gateway.stats)
     backlog = await run_in_threadpool(gateway.backlog)
     by_table = None
     if tables == "true":
@@ -280,7 +279,7 @@ async def admin_metrics(
         await refresh_gateway(services, gateway.gateway_id, backlog)
     connected = services.connected_clients(gateway.gateway_id)
     statuses = await run_in_threadpool(services.clients.statuses, gateway.gateway_id, connected, clients)
-    fields: dict[str, Any] = msgspec.structs.asdict(stats)
+    fields: dict[str, Any] = msgspec.structs.asdict(GatewayStats.of(backlog))
     snapshot = await run_in_threadpool(store.newest_checkpoint, gateway.gateway_id)
     report = report_in(await run_in_threadpool(store.marks))
     operator_stats = OperatorStats(

@@ -57,6 +57,19 @@ class GatewayStats(msgspec.Struct, frozen=True, rename="camel"):
     flushed_ms: int | None
     """Server wall time of the last confirmed flush, in milliseconds since 1970; null before the first one."""
 
+    @staticmethod
+    def of(shards: Sequence[Backlog]) -> GatewayStats:
+        """Return the counters over all shards of a gateway, given its backlog in each."""
+        return GatewayStats(
+            log_size=sum(shard.deltas for shard in shards),
+            byte_size=sum(shard.bytes for shard in shards),
+            oldest_ms=min((shard.oldest_ms for shard in shards if shard.oldest_ms is not None), default=None),
+            last_arrival=max((shard.last_arrival for shard in shards), default=0),
+            last_seq=max((shard.last_seq for shard in shards), default=0),
+            flushed_seq=max((shard.flushed_seq for shard in shards), default=0),
+            flushed_ms=max((shard.flushed_ms for shard in shards if shard.flushed_ms is not None), default=None),
+        )
+
 
 class AdapterGateway:
     """A base class of `SyncGateway` with the methods that use adapters; it is never used alone."""
@@ -102,16 +115,7 @@ class AdapterGateway:
 
     def stats(self) -> GatewayStats:
         """Return the size and age of the unflushed deltas, over all shards."""
-        shards = self.backlog()
-        return GatewayStats(
-            log_size=sum(shard.deltas for shard in shards),
-            byte_size=sum(shard.bytes for shard in shards),
-            oldest_ms=min((shard.oldest_ms for shard in shards if shard.oldest_ms is not None), default=None),
-            last_arrival=max((shard.last_arrival for shard in shards), default=0),
-            last_seq=max((shard.last_seq for shard in shards), default=0),
-            flushed_seq=max((shard.flushed_seq for shard in shards), default=0),
-            flushed_ms=max((shard.flushed_ms for shard in shards if shard.flushed_ms is not None), default=None),
-        )
+        return GatewayStats.of(self.backlog())
 
     # -- flush -------------------------------------------------------------------------------------------------------
 
