@@ -24,7 +24,7 @@ from lakehouse.task_runner import in_tasks
 from lakesync.model.errors import FlushError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -91,6 +91,24 @@ def deltas_of(requests: Sequence[Erasure]) -> Condition:
         covered.append(f"({sql} AND hlc <= {{}}{of_shards})")
         values += [*row_or_client, each.hlc, *each.shards]
     return Condition().narrowed("gateway = {}", requests[0].gateway).narrowed(f"({' OR '.join(covered)})", *values)
+
+
+def requests_of_table(requests: Iterable[Erasure], table: str, shards: Collection[str]) -> list[Erasure]:
+    """Return the requests that may cover rows of a state table: of a row, or of a client that wrote to the table.
+
+    Each shard has a request of its own for a client, with its own time. That of another shard than the table's may be
+    later, and must not cover what the client wrote to the table in between.
+
+    Args:
+        requests: one gateway's requests.
+        table: the state table's name.
+        shards: the shards of the table's deltas.
+    """
+    return [
+        each
+        for each in requests
+        if (each.table == table if each.client_id is None else not each.shards or not {*shards}.isdisjoint(each.shards))
+    ]
 
 
 def polled_rows_of(request: Erasure, connector: str | None) -> Condition | None:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from pyspark.sql import functions as sf
 
-from lakehouse.erasure.coverage import delete_files, deltas_of, polled_rows_of, unreferenced_files
+from lakehouse.erasure.coverage import delete_files, deltas_of, polled_rows_of, requests_of_table, unreferenced_files
 from lakehouse.landing.rows import DELETED_ROW, ROW
 from lakehouse.maintenance import apply_deletes, expire_snapshots, location_of, rewrite_manifests
 from lakehouse.spark_errors import lake_errors
@@ -99,7 +99,7 @@ def _merge_covered_rows(
         return RewriteReport()
     state = at_snapshot(spark, name, version.snapshot_id)
     # rows with a value that a request covers
-    stale = state.where((sf.col("_gateway") == gateway) & _covered_rows(requests, table))
+    stale = state.where((sf.col("_gateway") == gateway) & _covered_rows(requests))
     found = stale.groupBy(sf.col("_file").alias("file")).count().collect()
     if found:
         keys = stale.select("_gateway", "_row")
@@ -167,9 +167,10 @@ def erase_state_table(
     if not spark.catalog.tableExists(names.state(table)):
         return None
     covered_deltas = deltas_of(requests).select(spark, names.deltas).where(sf.col("table_name") == table)
-    if covered_deltas.isEmpty():
+    shards = {row["shard"] for row in covered_deltas.select("shard").distinct().collect()}
+    if not shards:
         return None
-    report = _merge_covered_rows(spark, table, requests, names)
+    report = _merge_covered_rows(spark, table, requests_of_table(requests, table, shards), names)
     if report.rows or has_old_snapshots(spark, names.state(table)):  # a run may have crashed after it rewrote the rows
         drop_old_snapshots(spark, names.state(table), names)
     _erase_rejected_values(spark, table, names)
@@ -212,12 +213,11 @@ def has_old_snapshots(spark: SparkSession, name: str) -> bool:
     return spark.table(f"{name}.snapshots").count() > 1
 
 
-def _covered_rows(requests: Sequence[Erasure], table: str) -> Column:
-    """Return the condition for the rows of a state table that have a value or an INSERT which requests cover."""
+def _covered_rows(requests: Sequence[Erasure]) -> Column:
+    """Return the condition for the rows of a state table with a value or an INSERT that its requests cover."""
     conditions = [
         _has_covered(each) if each.client_id is not None else (sf.col("_row") == each.row_id) & _has_covered(each)
         for each in requests
-        if each.client_id is not None or each.table == table
     ]
     return reduce(or_, conditions, sf.lit(False))
 

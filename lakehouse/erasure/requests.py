@@ -21,7 +21,7 @@ from pyspark.sql import functions as sf
 
 from lakehouse.checkpoints.publication import delete_frames
 from lakehouse.data_files import parse_iceberg_uri
-from lakehouse.erasure.coverage import Leftover, delete_files, deltas_of, find_leftovers
+from lakehouse.erasure.coverage import Leftover, delete_files, deltas_of, find_leftovers, requests_of_table
 from lakehouse.erasure.redaction import (
     MAX_ARRIVAL,
     drop_old_snapshots,
@@ -38,7 +38,7 @@ from lakesync.model.errors import LakeSyncError
 from lakesync.model.hlc import start_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -162,8 +162,8 @@ def complete_erasures(
 
 
 @lake_errors
-def tables_of(spark: SparkSession, requests: Sequence[Erasure], names: LakeNames) -> list[str]:
-    """Return the names of the state tables for which covered deltas were written.
+def tables_of(spark: SparkSession, requests: Sequence[Erasure], names: LakeNames) -> dict[str, set[str]]:
+    """Return the names of the state tables for which covered deltas were written, each with the deltas' shards.
 
     Args:
         spark: an open Spark session.
@@ -173,8 +173,11 @@ def tables_of(spark: SparkSession, requests: Sequence[Erasure], names: LakeNames
     Raises:
         LakeUnavailableError: Spark cannot be reached.
     """
-    found = deltas_of(requests).select(spark, names.deltas, "table_name").distinct().collect()
-    return sorted(row["table_name"] for row in found if spark.catalog.tableExists(names.state(row["table_name"])))
+    found = deltas_of(requests).select(spark, names.deltas, "table_name, shard").distinct().collect()
+    shards: dict[str, set[str]] = {}
+    for row in found:
+        shards.setdefault(row["table_name"], set()).add(row["shard"])
+    return {table: shards[table] for table in sorted(shards) if spark.catalog.tableExists(names.state(table))}
 
 
 @lake_errors
@@ -237,7 +240,7 @@ class _RestoreTask(NamedTuple):
 
 @lake_errors
 def search_erased(
-    spark: SparkSession, requests: Sequence[Erasure], tables: Iterable[str], names: LakeNames
+    spark: SparkSession, requests: Sequence[Erasure], tables: Mapping[str, set[str]], names: LakeNames
 ) -> SearchResult:
     """Search every data file of the history and of state tables for rows that one gateway's requests cover.
 
@@ -247,7 +250,7 @@ def search_erased(
     Args:
         spark: an open Spark session.
         requests: one gateway's requests, at least one.
-        tables: names of the state tables to search.
+        tables: the state tables to search, each with the shards (staging stores for some tables) of its deltas.
         names: catalogue and namespaces of the lake's tables.
 
     Raises:
@@ -261,10 +264,8 @@ def search_erased(
         name = names.deltas if table is None else names.state(table)
         location = location_of(spark, name)
         searched.append(location)
-        requests_of_table = [
-            each for each in requests if table is None or each.client_id is not None or each.table == table
-        ]
-        found = find_leftovers(spark, location, requests_of_table, history=table is None)
+        searched_for = requests if table is None else requests_of_table(requests, table, tables[table])
+        found = find_leftovers(spark, location, searched_for, history=table is None)
         in_use = {
             parse_iceberg_uri(row["file_path"])[1]
             for row in spark.table(f"{name}.all_files").select("file_path").collect()

@@ -20,9 +20,9 @@ pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute whe
 SHARDS = ShardConfig(shards={"orders": "shard-orders"}, default="shard-default")
 
 
-def delta(table, row, client="alice", value=None):
+def delta(table, row, client="alice", value=None, ahead_ms=0):
     cells = (ColumnValue.of("n", row if value is None else value),)
-    hlc = (wall_ms() << 16) + row
+    hlc = (wall_ms() + ahead_ms << 16) + row
     identity = delta_id(client_id=client, hlc=hlc, table=table, row_id=str(row), columns=cells)
     return RowDelta("INSERT", table, str(row), client, cells, hlc, identity)
 
@@ -105,3 +105,23 @@ def erase_alice(engine, gateway, config, names):
     served = gateway.submit_checkpoint("dora", {"sub": "dora"}).result()
     assert served.created_ms == checkpoint.created_ms  # its cursor is a number of the clock, which may be set back
     assert gateway.handle_pull(SyncPull("erin", 0, 100), {"sub": "erin"}).deltas == ()
+    erase_ben(engine, gateway, config, names)
+
+
+def erase_ben(engine, gateway, config, names):
+    """B7: a request of one shard does not cover what the client wrote to another shard's table later."""
+    gateway.handle_push(SyncPush("ben", (delta("orders", 10, "ben", ahead_ms=4000), delta("todos", 10, "ben"))))
+    engine.store.erase_client("sharded", "ben")
+    default, orders = open_requests(engine.store)["sharded"]
+    between = delta("todos", 11, "ben", ahead_ms=2000)
+    assert default.hlc < between.hlc < orders.hlc
+    gateway.handle_push(SyncPush("ben", (between,)))
+    with a_run(config, engine.store) as run:
+        spark = run.pyspark.spark_session
+        flush_due(spark, engine.store, names=names)
+        checkpoints(run, config)
+        requests = open_requests(engine.store)["sharded"]
+        ended = complete_erasures(spark, engine.store, requests, names, run.lake.checkpoints_uri, run.staging.opener)
+    assert (len(ended.proven), ended.left) == (2, ())
+    deltas = gateway.handle_pull(SyncPull("fay", 0, 100), {"sub": "fay"}).deltas
+    assert [(each.table, each.row_id) for each in deltas] == [("todos", "11")]
