@@ -5,13 +5,12 @@ and issuers.
 """
 
 from lakesync.auth.checks import CLOCK_SKEW_SECONDS, MAX_TOKEN_CHARS, Finding, Identity, TokenRejectedError
-from lakesync.auth.issuers import EnterRule, Issuer, configured_issuers
+from lakesync.auth.issuers import Issuer, configured_issuers
 from lakesync.auth.verifier import TokenVerifier
 
 __all__ = [
     "CLOCK_SKEW_SECONDS",
     "MAX_TOKEN_CHARS",
-    "EnterRule",
     "Finding",
     "Identity",
     "Issuer",

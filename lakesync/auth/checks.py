@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 import jwt
 import msgspec
 
-from lakesync.auth.issuers import Issuer, flatten_claims, rule_claims, string_values
+from lakesync.auth.issuers import Issuer, admits, flatten_claims, rule_claims, string_values
 from lakesync.auth.keys import ALGORITHMS, Key
 from lakesync.model.errors import AuthError
 from lakesync.model.types import Claims
@@ -280,7 +280,7 @@ class TokenChecks:
         path, enter = self._issuer.gateway_claim or _DEFAULT_GATEWAY_CLAIM, self._issuer.enter
         is_default = self._issuer.gateway_claim is None
         claim = self._claims.get(path, _ABSENT)
-        admitted = tuple(dict.fromkeys(rule.gateway for rule in enter if rule.admits(self._claims)))
+        admitted = tuple(dict.fromkeys(rule.gateway for rule in enter if admits(rule, self._claims)))
         if claim is _ABSENT:
             may_be_absent = is_default and (enter or self._sole_gateway is not None)
             if not may_be_absent:

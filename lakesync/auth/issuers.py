@@ -34,7 +34,7 @@ from lakesync.model.validation import check_keys_url
 
 if TYPE_CHECKING:
     from lakesync.config import Config
-    from lakesync.config.sections import Algorithm, DeclaredIssuer
+    from lakesync.config.sections import Algorithm, DeclaredEnterRule, DeclaredIssuer
 
 _MAX_DEPTH = 8
 """Levels of nested objects that a path can reach."""
@@ -42,21 +42,6 @@ MAX_PATHS = 256
 """Nested values of a token that get a path, at most, so that a cached token stays small. Further ones are ignored."""
 MAX_PATH_CHARS = 256
 """A value whose path would be longer is ignored."""
-
-
-@dataclass(frozen=True)
-class EnterRule:
-    """An entry of an issuer's setting `enter`: tokens may use this gateway if a claim has one of the values."""
-
-    gateway: str
-    claim: str | None = None
-    """The claim's path; None admits every token of the issuer."""
-    values: frozenset[str] = frozenset()
-    """The claim, a string or a list of strings, must contain one of these. Unused without `claim`."""
-
-    def admits(self, claims: Mapping[str, Any]) -> bool:
-        """Return whether a token with these claims, by path, may use the gateway."""
-        return self.claim is None or not self.values.isdisjoint(string_values(claims.get(self.claim)) or ())
 
 
 @dataclass(frozen=True)
@@ -82,7 +67,7 @@ class Issuer:
     """A token with one of these roles has the role `admin`."""
     strict_roles: bool = False
     """Whether a token with a role other than `client` and `admin` is rejected. Otherwise the role means `client`."""
-    enter: tuple[EnterRule, ...] = ()
+    enter: tuple[DeclaredEnterRule, ...] = ()
     """The entries that admit tokens to gateways. A token that names gateways (`gateway_claim`) may use those of them
     that an entry admits; another token may use all that an entry admits. Empty: the gateways that the token names."""
     require: Mapping[str, frozenset[str]] = field(default_factory=dict)
@@ -148,9 +133,19 @@ def _make_issuer(section: DeclaredIssuer) -> Issuer:
         gateway_claim=section.gateway_claim,
         role_claim=section.role_claim,
         admin_roles=frozenset(section.admin_roles),
-        enter=tuple(EnterRule(rule.gateway, rule.claim, frozenset(rule.values)) for rule in section.enter),
+        enter=section.enter,
         require={path: frozenset(values) for path, values in section.require.items()},
     )
+
+
+def admits(rule: DeclaredEnterRule, claims: Mapping[str, Any]) -> bool:
+    """Return whether an entry of an issuer's setting `enter` lets tokens with these claims use its gateway.
+
+    Args:
+        rule: the entry.
+        claims: the token's claims, by path.
+    """
+    return rule.claim is None or not {*rule.values}.isdisjoint(string_values(claims.get(rule.claim)) or ())
 
 
 def flatten_claims(payload: Mapping[str, Any]) -> dict[str, Any]:
