@@ -24,14 +24,11 @@ from lakesync.feed.scopes import Access
 from lakesync.model.errors import StagingUnavailableError
 from lakesync.model.types import Claims
 from lakesync.rules.keys import BucketIndex
-from lakesync.rules.model import SyncRules
+from lakesync.rules.model import SyncRules, all_rows_rules
 from lakesync.staging.records import GatewayConfig, Reindex, StoredRow
 from lakesync.staging.store import TransactionStore
 from lakesync.staging.store.feed import ClientView
 from lakesync.staging.store.push import RowCommit
-
-_NO_RULES = SyncRules(version=1, buckets=())
-"""What a gateway without rules uses: without buckets, everyone sees every row."""
 
 _log = structlog.get_logger("gateway")
 
@@ -55,7 +52,7 @@ class RulesCache:
         indexed = self._indexed
         rules = (config.rules_version, config.rules)
         if indexed is None or indexed[0] != rules:
-            indexed = (rules, BucketIndex(config.rules or _NO_RULES))
+            indexed = (rules, BucketIndex(config.rules or all_rows_rules()))
             self._indexed = indexed
         return indexed[1]
 
