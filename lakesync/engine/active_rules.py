@@ -13,7 +13,7 @@ not done.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Future
 
 import structlog
@@ -90,14 +90,11 @@ def _row_test(index: BucketIndex, claims: Claims) -> Callable[[StoredRow], bool]
 
     def sees(row: StoredRow) -> bool:
         keys = keys_of(row, index)
-        return bool(keys) and not index.client_keys(claims, lambda prefix: _with_prefix(keys, prefix)).isdisjoint(keys)
+        # the keys of this one row take the place of all keys in the store
+        allowed = index.client_keys(claims, lambda prefix: [key for key in keys if key.startswith(prefix)])
+        return not allowed.isdisjoint(keys)
 
     return sees
-
-
-def _with_prefix(keys: Iterable[str], prefix: str) -> list[str]:
-    """Return the keys with a prefix: the stored keys of one row take the place of all keys in the store."""
-    return [key for key in keys if key.startswith(prefix)]
 
 
 class Reindexer:
