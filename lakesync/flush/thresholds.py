@@ -229,7 +229,8 @@ class BacklogStats:
             if first <= backlog.last_seq:
                 log_range = LogRange(self._gateway, backlog.shard, backlog.epoch, first, backlog.last_seq)
                 source = self.store.log_source(backlog.shard)
-                shard.pushes.extend(_summary(push) for push in read_log(source, log_range))
+                # A list: if the log cannot be read to its end, none of these pushes is added, and all are read again.
+                shard.pushes.extend([_summary(push) for push in read_log(source, log_range)])
             shard.last_read = max(shard.last_read, backlog.last_seq)
 
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakesync.flush import BufferStats, FlushSettings, TableStats, WideRowThreshold
+from lakesync.flush import BufferStats, FlushSettings, TableStats, WideRowThreshold, thresholds
+from lakesync.model.errors import StagingUnavailableError
 from lakesync.testing import ManualClock
 from tests.integration.embedded.embedded_support import KINDS, Author, gateway_over
 
@@ -34,6 +35,24 @@ def test_the_backlog_figures_survive_a_restart(clock, tmp_path):
         before = gateway.buffer_stats(), gateway.table_stats()
     with gateway_over(clock, KINDS["sqlite"](tmp_path), staging=staging) as gateway:
         assert (gateway.buffer_stats(), gateway.table_stats()) == before
+
+
+def test_pushes_that_were_read_before_a_failure_are_counted_once(clock, tmp_path, monkeypatch):
+    author, staging = Author("a", clock), f"sqlite://{tmp_path / 'staging'}"
+    read_log = thresholds.read_log
+
+    def interrupted(source, log_range):
+        yield next(read_log(source, log_range))
+        raise StagingUnavailableError("the connection was lost")
+
+    with gateway_over(clock, KINDS["sqlite"](tmp_path), staging=staging) as gateway:
+        author.push(gateway, author.delta("r1", {"x": 1}))
+        author.push(gateway, author.delta("r2", {"x": 2}))
+        with monkeypatch.context() as patched, pytest.raises(StagingUnavailableError):
+            patched.setattr(thresholds, "read_log", interrupted)
+            gateway.buffer_stats()
+        stats = gateway.buffer_stats()
+        assert (stats.log_size, stats.byte_size) == (2, gateway.stats().byte_size)
 
 
 def test_a_flush_is_due_by_age(clock):
