@@ -124,6 +124,25 @@ signal.pause()
     assert seen.states("a").count(State.STARTING) == 6
 
 
+def test_a_service_that_ends_soon_after_it_is_ready_is_not_restarted_for_ever(watch, monkeypatch):
+    monkeypatch.setattr("lakesync.cli.up.supervisor._FIRST_WAIT_SECONDS", 0.001)
+    seen = watch(Service("a", python("import time; time.sleep(0.5); raise SystemExit('crashed')"), lambda: True))
+    seen.until(lambda: seen.error)
+    assert "crashed" in str(seen.error)
+    assert seen.states("a").count(State.READY) == 6
+
+
+def test_restarts_are_forgotten_after_a_service_was_ready_for_a_while(watch, monkeypatch):
+    monkeypatch.setattr("lakesync.cli.up.supervisor._STABLE_SECONDS", 0.0)
+    monkeypatch.setattr("lakesync.cli.up.supervisor._MAX_RESTARTS", 1)
+    seen = watch(Service("a", FOR_EVER, lambda: True))
+    for times in (1, 2, 3):
+        seen.until(lambda times=times: seen.states("a").count(State.READY) == times)
+        seen.supervisor._services["a"].process._child.kill()
+    seen.until(lambda: seen.states("a").count(State.READY) == 4)
+    assert seen.error is None
+
+
 def test_a_service_that_is_not_ready_in_time_fails(watch):
     seen = watch(Service("a", FOR_EVER, lambda: False, timeout=0.2))
     seen.until(lambda: seen.error)

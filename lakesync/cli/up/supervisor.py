@@ -28,11 +28,13 @@ from lakesync.model.errors import StartupError
 _TICK_SECONDS = 0.1
 """Interval between checks of all services."""
 _FIRST_WAIT_SECONDS = 0.5
-"""A service that failed to start again n times in a row is restarted after this time multiplied by 2 to the power n."""
+"""The delay before restart n + 1 in a row is this time multiplied by 2 to the power n; the first has no delay."""
 _MAX_WAIT_SECONDS = 10.0
 """The longest delay before a restart."""
-_MAX_FAILURES = 5
-"""Failed restarts in a row after which the supervisor gives up."""
+_MAX_RESTARTS = 5
+"""Restarts in a row; the supervisor gives up when the service fails again after the last one."""
+_STABLE_SECONDS = 30.0
+"""Restarts are in a row unless the service was ready for this time in between."""
 _GRACE_SECONDS = 15.0
 """Seconds that a process may take to stop after SIGTERM."""
 _STOP_ORDER = (("daemon", "dagster", "recovery"), ("runs", "code_server"), ("gateway", "spark"))
@@ -80,10 +82,12 @@ class _SupervisedService:
         self.state = State.WAITING
         self.was_ready = False
         """Whether the service was ever ready."""
-        self.failures = 0
-        """Failed restarts since it was last ready."""
+        self.restarts = 0
+        """Restarts since it was last ready for `_STABLE_SECONDS`."""
         self.started_at = 0.0
         """When the newest process was started."""
+        self.ready_at = 0.0
+        """When it last became ready."""
         self.not_before = 0.0
         """When the service may be started again."""
 
@@ -112,8 +116,8 @@ class Supervisor:
         """Keep all services running until `stop` is set. The caller then calls `stop_all`.
 
         Raises:
-            StartupError: a service did not become ready at its first start, or failed five times in a row later. The
-                message has the last lines of its log.
+            StartupError: a service did not become ready at its first start, or failed again after five restarts in a
+                row. The message has the last lines of its log.
         """
         while not stop.is_set():
             for supervised in self._services.values():
@@ -169,7 +173,7 @@ class Supervisor:
         if code is not None and not (supervised.service.once and code == 0):
             self._restart_or_fail(supervised, _exit_reason(supervised.process))
         elif (code is not None or not supervised.service.once) and supervised.service.ready():
-            supervised.was_ready, supervised.failures = True, 0
+            supervised.was_ready, supervised.ready_at = True, time.monotonic()
             self._set_state(supervised, State.READY, seconds=seconds)
         elif seconds > supervised.service.timeout:
             self._restart_or_fail(supervised, f"was not ready after {supervised.service.timeout:.0f} s")
@@ -178,13 +182,13 @@ class Supervisor:
         """Schedule the restart of a service that ended or does not become ready; `reason` says which.
 
         Raises:
-            StartupError: the service was never ready, or failed to restart too often.
+            StartupError: the service was never ready, or was restarted too often.
         """
         process = supervised.process
         assert process is not None
-        if supervised.state is not State.READY:
-            supervised.failures += 1
-        if not supervised.was_ready or supervised.failures >= _MAX_FAILURES:
+        if supervised.state is State.READY and time.monotonic() - supervised.ready_at >= _STABLE_SECONDS:
+            supervised.restarts = 0
+        if not supervised.was_ready or supervised.restarts >= _MAX_RESTARTS:
             hint = f"\n{supervised.service.hint}" if supervised.service.hint else ""
             raise StartupError(
                 f"{supervised.service.name} {reason}. The last lines of its log, {process.log}:\n"
@@ -192,9 +196,10 @@ class Supervisor:
             )
         if process.exit_code is None:
             process.stop(grace=2)
-        failures = supervised.failures
-        wait = doubled_wait(_FIRST_WAIT_SECONDS, _MAX_WAIT_SECONDS, failures) if failures else 0.0
+        restarts = supervised.restarts
+        wait = doubled_wait(_FIRST_WAIT_SECONDS, _MAX_WAIT_SECONDS, restarts) if restarts else 0.0
         supervised.not_before = time.monotonic() + wait
+        supervised.restarts += 1
         self._set_state(supervised, State.WAITING, reason=reason)
 
     def _set_state(
