@@ -80,15 +80,19 @@ def test_a_clusters_workers_fetch_the_jars_from_the_driver(conf, tmp_path):
     assert server.port == 4
 
 
-def java(tmp_path, version):
+def java(tmp_path, version, first_line=""):
     program = tmp_path / "bin/java"
     program.parent.mkdir()
-    program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2025' >&2\n")
+    program.write_text(f"#!/bin/sh\ncat >&2 <<'END'\n{first_line}openjdk version \"{version}\" 2025\nEND\n")
     program.chmod(0o755)
 
 
-def test_java_home_takes_precedence(tmp_path, monkeypatch):
-    java(tmp_path, "17.0.15")
+@pytest.mark.parametrize(
+    ("version", "first_line"),
+    [("17.0.15", ""), ("21-ea", ""), ("17", 'Picked up JAVA_TOOL_OPTIONS: -Dname="a b"\n')],
+)
+def test_java_home_takes_precedence(tmp_path, monkeypatch, version, first_line):
+    java(tmp_path, version, first_line)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     assert spark_server.java_home() == tmp_path
 
@@ -98,7 +102,7 @@ def test_an_old_or_missing_java_home_is_reported(tmp_path, monkeypatch):
     with pytest.raises(ConfigurationError, match="no Java"):
         spark_server.java_home()
     java(tmp_path, "1.8.0_402")
-    with pytest.raises(ConfigurationError, match=r"Java 1\b"):
+    with pytest.raises(ConfigurationError, match=r"Java 8\b"):
         spark_server.java_home()
 
 

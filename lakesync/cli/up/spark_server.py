@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 import uuid
@@ -23,6 +24,8 @@ from lakesync.model.secrets import replace_private_file
 
 _MIN_JAVA = 17
 """The oldest major version of Java that Spark supports."""
+_JAVA_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
+"""The major version in the output of `java -version`. Up to Java 8, it is the number after `1.`."""
 _OPENED_PACKAGES = (
     "java.lang",
     "java.lang.invoke",
@@ -319,9 +322,8 @@ def _java_version(home: Path) -> int:
         )
     except (OSError, subprocess.SubprocessError):
         return 0
-    _, _, quoted = run.stderr.partition('"')
-    major, *_ = quoted.partition('"')[0].split(".")
-    return int(major) if major.isdigit() else 0
+    found = _JAVA_VERSION.search(run.stderr)
+    return int(found[1]) if found else 0
 
 
 def _package(name: str) -> Path:
