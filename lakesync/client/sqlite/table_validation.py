@@ -247,9 +247,8 @@ def _columns_of(db: sqlite3.Connection, table: str) -> list[tuple[int, str, str,
 def _stores_text_unchanged(declared: str) -> bool:
     """Return whether the affinity of a declared type leaves text unchanged (SQLite, "Datatypes", section 3.1)."""
     kind = declared.upper()
-    if "INT" in kind:
-        return False
-    return not kind or kind == "ANY" or any(part in kind for part in ("CHAR", "CLOB", "TEXT", "BLOB"))
+    is_blob = kind in ("", "ANY") or ("BLOB" in kind and "INT" not in kind)
+    return is_blob or _turns_numbers_into_text(declared)
 
 
 def _turns_numbers_into_text(declared: str) -> bool:
