@@ -1,6 +1,7 @@
 """`lakesync up` for real: ready, repaired, refused twice, stopped without a trace, clean after its own violent end."""
 
 import subprocess
+from urllib.parse import urlsplit
 
 import pytest
 import requests
@@ -24,7 +25,7 @@ def test_lakesync_up_starts_serves_and_stops_a_whole_system(up):
     up.restarted("gateway")
     up.restarted("spark")
     assert requests.get(f"{told['gateway']['url']}/ready", timeout=60).ok
-    assert accepts(int(told["spark"]["remote"].rpartition(":")[2]))
+    assert accepts(urlsplit(told["spark"]["remote"]).port)
 
     # Its own violent end: everything else goes on, and the next start ends that first.
     orphans = up.family()
