@@ -204,7 +204,8 @@ class Client:
         Unacknowledged changes are kept.
 
         Raises:
-            LakeSyncError: the gateway rejected the request or did not respond; no row was changed.
+            ConfigurationError: the client never pulls (mode `pushOnly`).
+            LakeSyncError: the gateway rejected a request or did not respond; rows that were pulled before it stay.
         """
         return self.coordinator.verify()
 

@@ -267,7 +267,13 @@ class SyncCoordinator:
         return self.outbox.depth()
 
     def resync(self) -> SyncReport:
-        """Synchronise, and pull all rows again; rows and edits stay meanwhile. Raises as `sync_once` does."""
+        """Synchronise, and pull all rows again; rows and edits stay meanwhile.
+
+        Raises:
+            ConfigurationError: the client never pulls (mode `pushOnly`).
+            LakeSyncError: as for `sync_once`.
+        """
+        self._check_pulls("resync")
         with self._session.exclusive():
             self.replica.resync()
         return self.sync_once()
@@ -281,8 +287,10 @@ class SyncCoordinator:
             The checksums before and after, by table.
 
         Raises:
-            LakeSyncError: the gateway rejected the request or did not respond; no row was changed.
+            ConfigurationError: the client never pulls (mode `pushOnly`).
+            LakeSyncError: the gateway rejected a request or did not respond; rows that were pulled before it stay.
         """
+        self._check_pulls("verify")
         with self._session.exclusive():
             record_untracked_changes(self.replica)
             self.sync_once()
@@ -327,6 +335,14 @@ class SyncCoordinator:
         """
         self._auto_sync.stop(closing=True)
         self._session.close()
+
+    def _check_pulls(self, method: str) -> None:
+        """Raise ConfigurationError if the client never pulls, which the calling method has to do."""
+        if self._mode == "pushOnly":
+            raise ConfigurationError(
+                f"{method} pulls all rows, and the mode (syncMode) of this client is pushOnly: open the database in "
+                "mode full or pullOnly"
+            )
 
     def _sync(self, mode: Mode | None, source: str | None = None) -> SyncReport:
         """Synchronise once.

@@ -227,6 +227,14 @@ def test_push_only_and_pull_only_clients_sync_one_way(opened):
     assert writer.sync().pulled == 0
 
 
+def test_a_push_only_client_cannot_compare_or_pull_its_rows(opened):
+    writer = opened("writer", mode="pushOnly")
+    with pytest.raises(ConfigurationError, match=r"verify pulls all rows, .*syncMode.* pushOnly"):
+        writer.verify()
+    with pytest.raises(ConfigurationError, match=r"resync pulls all rows, .*syncMode.* pushOnly"):
+        writer.coordinator.resync()
+
+
 def test_verify_finds_and_repairs_changes_made_without_triggers(opened, tmp_path):
     alice = opened()
     for name in "abc":
