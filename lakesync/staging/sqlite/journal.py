@@ -12,7 +12,7 @@ class, has the SQL statements.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -178,14 +178,14 @@ class Journal(JournalFile):
             self.write_head(self.heads[gateway])
         if meanwhile is None:
             self.sql.execute("COMMIT")
+            self._group = _Group(alone=False)
         else:
             committed = self._disk.submit(self.sql.execute, "COMMIT")
             try:
                 meanwhile(committed.done)
             finally:
-                wait([committed])
-            committed.result()
-        self._group = _Group(alone=False)
+                committed.result()
+                self._group = _Group(alone=False)  # the file has the group, so `rollback` must not undo it in memory
         return group.changed_gateways
 
     def rollback(self) -> None:
