@@ -113,10 +113,20 @@ class Hub:
         return channel
 
     async def start(self) -> None:
-        """Watch the store, before the first connection, which would miss notices otherwise; wait until that works."""
+        """Watch the store, before the first connection, which would miss notices otherwise; wait until that works.
+
+        Raises:
+            Exception: an error of the store; the next call tries again.
+        """
         if self._start is None:
             self._start = asyncio.ensure_future(asyncio.to_thread(self.watch, asyncio.get_running_loop()))
-        await asyncio.shield(self._start)
+        start = self._start
+        try:
+            await asyncio.shield(start)
+        except Exception:
+            if self._start is start:  # another connection may have tried again already
+                self._start = None
+            raise
 
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:
         """Watch the store, unless that was done. It may wait for the store, so `start` calls it in a worker thread.
