@@ -34,14 +34,17 @@ def start_from(
         now_ms: server wall time in milliseconds since 1970.
 
     Raises:
-        NotFoundError: the rules changed or data was erased since the checkpoint was made, or the client was seen
-            before. The client has to pull instead.
+        NotFoundError: the store was rebuilt, the rules changed or data was erased since the checkpoint was made; rows
+            are still being assigned to the buckets of the active rules; or the client was seen before. The client has
+            to pull instead.
     """
     access = rules.access(commit, claims)
-    # `sees_by_values` is set while the rows are still being assigned to the buckets of the active rules
-    is_stale = checkpoint.rules_version != access.rules_version or access.sees_by_values is not None
-    if checkpoint.epoch != commit.epoch or is_stale:
+    if checkpoint.epoch != commit.epoch:
+        raise NotFoundError("the store was rebuilt after the newest checkpoint: pull from 0 instead")
+    if checkpoint.rules_version != access.rules_version:
         raise NotFoundError("the rules are newer than the newest checkpoint: pull from 0 instead")
+    if access.sees_by_values is not None:
+        raise NotFoundError("rows are still being assigned to the buckets of the active rules: pull from 0 instead")
     if commit.predates_erasure(checkpoint):
         raise NotFoundError("something was erased that the newest checkpoint may hold: pull from 0 instead")
     if not is_blank(current_record(commit.client(client_id), commit.epoch)):
