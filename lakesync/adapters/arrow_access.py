@@ -98,6 +98,19 @@ def write_arrow(adapter: DatabaseAdapter, batch_id: str, gateway: str, deltas: p
     return adapter.insert_deltas(DeltaBatch(batch_id, gateway, tuple(from_arrow(deltas))))
 
 
+def as_prunable(adapter: DatabaseAdapter) -> Prunable:
+    """Return an adapter that can delete deltas, as such.
+
+    Raises:
+        ConfigurationError: the adapter does not support deleting deltas.
+    """
+    if not isinstance(adapter, Prunable):
+        raise ConfigurationError(
+            f"{type(adapter).__name__} does not support deleting deltas and cannot be a hot tier: use a database"
+        )
+    return adapter
+
+
 def delete_arrow(adapter: DatabaseAdapter, deltas: pa.Table) -> int:
     """Delete deltas from an adapter, and return the number of deleted ones; see `Prunable.delete_deltas`.
 
@@ -108,11 +121,7 @@ def delete_arrow(adapter: DatabaseAdapter, deltas: pa.Table) -> int:
     Raises:
         ConfigurationError: the adapter does not support deleting deltas.
     """
-    if not isinstance(adapter, Prunable):
-        raise ConfigurationError(
-            f"{type(adapter).__name__} does not support deleting deltas and cannot be a hot tier: use a database"
-        )
-    return adapter.delete_deltas(deltas)
+    return as_prunable(adapter).delete_deltas(deltas)
 
 
 def split_points(adapter: DatabaseAdapter, query: DeltaQuery, size: int) -> list[int]:

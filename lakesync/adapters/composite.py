@@ -21,6 +21,7 @@ import msgspec
 from lakesync.adapters.arrow import columns_as_text, from_arrow
 from lakesync.adapters.arrow_access import (
     ArrowAdapterBase,
+    as_prunable,
     copy_page,
     delete_arrow,
     max_writers,
@@ -298,6 +299,7 @@ class LifecycleAdapter(CompositeBase):
         Raises:
             AdapterError, IntegrityError, ConfigurationError: as `migrate_to_tier`.
         """
+        as_prunable(self.hot)  # before a page is copied that cannot be deleted
         query = DeltaQuery(order="hlc", since=since, until=until, limit=PAGE_DELTAS)
         total, pages = BatchChecksum(), 0
         # each pass reads the first page again, because the page before it was deleted

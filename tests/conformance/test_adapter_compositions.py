@@ -208,6 +208,14 @@ MOVE = (
 )
 
 
+def test_nothing_is_copied_from_a_hot_tier_that_cannot_delete(databases, tmp_path):
+    hot, cold = ObjectDeltas(LocalDisk(tmp_path / "hot")), databases("cold")
+    hot.insert_deltas(aged(10))
+    with pytest.raises(ConfigurationError, match="ObjectDeltas does not support deleting deltas"):
+        LifecycleAdapter(hot, cold, 0).migrate_to_tier()
+    assert everything(cold) == []
+
+
 @pytest.mark.parametrize("place", ["sql.after_commit:2", "tier.after_copy:2", "tier.after_delete:2"])
 def test_a_killed_move_resumes(tmp_path, place):
     files = [str(tmp_path / f"{name}.db") for name in ("hot", "cold")]
