@@ -48,9 +48,10 @@ def test_pushes_that_were_read_before_a_failure_are_counted_once(clock, tmp_path
     with gateway_over(clock, KINDS["sqlite"](tmp_path), staging=staging) as gateway:
         author.push(gateway, author.delta("r1", {"x": 1}))
         author.push(gateway, author.delta("r2", {"x": 2}))
-        with monkeypatch.context() as patched, pytest.raises(StagingUnavailableError):
-            patched.setattr(thresholds, "read_log", interrupted)
+        monkeypatch.setattr(thresholds, "read_log", interrupted)
+        with pytest.raises(StagingUnavailableError):
             gateway.buffer_stats()
+        monkeypatch.undo()
         stats = gateway.buffer_stats()
         assert (stats.log_size, stats.byte_size) == (2, gateway.stats().byte_size)
 
