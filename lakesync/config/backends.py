@@ -12,7 +12,7 @@ migrations and sources may read it, and a flow may write to it. `Config` contain
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
 from typing import Annotated, NamedTuple
 
@@ -26,6 +26,8 @@ BackendName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,63}$")]
 """Name of a backend, or of a destination, flow or migration. It is also part of the name of a Dagster asset."""
 TableName = Annotated[str, Field(pattern=r"^[a-zA-Z_][a-zA-Z0-9_]{0,63}$")]
 """Name of a table or column."""
+GatewayId = Annotated[str, Field(pattern=f"^{GATEWAY_ID}$")]
+"""Id of a gateway."""
 LAKE = "lake"
 """The reserved name of the lake's own history."""
 
@@ -68,7 +70,7 @@ class DeclaredDestination(Section):
     """Backend that receives the deltas."""
     tables: tuple[TableName, ...] = ()
     """Tables to follow; empty: all."""
-    gateways: tuple[str, ...] = ()
+    gateways: tuple[GatewayId, ...] = ()
     """Gateways to follow; empty: all."""
     rows: bool = True
     """Keep a table of current rows beside the deltas, in databases and for tables with a schema."""
@@ -96,13 +98,13 @@ class DeclaredFlow(Section):
     """Backend to write, or `lake`."""
     tables: tuple[TableName, ...] = ()
     """Tables to copy; empty: all."""
-    gateways: tuple[str, ...] = ()
+    gateways: tuple[GatewayId, ...] = ()
     """Gateways to copy; empty: all."""
     where: tuple[Condition, ...] = ()
     """Conditions that a row must meet, all of them. A row that stops meeting them is deleted from the table of rows."""
     rows: bool = True
     """Keep a table of current rows beside the deltas."""
-    into: Annotated[str, Field(pattern=f"^{GATEWAY_ID}$")] | None = None
+    into: GatewayId | None = None
     """Gateway that the deltas are pushed to, with `to = "lake"`; unset: the gateway of each delta."""
     schedule: str = "*/5 * * * *"
     """Cron schedule (UTC)."""
@@ -119,7 +121,7 @@ class DeclaredMigration(Section):
     """Backend to write."""
     tables: Annotated[tuple[TableName, ...], Field(min_length=1)]
     """Tables to copy."""
-    gateway: str | None = None
+    gateway: GatewayId | None = None
     """Gateway to copy; unset: all."""
     since: date
     """First day to copy (UTC, by hlc)."""
@@ -204,12 +206,27 @@ class Backends(NamedTuple):
         parts = self.parts(name)
         return {adapter for _, part in parts for adapter in self.adapters_of(part)} if parts else {name}
 
+    def adapters_of_table(self, name: str, table: str | None) -> set[str]:
+        """Return the names of the adapters of a backend that keep a table.
+
+        Args:
+            name: the backend, or `lake`.
+            table: the table; None for a table that no route names.
+        """
+        if name in self.routes:
+            routes = self.routes[name]
+            parts = [routes.default if table is None else routes.tables.get(table, routes.default)]
+        else:
+            parts = [part for _, part in self.parts(name)]
+        return {adapter for part in parts for adapter in self.adapters_of_table(part, table)} if parts else {name}
+
 
 def check_backends(backends: Backends) -> None:
     """Check the names of backends, and what the sections about them say about each other.
 
-    Every name must be declared exactly once, no backend may contain itself, no flow may lead to its own source, no
-    migration may end before it begins, and names of Dagster steps must differ.
+    Every name must be declared exactly once. No backend may contain itself, and a fan-out or tiers must name different
+    parts. No flow or migration may lead to its own source, no migration may end before it begins, and names of Dagster
+    steps must differ.
 
     Args:
         backends: the sections of one configuration.
@@ -236,13 +253,46 @@ def check_backends(backends: Backends) -> None:
             )
     for name in declared:
         _check_not_circular(backends, name, containers=())
+    _check_distinct_parts(backends)
     _check_step_names(backends)
     for name, migration in backends.migrations.items():
         if migration.until is not None and migration.until < migration.since:
             raise ValueError(f"migrations.{name}.until, {migration.until}, lies before since, {migration.since}")
+        if migration.source == migration.to:
+            raise ValueError(f"migrations.{name} leads from {migration.to!r} to itself; name two different backends")
     for name, flow in backends.flows.items():
-        if flow.source == flow.to:
-            raise ValueError(f"flows.{name} leads from {flow.to!r} to itself; name two different backends")
+        _check_flow_leads_elsewhere(backends, name, flow)
+
+
+def _check_distinct_parts(backends: Backends) -> None:
+    """Check that no fan-out names a backend twice, and that the tiers of a backend differ."""
+    for name in (*backends.fan_out, *backends.tiers):
+        named: set[str] = set()
+        for setting, part in backends.parts(name):
+            if part in named:
+                raise ValueError(f"{setting} names {part!r}, which {name!r} has already; name another backend")
+            named.add(part)
+
+
+def _check_flow_leads_elsewhere(backends: Backends, name: str, flow: DeclaredFlow) -> None:
+    """Check that no table of a flow has its source and its destination at one adapter.
+
+    Args:
+        backends: the sections, whose names are declared and not circular.
+        name: the flow's name.
+        flow: the flow.
+    """
+    if flow.source == flow.to:
+        raise ValueError(f"flows.{name} leads from {flow.to!r} to itself; name two different backends")
+    routed = sorted({table for routes in backends.routes.values() for table in routes.tables})
+    tables: Sequence[str | None] = flow.tables or (*routed, None)
+    for table in tables:
+        shared = backends.adapters_of_table(flow.source, table) & backends.adapters_of_table(flow.to, table)
+        if shared:
+            raise ValueError(
+                f"flows.{name} leads from {flow.source!r} to {flow.to!r}, which share the adapter {min(shared)!r}; "
+                "name backends without a common adapter"
+            )
 
 
 def _check_step_names(backends: Backends) -> None:

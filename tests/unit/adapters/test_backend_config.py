@@ -110,6 +110,32 @@ def test_a_child_process_resolves_the_same_backends(declared, monkeypatch):
         ),
         ('[fan_out.a]\nprimary = "pg"\nsecondaries = ["a"]\n', "'a' contains itself: a → a"),
         ('[flows]\nf = { from = "pg", to = "pg" }\n', "flows.f leads from 'pg' to itself"),
+        (
+            '[flows]\nf = { from = "copy", to = "replicated" }\n',
+            "flows.f leads from 'copy' to 'replicated', which share the adapter 'copy'",
+        ),
+        (
+            '[flows]\nf = { from = "events", to = "main" }\n',
+            "flows.f leads from 'events' to 'main', which share the adapter 'events'",
+        ),
+        ('[flows]\nf = { from = "pg", to = "copy", gateways = ["no such/gw!"] }\n', "flows.f.gateways.0"),
+        ('[destinations]\nd = { to = "pg", gateways = ["no such/gw!"] }\n', "destinations.d.gateways.0"),
+        (
+            '[migrations]\nm = { from = "pg", to = "copy", tables = ["t"], since = 2026-02-01, gateway = "a b" }\n',
+            "migrations.m.gateway",
+        ),
+        (
+            '[migrations]\nm = { from = "pg", to = "pg", tables = ["t"], since = 2026-02-01 }\n',
+            "migrations.m leads from 'pg' to itself",
+        ),
+        (
+            '[tiers.same]\nhot = "pg"\ncold = "pg"\nmax_age_days = 1\n',
+            "tiers.same.cold names 'pg', which 'same' has already",
+        ),
+        (
+            '[fan_out.twice]\nprimary = "pg"\nsecondaries = ["copy", "copy"]\n',
+            "fan_out.twice.secondaries names 'copy', which 'twice' has already",
+        ),
         ('[flows]\nf = { to = "pg" }\n', "flows.f.from"),
         ('[destinations]\nd = { to = "pg", table = ["t"] }\n', "destinations.d.table is not a setting"),
         (
@@ -122,6 +148,10 @@ def test_a_child_process_resolves_the_same_backends(declared, monkeypatch):
 def test_invalid_backends_are_reported_by_name(declared, text, told):
     with pytest.raises(ConfigurationError, match=re.escape(told)):
         declared(text)
+
+
+def test_a_flow_may_copy_a_table_to_routes_that_use_its_source_for_another_table(declared):
+    declared('[flows]\nf = { from = "events", to = "main", tables = ["orders"] }\n')
 
 
 _FLOW = 'from = "events", where = [{ column = "total", op = "gte", value = "9" }]'
