@@ -54,7 +54,10 @@ def _encode_chunk(rows: pa.Table) -> memoryview:
     import pyarrow.compute as pc
 
     count = len(rows)
-    fields: list[Any] = [pa.scalar(rows.num_columns.to_bytes(2, "big"), pa.binary())]
+    if not count:
+        return memoryview(b"")
+    # an array and no scalar, because a join of scalars alone would be a scalar, and all columns may be null
+    fields: list[Any] = [pa.repeat(pa.scalar(rows.num_columns.to_bytes(2, "big"), pa.binary()), count)]
     for column in rows.columns:
         if column.null_count == count:
             fields.append(pa.scalar(_NULL, pa.binary()))
