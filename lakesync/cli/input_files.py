@@ -68,7 +68,7 @@ def read_json(path: Path) -> Any:
         ValidationError: the file is not JSON.
     """
     try:
-        return json.loads(read_text(path))
+        return _decode(read_text(path))
     except ValueError as error:
         raise ValidationError(f"{path} is not JSON: {error}") from error
 
@@ -169,7 +169,7 @@ def _value(field: str, kind: ColumnType | None, where: str) -> Any:
     if kind == "json":
         return _parsed(field, where)
     try:
-        decoded = json.loads(field, parse_constant=_reject_constant, parse_float=_finite)
+        decoded = _decode(field)
     except ValueError:
         return field
     return decoded if isinstance(decoded, int | float | bool) else field
@@ -178,9 +178,17 @@ def _value(field: str, kind: ColumnType | None, where: str) -> Any:
 def _parsed(text: str, where: str) -> Any:
     """Parse JSON; raise ValidationError with `where` if it is not."""
     try:
-        return json.loads(text, parse_constant=_reject_constant, parse_float=_finite)
+        return _decode(text)
     except ValueError as error:
         raise ValidationError(f"{where}: not JSON: {error}") from error
+
+
+def _decode(text: str) -> Any:
+    """Decode JSON; raise ValueError if it is not, or is nested too deeply for Python's decoder."""
+    try:
+        return json.loads(text, parse_constant=_reject_constant, parse_float=_finite)
+    except RecursionError:
+        raise ValueError("arrays or objects are nested too deeply") from None
 
 
 def _reject_constant(name: str) -> NoReturn:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lakesync.cli.input_files import read_records
+from lakesync.cli.input_files import read_json, read_records
 from lakesync.model.errors import ValidationError
 
 TYPES = {"title": "string", "n": "number", "done": "boolean", "tags": "json"}
@@ -63,9 +63,33 @@ def test_a_file_is_read_lazily(tmp_path):
         ("rows.csv", "id,tags\n1,[1\n", r"rows\.csv, line 2, tags: not JSON"),
         ("rows.jsonl", '{"a": 1}\n{"a": NaN}\n', r"rows\.jsonl, line 2: not JSON: NaN is not a JSON value"),
         ("rows.jsonl", '{"a": 1e400}\n', r"rows\.jsonl, line 1: not JSON: 1e400 is too large for a number"),
+        (
+            "rows.csv",
+            f"id,tags,other\n1,{'[' * 100_000},\n",
+            r"rows\.csv, line 2, tags: not JSON: .* nested too deeply",
+        ),
+        ("rows.jsonl", '{"a":' * 100_000, r"rows\.jsonl, line 1: not JSON: .* nested too deeply"),
         ("rows.json", '[{"a": 1}, 2]', r"rows\.json, item 2: '2' is not a JSON object"),
     ],
 )
 def test_errors_name_the_line(tmp_path, name, text, why):
     with pytest.raises(ValidationError, match=why):
         read(tmp_path, name, text)
+
+
+def test_a_csv_field_without_a_type_may_be_nested_deeply(tmp_path):
+    assert read(tmp_path, "rows.csv", f"id,other\n1,{'[' * 100_000}\n", {}) == [{"id": "1", "other": "[" * 100_000}]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("[" * 100_000, "file.json is not JSON: .* nested too deeply"),
+        ('{"a": NaN}', "file.json is not JSON: NaN is not a JSON value"),
+    ],
+)
+def test_a_json_file_is_checked(tmp_path, text, why):
+    path = tmp_path / "file.json"
+    path.write_text(text)
+    with pytest.raises(ValidationError, match=why):
+        read_json(path)
