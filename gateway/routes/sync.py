@@ -66,6 +66,11 @@ class RawRoute(APIRoute):
 router = APIRouter(prefix="/sync/{gateway}", route_class=RawRoute)
 
 LIMIT = {"type": "integer", "minimum": 1, "maximum": MAX_PULL, "default": DEFAULT_MAX_DELTAS}
+"""OpenAPI schema of the query parameter `limit`: the most deltas of a page."""
+_CONFIRMS_CURSOR = header_parameter(
+    "X-LakeSync-Client",
+    "lastSeenHlc is a cursor of this gateway, up to which the client has everything; without it only 0 and 1 count",
+)
 _RESYNC = header_parameter(
     "X-LakeSync-Client",
     "The client understands RESYNC_REQUIRED; without it a cursor that cannot be served is answered with everything",
@@ -82,7 +87,11 @@ _IN_PROTOBUF: dict[str, Any] = {"content": {PROTOBUF: {}}}
         *CALLER_ERRORS, PayloadTooLargeError, ClockDriftError, SchemaMismatchError, BackpressureError
     )
     | {200: _IN_PROTOBUF},
-    openapi_extra={"security": _TOKEN, "parameters": [GATEWAY_PARAMETER], **request_body(SyncPush, PROTOBUF)},
+    openapi_extra={
+        "security": _TOKEN,
+        "parameters": [GATEWAY_PARAMETER, _CONFIRMS_CURSOR],
+        **request_body(SyncPush, PROTOBUF),
+    },
 )
 async def push(request: Request) -> Response:
     """Commit a client's deltas."""
@@ -91,9 +100,9 @@ async def push(request: Request) -> Response:
     knows_resync = header(request.scope, CLIENT_HEADER) is not None
 
     def confirmed(push: SyncPush) -> int | None:
-        """Return the cursor up to which the sender has everything, from which the cursor of the response follows.
+        """Return the cursor of the push, up to which the sender has all changes; the response continues from it.
 
-        None if it is unknown: a client without the header may send any timestamp as its cursor.
+        None if it is unknown: a client without `CLIENT_HEADER` may send another timestamp in place of its cursor.
         """
         # 0, or `NEVER_PULLED` of a client that pushed before its first pull: such a cursor skips no change
         never_pulled = push.last_seen_hlc <= NEVER_PULLED

@@ -43,6 +43,12 @@ def test_the_page_names_every_metric():
     assert names == set(re.findall(r"^\| `(lakesync_\w+)` \|", PAGE, re.MULTILINE))
 
 
+@pytest.mark.parametrize(("method", "path"), [("post", "push"), ("get", "pull"), ("post", "pull")])
+def test_the_openapi_document_has_the_client_header_of_pushes_and_pulls(method, path):
+    parameters = DESCRIPTION["paths"][f"/sync/{{gateway}}/{path}"][method]["parameters"]
+    assert "X-LakeSync-Client" in [each["name"] for each in parameters]
+
+
 def test_the_page_names_both_prefixes():
     assert PREFIXES == ("", "/v1")
     assert "`/v1`" in PAGE
