@@ -57,6 +57,7 @@ DELTAS_PROPERTIES = {
     "write.metadata.metrics.column.batch_id": "full",
     "write.metadata.metrics.column.gateway": "full",
     "write.metadata.metrics.column.table_name": "full",
+    "write.metadata.metrics.column.shard": "full",  # maintenance joins the files of one shard
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "50",
     "commit.retry.num-retries": "10",

@@ -20,6 +20,7 @@ from lakehouse.maintenance import location_of, maintain
 from lakehouse.schema_snapshot import SchemaSnapshot
 from lakehouse.sessions import session
 from lakehouse.table_access import at_snapshot
+from lakehouse.table_creation import ensure_deltas
 from lakehouse.table_definitions import LakeNames
 from lakehouse.tables import writes
 from lakehouse.tables.audit import days_unlike_history
@@ -30,6 +31,7 @@ from lakesync.model.delta import extract_delta
 from lakesync.model.schema import parse_schema
 from lakesync.model.types import SyncPush
 from lakesync.staging import open_store
+from lakesync.staging.records import Backlog
 from lakesync_dagster.jobs import maintenance_job
 from tests.integration.gateway_support import wall_ms
 from tests.lake_support import states
@@ -123,6 +125,22 @@ def test_b6_maintenance_during_a_flush_loses_and_duplicates_nothing(world, monke
     done = world.tidy()
     assert (done.after.data_files, done.after.rows, done.after.snapshots) == (1, 6, 1)
     assert world.spark.table(NAMES.deltas).count() == 6
+
+
+def test_maintenance_compacts_the_history_of_a_shard_with_a_long_name(world):
+    names = LakeNames("lake", "sys_shards", "tab_shards")
+    shard = "accounting-and-invoices-of-europe"
+    ensure_deltas(world.spark, names)
+    for seq in range(2):
+        world.spark.sql(
+            f"INSERT INTO {names.deltas} (gateway, shard, epoch, batch_id, seq, arrival, day) "
+            f"VALUES ('kept', '{shard}', 1, 'b{seq}', {seq}, {256 * seq}, DATE '2026-01-01')"
+        )
+    backlog = [
+        Backlog("kept", shard, 1, 2, 2, last_arrival=256, deltas=0, bytes=0, oldest_ms=None, flush_requested_ms=None)
+    ]
+    done = maintain(world.spark, names, None, EAGER, backlog)
+    assert (done.compacted, done.after.data_files, done.after.rows) == (2, 1, 2)
 
 
 def test_maintenance_compacts_a_table_and_keeps_snapshots_of_checkpoints(world, spark_server, monkeypatch):
