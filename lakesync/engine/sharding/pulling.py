@@ -135,9 +135,10 @@ def _read_shards(
     after, next_shard, has_more = dict(cursors), first_shard, False
     deltas_left, bytes_left = request.pull.max_deltas, request.max_bytes
     for name in names[first:] + names[:first]:
-        shard_pull = replace(request.pull, since_hlc=cursors[name], max_deltas=max(deltas_left, 1))
-        if deltas_left <= 0 or bytes_left <= 0:
-            # a page of one row shows whether the shard has anything
+        is_full = deltas_left <= 0 or bytes_left <= 0
+        # of a full page's other shards, one row shows whether they have anything
+        shard_pull = replace(request.pull, since_hlc=cursors[name], max_deltas=1 if is_full else deltas_left)
+        if is_full:
             smallest = PullRequest(shard_pull, request.claims, request.knows_resync, request.confirmed, request.now_ms)
             has_changes = yield from _has_changes(name, shards[name], smallest)
             has_more = has_more or has_changes
