@@ -4,7 +4,8 @@
 client, whose protocol LakeSync uses. A transport sends requests to the gateway. An *edit* is a change by the app that
 the gateway has not acknowledged; it is *refused* if the gateway rejected it. The outbox has all edits. The replica is
 the app's database with the client's state machine (`core`). It changes in steps: a step is a transaction that first
-records what the app has written as edits. Auto-sync is a thread that synchronises by itself.
+records what the app has written as edits. Auto-sync is a thread that synchronises by itself. An *action* is a command
+that a *connector* at the gateway executes in an external system, such as opening a ticket.
 """
 
 from __future__ import annotations
@@ -232,6 +233,9 @@ class SyncCoordinator:
             action_type: one of the connector's actions.
             params: a JSON object.
             idempotency_key: actions with the same key are executed once; None if every call is an action of its own.
+
+        Returns:
+            The queued action. It has no result yet.
 
         Raises:
             ConfigurationError: the transport cannot send actions.
