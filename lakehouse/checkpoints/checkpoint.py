@@ -1,10 +1,14 @@
 """Makes one gateway's checkpoint: all its rows at one arrival, as files of frames for the first sync of new clients.
 
-An arrival is the gateway's timestamp for a push. A checkpoint is made in three steps: the gateway's state tables (the
-current rows) are merged up to the arrival; their Iceberg snapshots are tagged, so that they do not expire; their rows
-are written as frames (protobuf messages). The tags of a checkpoint last for hours, those of the first checkpoint of a
-day for days, and those of the newest checkpoint until there is a newer one. `lakehouse.checkpoints.publication` calls
-`make_checkpoint` for each gateway at the end of a flush; the maintenance of a state table calls `tag_newest`.
+An arrival is the gateway's timestamp for a push. *Staging* is the store that pushes are committed to; a *shard* is one
+for some of the tables. A flush moves deltas (changes of rows) from staging to the *history*, an Iceberg table.
+*Sync rules* decide which rows a client may see.
+
+A checkpoint is made in three steps: the gateway's state tables (the current rows) are merged up to the arrival; their
+Iceberg snapshots are tagged, so that they do not expire; their rows are written as frames (protobuf messages). The tags
+of a checkpoint last for hours, those of the first checkpoint of a day for days, and those of the newest checkpoint
+until there is a newer one. `lakehouse.checkpoints.publication` calls `make_checkpoint` for each gateway at the end of a
+flush; the maintenance of a state table calls `tag_newest`.
 """
 
 from __future__ import annotations
@@ -71,9 +75,10 @@ def _retention_clause(newest: Checkpoint | None, arrival: int, section: Maintena
 def tag_newest(
     spark: SparkSession, names: LakeNames, table: str, checkpoints: Iterable[Checkpoint], section: MaintenanceSection
 ) -> int:
-    """Tag a state table's snapshots of newest checkpoints whose first tag is about to end, and return their number.
+    """Tag the snapshots of newest checkpoints that are old, so that they do not expire; return the number of new tags.
 
-    A checkpoint is served until there is a newer one, and audits compare it with the snapshots that it was made from.
+    A checkpoint is old after half of `checkpoint_retention_hours`, the time after which its first tag may expire. It is
+    served until there is a newer one, and audits compare it with the snapshots that it was made from.
 
     Args:
         spark: an open Spark session.
@@ -85,13 +90,13 @@ def tag_newest(
     Raises:
         LakeUnavailableError: Spark cannot be reached.
     """
-    # a checkpoint from before this time has passed half of its retention
-    half_expired_ms = (time.time() - section.checkpoint_retention_hours * 1800) * 1000
+    half_retention_seconds = section.checkpoint_retention_hours * 3600 / 2
+    old_before_ms = (time.time() - half_retention_seconds) * 1000
     old = {
         f"{NEWEST_TAG}{checkpoint.gateway}": part.snapshot_id
         for checkpoint in checkpoints
         for part in checkpoint.tables
-        if part.table == table and checkpoint.created_ms < half_expired_ms
+        if part.table == table and checkpoint.created_ms < old_before_ms
     }
     if not old:
         return 0
@@ -251,8 +256,8 @@ class _Target(NamedTuple):
 def _reusable(store: ErasureStore, newest: Checkpoint | None, cut_point: CutPoint) -> Checkpoint | None:
     """Return the newest checkpoint if frames of it may be linked into a new one, otherwise None.
 
-    They may not if sync rules, epoch (the staging store's copy of the gateway) or shards have changed since, or if data
-    were erased.
+    They may not if the sync rules or the shards have changed since, if data were erased, or if staging was rebuilt,
+    which begins another epoch.
     """
     if newest is None or (newest.epoch, newest.rules_version, newest.shards) != (
         cut_point.epoch,
