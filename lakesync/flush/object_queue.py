@@ -51,7 +51,11 @@ def open_object_queue(uri: str, opening: ExitStack) -> ObjectFlushQueue:
 
 
 class ObjectFlushQueue(FlushQueue):
-    """`FlushQueue` in an object store, which has no transactions."""
+    """`FlushQueue` in an object store, which has no transactions.
+
+    A change of the queue writes or deletes single objects, so the queue is its own `JobChange`. The store lists objects
+    in the order of their keys, which is the order of the flushes: a job's id begins with its batch's arrival.
+    """
 
     def __init__(self, objects: LakeAdapter) -> None:
         """Wrap an object store.
@@ -79,20 +83,31 @@ class ObjectFlushQueue(FlushQueue):
         return list(self._read(f"{_FAILED}/{gateway_id}/", None))
 
     def _change(self, gateway_id: str, change: Callable[[JobChange], None]) -> None:  # noqa: ARG002 keys name the gateway
+        """Call the function with the queue itself; what it did before an error is not undone."""
         change(self)
 
-    # The queue is its own `JobChange`: each of these methods writes one object.
+    # -- the methods of `JobChange` ------------------------------------------------------------------------------
 
     def add(self, job: FlushJob) -> None:
         """Store a pending job, unless one with its id is stored."""
         self._objects.put_object(_key(job), encode_json(job), if_absent=True)
 
     def put(self, job: FlushJob, *, set_aside: bool = False) -> None:
-        """Store a job, in place of an existing one."""
+        """Store a job, in place of an existing one.
+
+        Args:
+            job: the job.
+            set_aside: whether it is set aside, instead of pending.
+        """
         self._objects.put_object(_key(job, set_aside=set_aside), encode_json(job))
 
     def remove(self, job: FlushJob, *, set_aside: bool = False) -> None:
-        """Delete a job, if it is stored."""
+        """Delete a job, if it is stored.
+
+        Args:
+            job: the job.
+            set_aside: whether to delete the one that is set aside, instead of the pending one.
+        """
         self._objects.delete_object(_key(job, set_aside=set_aside))
 
     def find_failed(self, job: FlushJob) -> FlushJob | None:
