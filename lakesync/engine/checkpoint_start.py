@@ -1,7 +1,15 @@
 """Starts a new client from a checkpoint: files with all rows as of one arrival (the gateway's timestamp of a commit).
 
-`SyncGateway.submit_checkpoint` calls `start_from` before the server sends the files. The client's *record* says what
-each cursor means that the client was sent; it belongs to an *epoch*, which ends when the store is rebuilt.
+`SyncGateway.submit_checkpoint` calls `start_from` before the server sends the files. A *bucket* of the sync rules is
+the rows that they give to clients with equal claims (fields of a token). The terms of a client's *record*, which says
+what each cursor means that the client was sent (`staging.records.clients`):
+
+- It belongs to an *epoch*, which ends when the store is rebuilt.
+- A *scope* is a period in which the client was sent rows under the same claims and rules.
+- A *page* of the record says what a cursor means at which the client has only a part of its rows.
+
+A client that was sent a checkpoint may lose it. So its record has two cursors afterwards: at the checkpoint's arrival
+the client has all rows of its scope, and at cursor 0 it has none.
 """
 
 from __future__ import annotations
@@ -56,6 +64,9 @@ def start_from(
 def _remember(commit: ClientCommit, client_id: str, arrival: int, access: Access, now_ms: int) -> None:
     """Record that a client was sent a checkpoint, which it may or may not receive.
 
+    The record gets a scope in which all rows up to the arrival were sent, and whose first complete cursor is the
+    arrival. A page describes cursor 0, in case that the client pulls from there instead.
+
     Args:
         commit: the open transaction in the gateway's store.
         client_id: the client's id.
@@ -68,7 +79,7 @@ def _remember(commit: ClientCommit, client_id: str, arrival: int, access: Access
     sent_up_to = max(arrival, 1)
     record = with_scope(replace(record, last_seen_ms=now_ms), access, commit.arrival, sent_up_to, sent_up_to)
     *earlier, scope = record.scopes
-    nothing = Page(  # what cursor 0 means until the client confirms that it has the checkpoint
+    from_zero = Page(  # what cursor 0 means: the client has no rows
         cursor=0,
         read_up_to=0,
         base=NO_BASE,
@@ -84,6 +95,6 @@ def _remember(commit: ClientCommit, client_id: str, arrival: int, access: Access
             confirmed_cursor=0,
             last_sent_cursor=arrival,
         ),
-        nothing,
+        from_zero,
     )
     commit.put_client(record)
