@@ -1,8 +1,9 @@
 """Notifies listeners of the bucket keys that a commit changed, and of clients that are connected to other processes.
 
-A *bucket key* names a bucket of the sync rules with the claims (fields of a token) that may see it. The gateway's
-channels listen, in order to send changes to connected clients (*broadcasts*). Stores collect notices while a commit is
-in progress (`Announcement`), and deliver them once readers can see the commit (`Notices`).
+A *bucket* is the rows that a rule of the sync rules gives to clients with equal claims (fields of a token). Its *bucket
+key* is the rule's name and these claims. The gateway's channels listen, in order to send changes to connected clients
+(*broadcasts*). Stores collect notices while a commit is in progress (`Announcement`), and deliver them once readers can
+see the commit (`Notices`).
 """
 
 from __future__ import annotations
