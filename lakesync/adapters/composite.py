@@ -85,10 +85,14 @@ class CompositeBase(ArrowAdapterBase):
         return max((position for position in newest if position is not None), default=None)
 
     def split_points(self, query: DeltaQuery, size: int) -> list[int]:
-        """Return the values that divide a query's deltas into ranges, see `Splittable`.
+        """Return hlcs or arrivals, by the query's order, that divide its deltas into ranges; see `Splittable`.
 
-        They are the values of all adapters, so a range has up to `size` deltas of each. Empty if one of the adapters is
-        not `Splittable`.
+        They are the division points of all adapters together, so a range has up to `size` deltas of each adapter. Empty
+        if one of the adapters is not `Splittable`.
+
+        Args:
+            query: the query to divide.
+            size: number of deltas in a range, approximately.
         """
         queried = self._adapters_for(query)
         if not all(isinstance(each, Splittable) for each in queried):
@@ -199,7 +203,12 @@ class CompositeAdapter(CompositeBase):
         return adapter.materialise(gateway, schema, row_ids) if isinstance(adapter, Materialisable) else 0
 
     def write_states(self, schema: TableSchema, read: Callable[[], Mapping[RowId, RowContent]]) -> int:
-        """Write rows in the table's adapter; returns 0 if that adapter does not accept row states."""
+        """Write rows in the table's adapter; returns 0 if that adapter cannot write merged rows.
+
+        Args:
+            schema: the table's schema.
+            read: returns row → merged content. The adapter calls it once, after it has locked the table.
+        """
         adapter = self._adapter_of(schema.table)
         return adapter.write_states(schema, read) if isinstance(adapter, StateWriter) else 0
 
@@ -272,7 +281,12 @@ class LifecycleAdapter(CompositeBase):
         return self.write_states(schema, lambda: read_contents(self, schema.table, rows))
 
     def write_states(self, schema: TableSchema, read: Callable[[], Mapping[RowId, RowContent]]) -> int:
-        """Write rows in the hot tier; returns 0 if that tier does not accept row states."""
+        """Write rows in the hot tier; returns 0 if that tier cannot write merged rows.
+
+        Args:
+            schema: the table's schema.
+            read: returns row → merged content. The tier calls it once, after it has locked the table.
+        """
         return self.hot.write_states(schema, read) if isinstance(self.hot, StateWriter) else 0
 
     def migrate_to_tier(self, until_ms: int | None = None) -> TierReport:
@@ -315,7 +329,9 @@ class LifecycleAdapter(CompositeBase):
 def cold_tier_contents(cold: Sequence[DatabaseAdapter]) -> ContentTransform:
     """Return the `ContentTransform` for a hot tier that the pipeline writes directly, without `LifecycleAdapter`.
 
-    It merges older deltas of the rows into their contents.
+    The hot tier calls it with the merged deltas that it stores of some rows, before it writes these rows. The function
+    adds the deltas of the rows that are in cold tiers. `lakehouse.backends` uses it for destinations, and
+    `transfer.flows` for copies to a hot tier.
 
     Args:
         cold: the cold tiers with older deltas of the same rows.
