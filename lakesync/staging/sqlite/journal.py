@@ -3,7 +3,8 @@
 A *job* is a function that the store's owner thread runs; jobs that share a transaction are a *group*. Pushes are
 frequent, so their writes wait in memory until their group commits, and are then written with few statements. All other
 writes of a job go to the file at once, inside a savepoint, so that the job can be rolled back alone. The log has one
-row for each push; its *body* is the encoded deltas. An *hlc* is the client's timestamp of a delta.
+row for each push; its *body* is the encoded deltas. An *hlc* is the client's timestamp of a delta, an *arrival* the
+gateway's timestamp of a push.
 
 `GroupCommit` begins and commits the groups. `SqliteCommit` and `Pipeline` read and write. `JournalFile`, the base
 class, has the SQL statements.
@@ -361,7 +362,8 @@ class Journal(JournalFile):
 
         Returns:
             The client's highest accepted hlc, -1 for none; and the greatest difference of hlcs within one of its
-            pushes. So the highest hlc of a push is above that of any of its deltas by this difference at most.
+            pushes. A push with hlcs from 5 to 9 has the difference 4. With 4 as the greatest, a delta with hlc 20 can
+            only be in a push whose highest hlc is 20 to 24.
         """
         client = (gateway, client_id)
         known = self._group.writers.get(client) or self._writers.get(client)
@@ -396,15 +398,24 @@ class Journal(JournalFile):
     # -- the log -------------------------------------------------------------------------------------------------
 
     def append(self, gateway: str, client_id: str, deltas: PackedDeltas, arrival: int, claims: Claims) -> LogEntry:
-        """Add a push to the log; it waits in memory until the group commits. See `store.push.PushCommit`."""
+        """Add a push to the log; it waits in memory until the group commits.
+
+        Args:
+            gateway: the gateway's id.
+            client_id: the id of the client that pushes.
+            deltas: the push's deltas, encoded.
+            arrival: the push's last arrival.
+            claims: the claims (fields of the client's token) that sync rules read; a replay of the log needs them.
+        """
         group, head = self._group, self.head(gateway)
         entry = next_entry(head, client_id, deltas, arrival, claims)
         highest, widest = self.writer(gateway, client_id)
         writer = (max(highest, entry.hlc_high), max(widest, entry.hlc_high - entry.hlc_low))
         self.unpacked_bytes += unpacked_size(entry.body) if entry.body else 0
         group.entries.append((entry, self.wall()))
-        # The method is bound to this list. Once its entries are written to the file, the group has a new list, and a
-        # savepoint undoes them. A function that refers to the group would form a reference cycle with its undo steps.
+        # `pop` belongs to the present list. When its entries are written to the file, the group gets a new list; then
+        # `pop` changes only the old one, and a savepoint undoes what was written. A function that refers to the group
+        # would form a reference cycle with its undo steps.
         group.undo.add(group.entries.pop)
         group.undo.update(group.writers, {(gateway, client_id): writer})
         self.set_head(head.appended(arrival, entry.count, size_of(entry)))
