@@ -5,7 +5,8 @@ The pipeline's sensors post a report to the gateway, which is `pipeline` in `/ad
 - `behind`: the parts of the pipeline (assets) that lack deltas (changes of rows) of the part upstream. Each has a kind
   (`part`) and a `name`, the number of missing `deltas`, since when they are missing (`sinceMs`), how many runs were
   requested for it (`requests`), and when the next one is requested (`retryMs`).
-- `queued`: the runs that were requested and have not started.
+- `queued`: the runs that were requested more than 30 seconds ago and have not started. Each has the name of its `job`,
+  its `runId`, and when it was requested (`sinceMs`).
 - `reportedMs`: when the sensors posted the report.
 
 Times named `…Ms` are in milliseconds since 1970.
@@ -20,7 +21,7 @@ from lakesync.analysis.marks import FAILING
 from lakesync.cli.output import duration
 
 _MAX_NAMED = 3
-"""Parts or runs that a sentence names, at most."""
+"""Parts that a sentence names, at most; also the most runs that get a sentence."""
 _SILENT_SECONDS = 60.0
 """Sensors report every ten seconds. After this long without a report they are considered stopped."""
 
@@ -49,7 +50,7 @@ def failing_parts(report: Mapping[str, Any]) -> list[str]:
 
 
 def stalled_runs(report: Mapping[str, Any], now_ms: float) -> list[str]:
-    """Return a sentence for each run that does not start, and one if sensors are stopped.
+    """Return a sentence for each of the first three runs that have not started, and one if sensors are stopped.
 
     They are the same for all gateways of a pipeline.
 
@@ -77,8 +78,8 @@ def lag_text(part: Mapping[str, Any], now_ms: float) -> str:
     deltas = f" by {part['deltas']:,} deltas" if part["deltas"] else ""
     text = f"{part_name(part)}{deltas}, for {duration((now_ms - part['sinceMs']) / 1000)}"
     until_retry_ms = (part.get("retryMs") or 0) - now_ms
-    had_no_effect = part["requests"] > 1  # the first run; the last one may be in progress
-    if not had_no_effect or until_retry_ms <= 0:
+    earlier_run_had_no_effect = part["requests"] > 1  # the newest run may still be in progress
+    if not earlier_run_had_no_effect or until_retry_ms <= 0:
         return text
     return f"{text}, {part['requests']} runs, the next in {duration(until_retry_ms / 1000)}"
 
