@@ -18,7 +18,12 @@ _STATUS_LINE_START = b"HTTP/1."
 
 
 class WriteCoalescingTransport(asyncio.Transport):
-    """A transport that sends a response's head together with its body, or alone in the event loop's next iteration."""
+    """A transport that sends a response's head together with its body, or alone in the event loop's next iteration.
+
+    It has the methods of `asyncio.Transport` that uvicorn calls. uvicorn's flow control, which pauses reading, has the
+    inner transport, and so has a connection that became a WebSocket. `compat_uvicorn` calls `check_reader` and
+    `stop_checking`.
+    """
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()
