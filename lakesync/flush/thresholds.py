@@ -34,7 +34,7 @@ _SERVER_BATCH_DELTAS = 250_000
 class WideRowThreshold(msgspec.Struct, frozen=True):
     """Reduces `max_buffer_bytes` while deltas have many columns, because they cost more to write and to read back.
 
-    The reference calls it `adaptiveBufferConfig`.
+    The TypeScript gateway calls it `adaptiveBufferConfig`.
     """
 
     wide_column_threshold: int
@@ -65,7 +65,7 @@ class FlushSettings(msgspec.Struct, frozen=True):
     max_buffer_age_ms: int = 30_000
     """Age of the oldest unflushed delta that makes a flush due."""
     per_table_budget_bytes: int | None = None
-    """Unflushed bytes of one table that make a flush due; None for no limit per table."""
+    """A flush is due when one table has more unflushed bytes than this; None for no limit per table."""
     wide_rows: WideRowThreshold | None = None
     """Reduces `max_buffer_bytes` while deltas have many columns; None to disable."""
     flush_format: FlushFormat = "parquet"
@@ -104,7 +104,7 @@ class FlushSettings(msgspec.Struct, frozen=True):
 
 
 class BufferStats(msgspec.Struct, frozen=True, rename="camel"):
-    """Size of a gateway's backlog."""
+    """Size of a gateway's backlog, with the names of the TypeScript gateway."""
 
     log_size: int
     """Number of deltas."""
