@@ -1,9 +1,11 @@
-"""Merges the history's new deltas into state tables, which have the current rows. A repeat changes nothing.
+"""Merges new deltas of the history into state tables, which have the current rows. A repeat changes nothing.
 
-A state table has one mark for each gateway: the arrival (the gateway's timestamp of receipt) up to which its deltas are
-merged. Days may be merged again in any order. The deltas of a merge are its *increment*. Before Spark tasks run, the
-driver finds the files of the history that have them by column bounds, the least and greatest values of a file's columns
-in Iceberg's manifests. The assets of state tables (`assets.lake_tables`), and making checkpoints, call this module.
+A delta is a change of a row. The *history* is the Iceberg table of all deltas that were flushed from gateways to the
+lake. A state table has one mark for each gateway: the arrival (the gateway's timestamp of receipt) up to which its
+deltas are merged. Days may be merged again in any order. The deltas of a merge are its *increment*. Before Spark tasks
+run, the driver finds the files of the history that have them by column bounds, the least and greatest values of a
+file's columns in Iceberg's manifests. The assets of state tables (`assets.lake_tables`), and making checkpoints, call
+this module.
 """
 
 from __future__ import annotations
@@ -117,8 +119,11 @@ def merge_table(
     history = history_files(spark, names.deltas, history_snapshot, increment)
     written = WriteResult(table.snapshot_id)
     deltas_in = count_deltas(spark, history, increment)
-    if deltas_in or rebuild or (table.has_new_columns and table.snapshot_id is not None):
-        written = write_state(spark, table, increment, history, upto if rebuild else None)
+    # earlier rows have null in new columns; `write_state` rewrites them with their values
+    must_fill = table.has_new_columns and table.snapshot_id is not None
+    if deltas_in or rebuild or must_fill:
+        rebuilt_gateways = upto if rebuild else None
+        written = write_state(spark, table, increment, history, rebuilt_gateways)
         # the table `rejected` lists the values that do not fit their column
         if written.snapshot_id is not None and (written.rejected_values or table.ever_rejected):
             replace_rejected(spark, table, written.snapshot_id, names)
@@ -274,6 +279,8 @@ def plan_files(table: Table, snapshot: int, increment: Increment) -> HistoryFile
     )
     shares = [(task, _share(table, task.file, increment)) for task in planned_files(table, snapshot, may_have)]
     files = tuple(DataFile.of(task) for task, share in shares if share != "none")
+    # Whether a file may have rows that are not in the increment. Then its row count is not that of the deltas, and
+    # `count_deltas` has to read the files.
     is_estimate = increment.days is not None or any(share == "part" or task.delete_files for task, share in shares)
     return HistoryFiles(files, None if is_estimate and files else rows_in(files))
 
