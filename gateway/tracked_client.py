@@ -3,7 +3,8 @@
 `gateway.client_tracker` has a `TrackedClient` for each client of each gateway, one app's stream of changes. A client's
 *lag* is the age of the oldest change that it may see and was not sent. Finding that change needs a read of the store,
 a *check*; its result stays valid until something is committed or sent. A *cursor* is the gateway's timestamp of a
-commit (its *arrival*) up to which a client was sent everything.
+commit (its *arrival*) up to which a client was sent everything. A *broadcast* is a page that the server sends over a
+WebSocket without a request. *Claims* are the fields of a client's token that decide what it may see.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ class CheckResult(NamedTuple):
     def is_final(self, *, shared: bool) -> bool:
         """Return whether the result is valid until the next commit, or until this process sends the client something.
 
-        It is not if the check stopped early, or if another process may have sent the unsent change.
+        It is not if the check stopped before the end of the feed (`Unsent.done`), or if another process may have sent
+        the unsent change.
 
         Args:
             shared: whether other processes serve the gateway too.
@@ -96,7 +98,11 @@ class TrackedClient:
         return self.checked.number if self.checked is not None else 0
 
     def sent_version(self, connected: ConnectedClient | None) -> object:
-        """Return a value that changes whenever the client is sent something."""
+        """Return a value that changes whenever the client is sent something.
+
+        Pulls are counted in `sent_count`, broadcasts change the state of the connection. A client that repeats pulls
+        does not store what it is sent, so its connection's state does not say what it has.
+        """
         if connected is None or self.repeats:
             return self.sent_count
         return (self.sent_count, connected.subscriber.state, connected.has_pending)
