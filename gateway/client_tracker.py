@@ -88,10 +88,10 @@ class ClientTracker:
         client.sent_count += 1
         client.cursor, client.has_more = page.server_hlc, page.has_more
         client.knows_resync, client.claims = knows_resync, claims
-        sent_same_cursor = client.had_deltas and pull.since_hlc == client.since
+        sent_same_cursor = client.had_deltas and pull.since_hlc == client.requested_cursor
         client.had_deltas = bool(page.deltas)
         client.repeats = client.repeats + 1 if sent_same_cursor and client.had_deltas else 0
-        client.since = pull.since_hlc
+        client.requested_cursor = pull.since_hlc
 
     def record_disconnect(self, gateway: str, subscriber: Subscriber) -> None:
         """Record the end of a WebSocket.

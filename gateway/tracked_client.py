@@ -72,7 +72,7 @@ class TrackedClient:
     """The cursor in the latest response to a pull or the latest broadcast; None before the first."""
     has_more: bool = False
     """Whether more deltas were unsent when the client got that cursor."""
-    since: int | None = None
+    requested_cursor: int | None = None
     """The cursor that the client sent in its latest pull; None before the first."""
     had_deltas: bool = False
     """Whether the response to its latest pull had deltas."""
@@ -120,11 +120,12 @@ class TrackedClient:
 
     def tracked_cursor(self, connected: ConnectedClient | None) -> TrackedCursor:
         """Return how far the client was sent changes, as the engine needs it to compute what the client lacks."""
-        if self.since is None:
+        if self.requested_cursor is None:
             return TrackedCursor()
         return TrackedCursor(
-            self.since if self.repeats else self.cursor,  # a repeat shows that it did not store what it was sent
-            self.since,
+            # a repeat shows that the client did not store what it was sent
+            self.requested_cursor if self.repeats else self.cursor,
+            self.requested_cursor,
             knows_resync=self.knows_resync,
             keeps_cursor=self.repeats > 0,
             state=None if self.repeats or connected is None else connected.subscriber.state,
