@@ -93,25 +93,25 @@ class Announcement:
     """Collects the notices of a commit until it is known to be visible. Use it from one thread."""
 
     def __init__(self) -> None:
-        self._moved: dict[str, set[str] | None] = {}
+        self._changed: dict[str, set[str] | None] = {}
         """By gateway: the bucket keys under which rows changed; None for any key."""
         self._presence: list[Notice] = []
         """The notices of connected clients."""
 
-    def moved(self, gateway: str, buckets: Iterable[str]) -> None:
+    def rows_changed(self, gateway: str, buckets: Iterable[str]) -> None:
         """Record that rows changed under these bucket keys.
 
         Args:
             gateway: the gateway's id.
             buckets: the bucket keys.
         """
-        changed = self._moved.setdefault(gateway, set())
+        changed = self._changed.setdefault(gateway, set())
         if changed is not None:
             changed.update(buckets)
 
-    def everything(self, gateway: str) -> None:
+    def all_changed(self, gateway: str) -> None:
         """Record that rows may have changed under any bucket key."""
-        self._moved[gateway] = None
+        self._changed[gateway] = None
 
     def announce_presence(self, gateway: str, presence: Iterable[Presence]) -> None:
         """Record connected clients, in notices that are small enough for Postgres.
@@ -124,20 +124,21 @@ class Announcement:
 
     def add(self, other: Announcement) -> None:
         """Record what another announcement has recorded: that of a function committed in the same transaction."""
-        for gateway, buckets in other._moved.items():
+        for gateway, buckets in other._changed.items():
             if buckets is None:
-                self.everything(gateway)
+                self.all_changed(gateway)
             else:
-                self.moved(gateway, buckets)
+                self.rows_changed(gateway, buckets)
         self._presence += other._presence
 
     def take(self) -> list[Notice]:
         """Return the recorded notices, one for each gateway and one for each part of the presence, and clear them."""
         notices = [
-            Notice(gateway, None if buckets is None else frozenset(buckets)) for gateway, buckets in self._moved.items()
+            Notice(gateway, None if buckets is None else frozenset(buckets))
+            for gateway, buckets in self._changed.items()
         ]
         notices += self._presence
-        self._moved, self._presence = {}, []
+        self._changed, self._presence = {}, []
         return notices
 
 

@@ -269,7 +269,7 @@ class PostgresCommit(PostgresView, SqlLogCommit, ConfigWriter, SideStatements):
     def put_rows(self, rows: Collection[StoredRow], moves: Collection[Move] = ()) -> None:
         """Store rows and feed entries; see `Commit.put_rows`."""
         if rows or moves:
-            self._transaction.announcement.moved(self.gateway, newest_of(rows, moves))
+            self._transaction.announcement.rows_changed(self.gateway, newest_of(rows, moves))
             self._write_rows(rows)
             self._write_entries(rows, moves)
 
@@ -296,7 +296,7 @@ class PostgresCommit(PostgresView, SqlLogCommit, ConfigWriter, SideStatements):
         self._move_head(msgspec.structs.replace(self._head, config=config))
 
     def _announce_everything(self) -> None:
-        self._transaction.announcement.everything(self.gateway)
+        self._transaction.announcement.all_changed(self.gateway)
 
     def scan_rows(self, after: RowKey | None, limit: int) -> list[StoredRow]:
         """Return rows in key order, after a key."""

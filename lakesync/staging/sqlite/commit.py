@@ -176,7 +176,7 @@ class SqliteCommit(SqliteView, ConfigWriter, SideStatements):
     def put_rows(self, rows: Collection[StoredRow], moves: Collection[Move] = ()) -> None:
         """Store rows and feed entries; see `Commit.put_rows`."""
         if rows or moves:
-            self._announcement.moved(self.gateway, self._state.put(self.gateway, rows, moves))
+            self._announcement.rows_changed(self.gateway, self._state.put(self.gateway, rows, moves))
 
     def put_moves(self, moves: Collection[Move]) -> None:
         """Store changes of feed entries."""
@@ -206,7 +206,7 @@ class SqliteCommit(SqliteView, ConfigWriter, SideStatements):
         self._journal.put_config(self.gateway, config)
 
     def _announce_everything(self) -> None:
-        self._announcement.everything(self.gateway)
+        self._announcement.all_changed(self.gateway)
 
     def scan_rows(self, after: RowKey | None, limit: int) -> list[StoredRow]:
         """Return rows in key order, after a key."""
