@@ -69,7 +69,7 @@ def search(api: JiraService, request: Request) -> Response:
         query = parse(jql, api.site.utc_offset_minutes)
     except JqlError as error:
         return Response(400, error_body(str(error)))
-    if not query.bounded:
+    if not query.has_condition:
         return Response(
             400,
             error_body("Unbounded JQL queries are not allowed here. Please add a search restriction to your query."),

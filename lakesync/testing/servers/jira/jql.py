@@ -59,7 +59,7 @@ class Query(NamedTuple):
     """A parsed query."""
 
     matches: Test
-    bounded: bool
+    has_condition: bool
     """Whether the query has a condition. Jira rejects a search without one."""
     order: tuple[tuple[Callable[[Issue], Any], bool], ...]
     """The sort keys of ORDER BY, each with whether it is descending."""
