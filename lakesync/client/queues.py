@@ -153,35 +153,52 @@ class MemoryQueue:
 class QueueLink:
     """Notifies an app's own queue of the edits in the client's file. `SqliteClientStore` calls it.
 
-    The queue is notified after each commit. If a notification fails, or the process ends before it, `reconcile` appends
-    the missing deltas later. The queue contains the edits that are not refused.
+    The queue is notified after each commit. If a notification fails, or the process ends before it, `reconcile` repeats
+    it later. The queue contains the edits that are not refused. One case is not repaired: a queue outlives the process,
+    which ends after an edit was dropped and before the queue was notified. The queue's item then counts as the app's.
     """
 
     def __init__(self, queue: SyncQueue) -> None:
-        """Create a link to a queue, which may lack edits; `reconcile` appends them."""
+        """Create a link to a queue, which may differ from the edits until `reconcile` is called."""
         self.queue = queue
         self._numbers: dict[str, int] = {}
         """Delta id → number in the client's file, for waiting and sent edits."""
         self._notifications: list[tuple[str, RowDelta]] = []
         """Calls to make after the commit in progress: the queue's method, and its delta."""
-        self._may_lack_edits = True
-        """Whether the queue may not contain every edit."""
+        self._may_differ = True
+        """Whether the queue may lack notifications."""
+        self._missed_acks: set[str] = set()
+        """Ids of deltas to remove from the queue, because a notification that included them failed."""
 
     def reconcile(self, edits: Iterable[Edit]) -> None:
-        """Append the edits that the queue lacks, if it may lack any.
+        """Repeat the notifications that the queue lacks, if it may lack any.
 
         Args:
             edits: all edits of the client.
         """
-        if not self._may_lack_edits:
+        if not self._may_differ:
             return
-        active = [edit for edit in edits if edit.status != "refused"]
+        active: list[Edit] = []
+        removed = set(self._missed_acks)
+        for edit in edits:
+            if edit.status == "refused":
+                removed.add(edit.id)
+            else:
+                active.append(edit)
         self._numbers = {edit.id: edit.number for edit in active}
+        removed -= self._numbers.keys()
+        if removed:
+            self.queue.ack(removed)
         queued = {item.id for item in self.queue.peek(sys.maxsize)}
-        for edit in active:
-            if edit.id not in queued:
-                self.queue.push(edit.delta)
-        self._may_lack_edits = False
+        missing = [edit for edit in active if edit.id not in queued]
+        # The queue lacks such an edit, or has it as being sent or not due yet. `nack` changes only what it contains.
+        waiting = [edit.id for edit in missing if edit.status == "waiting"]
+        if waiting:
+            self.queue.nack(waiting)
+        for edit in missing:
+            self.queue.push(edit.delta)
+        self._missed_acks.clear()
+        self._may_differ = False
 
     def collect_changes(self, before: Mapping[int, Edit], after: Mapping[int, Edit | None]) -> None:
         """Collect what the transaction in progress changes, for `notify` after its commit.
@@ -219,13 +236,14 @@ class QueueLink:
                 else:
                     getattr(self.queue, method)([delta.delta_id for delta in deltas])
         except Exception:
-            self._may_lack_edits = True
-            log.exception("the custom queue %r raised; edits that it lacks will be pushed to it again", self.queue)
+            self._may_differ = True
+            self._missed_acks.update(delta.delta_id for method, delta in notifications if method == "ack")
+            log.exception("the custom queue %r raised; it will be notified again before the next push", self.queue)
 
     def discard_changes(self) -> None:
         """Discard the collected changes, whose transaction was rolled back."""
         self._notifications.clear()
-        self._may_lack_edits = True
+        self._may_differ = True
 
     def next_edits(self, limit: int) -> list[int]:
         """Return the numbers of the edits that the queue sends next, in its order.

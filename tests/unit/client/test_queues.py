@@ -169,6 +169,84 @@ def test_a_failing_or_forgetful_queue_loses_no_change(opened, gateway):
     assert again.coordinator.queue.depth() == 0
 
 
+class OnceFailingQueue(MemoryQueue):
+    """Raises in the next call of one method."""
+
+    failing = None
+
+    def fail_once(self, method):
+        if self.failing == method:
+            self.failing = None
+            raise OSError("the queue's disk is full")
+
+    def ack(self, ids):
+        self.fail_once("ack")
+        super().ack(ids)
+
+    def nack(self, ids):
+        self.fail_once("nack")
+        super().nack(ids)
+
+
+def end_delays(queue):
+    for entry in queue._entries.values():
+        entry.retry_after = None
+
+
+def test_an_edit_is_pushed_again_after_a_failed_nack(opened, gateway):
+    queue, transport = OnceFailingQueue(), RecordingTransport(gateway)
+    alice = opened(queue=queue, transport=transport)
+    alice["notes"].insert({"text": "a"}, row_id="a")
+    queue.failing, transport.error = "nack", BackpressureError("too much", retry_after=0)
+    with pytest.raises(BackpressureError):
+        alice.sync()
+    transport.error = None
+    alice.sync()
+    end_delays(queue)
+    alice.sync()
+    assert rows_there(gateway) == {"a"}
+    assert queue.depth() == 0
+
+
+def test_a_durable_queue_gets_a_nack_that_a_killed_process_owed_it(opened, gateway):
+    queue = MemoryQueue()
+    alice = opened(queue=queue)
+    alice["notes"].insert({"text": "a"}, row_id="a")
+    queue.mark_sending([item.id for item in queue.peek()])
+    alice.close()
+    alice = opened(queue=queue)
+    end_delays(queue)
+    alice.sync()
+    assert rows_there(gateway) == {"a"}
+    assert queue.depth() == 0
+
+
+def test_a_dropped_edit_is_not_pushed_after_a_failed_ack(opened, gateway):
+    queue = OnceFailingQueue()
+    alice = opened(queue=queue)
+    alice["notes"].insert({"text": "a"}, row_id="a")
+    queue.failing = "ack"
+    (edit,) = alice.pending()
+    alice.drop(edit.number)
+    assert queue.depth() == 1
+    alice.sync()
+    assert rows_there(gateway) == set()
+    assert queue.depth() == 0
+
+
+def test_a_refused_edit_is_not_pushed_after_a_failed_ack(opened, gateway):
+    gateway.register_schema(parse_schema(NOTES))
+    queue, transport = OnceFailingQueue(), RecordingTransport(gateway)
+    wide = {**NOTES, "columns": [*NOTES["columns"], {"name": "more", "type": "string"}]}
+    alice = opened(queue=queue, transport=transport, schemas=[wide])
+    alice["notes"].insert({"text": "b", "more": "refused"}, row_id="b")
+    queue.failing = "ack"
+    assert len(alice.sync().refused) == 1
+    alice.sync()
+    assert transport.pushed == [["b"]]
+    assert queue.depth() == 0
+
+
 def test_a_rolled_back_transaction_leaves_nothing_in_the_queue(opened):
     queue = RecordingQueue()
     alice = opened(queue=queue)
