@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from lakesync.adapters import DeltaBatch, SqliteAdapter, StoredDelta
 from lakesync.adapters.arrow import to_arrow
 from lakesync.adapters.backends.bigquery import BigQueryAdapter
+from lakesync.adapters.backends.postgres import PostgresAdapter
 from lakesync.adapters.deltas import MarkUpdate
 from lakesync.model.errors import AdapterError, IntegrityError, SchemaError
 from lakesync.model.schema import parse_schema
@@ -73,6 +74,23 @@ def test_a_destination_row_is_the_merged_state(adapter):
     assert parsed(row["props"]) == {}
     assert row["deleted_at"] is None
     assert str(row["synced_at"]).startswith("20")
+
+
+@pytest.mark.parametrize("part", ["table", "column"])
+def test_names_of_64_characters_are_kept_or_rejected(adapter, part):
+    """Two names that differ only in the 64th character, which Postgres would cut."""
+    for last in "ab":
+        name = f"n{'x' * 62}{last}"
+        table, column = (name, "size") if part == "table" else (f"wide_{last}", name)
+        schema = parse_schema({"table": table, "columns": [{"name": column, "type": "number"}]})
+        if isinstance(adapter, PostgresAdapter):
+            with pytest.raises(SchemaError, match=f"{name}.* has more than the destination's limit of 63 characters"):
+                adapter.ensure_schema(schema)
+            continue
+        adapter.ensure_schema(schema)
+        adapter.ensure_schema(schema)
+        with adapter._executor.connect() as connection:
+            assert column in connection.column_names(table)
 
 
 def test_props_are_never_overwritten(adapter):

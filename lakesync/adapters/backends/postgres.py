@@ -77,6 +77,7 @@ class PostgresDialect(Dialect):
     """SQL of Postgres."""
 
     concurrent_writers = True
+    max_name_chars = 63  # NAMEDATALEN - 1 bytes; names are ASCII
     """Transactions on different rows run concurrently, so large loads are divided among tasks."""
 
     def column_type(self, kind: Kind) -> str:

@@ -68,6 +68,9 @@ class Dialect:
     """Whether transactions on different rows run concurrently. If so, large backlogs are divided among tasks."""
     max_json_depth: int | None = None
     """The nesting limit of a `json` column; None: no limit."""
+    max_name_chars: int | None = None
+    """Characters beyond which the database silently cuts a name; None if it does not, or allows every schema's names.
+    """
 
     def column_type(self, kind: Kind) -> str:
         """Return the SQL type of a column."""

@@ -121,10 +121,11 @@ class RowTable:
         """Create the table and its locks, or add missing columns.
 
         Raises:
-            SchemaError: LakeSync did not create the table, or the schema gained a column that collides with a system
-                column.
+            SchemaError: LakeSync did not create the table, a name is too long for the database, or the schema gained a
+                column that collides with a system column.
         """
         connection, dialect, schema = self._connection, self._dialect, self._schema
+        _check_lengths(schema, dialect.max_name_chars)
         present = set(connection.column_names(table_name(schema)))
         if present:
             _check_columns(schema, present)
@@ -279,6 +280,28 @@ class RowTable:
                 raise
             return rejection.reason
         return None
+
+
+def _check_lengths(schema: TableSchema, limit: int | None) -> None:
+    """Check that the database does not cut a name; a second name with the same beginning would then mean the same.
+
+    Args:
+        schema: the table's schema.
+        limit: the characters that the database keeps; None if it keeps all.
+    """
+    if limit is None:
+        return
+    if len(table_name(schema)) > limit:
+        raise SchemaError(
+            f"the table name {table_name(schema)!r} has more than the destination's limit of {limit} characters; set a "
+            "shorter sourceTable in the schema"
+        )
+    for column in table_columns(schema):
+        if len(column.name) > limit:
+            raise SchemaError(
+                f"the column name {column.name!r} of table {schema.table!r} has more than the destination's limit of "
+                f"{limit} characters; use a shorter name"
+            )
 
 
 def _check_columns(schema: TableSchema, present: Collection[str]) -> None:
