@@ -49,10 +49,11 @@ def changed_columns(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict
 
 
 def _differ(before: Any, after: Any) -> bool:
-    """Return whether two JSON values differ, compared in canonical form (RFC 8785): 1 and 1.0 are equal."""
+    """Return whether two JSON values differ: 1 and 1.0 are equal, 1 and true are not."""
     if isinstance(before, str) and isinstance(after, str):
         return before != after
-    return jcs(before) != jcs(after)
+    # In canonical form (RFC 8785), different integers beyond 2**53 may be equal; in Python, 1 and True are.
+    return jcs(before) != jcs(after) or before != after
 
 
 @dataclass(frozen=True)

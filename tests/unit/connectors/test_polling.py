@@ -1,6 +1,8 @@
 """A poll of several tables: what it holds, when that lands, and which tables learn that it did not."""
 
-from lakesync.connectors.base import Page, SourceRow, Table, Usage
+import pytest
+
+from lakesync.connectors.base import Page, SourceRow, Table, Usage, changed_columns
 from lakesync.model.errors import AdapterError, FlushError
 from lakesync.testing.landing import MemoryLanding, poll
 
@@ -69,3 +71,20 @@ def test_a_failed_landing_is_reported_for_each_of_its_tables():
     assert [str(each.error) for each in report.tables] == ["the lake is gone"] * 2 + ["None"]
     assert [each.cursor for each in report.tables] == [None, None, {"page": 2}]
     assert set(landing.rows["issues"]) | set(landing.rows["comments"]) == set()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_change"),
+    [
+        (2**53, 2**53 + 1, True),
+        ({"ids": [2**53]}, {"ids": [2**53 + 1]}, True),
+        (1, 1.0, False),
+        ({"a": 1, "b": 2}, {"b": 2.0, "a": 1}, False),
+        (1, True, True),
+        ([0], [False], True),
+        (None, 0, True),
+    ],
+)
+def test_values_that_the_source_changed_are_found(before, after, is_change):
+    changed = {"value": after} if is_change else {}
+    assert changed_columns({"value": before}, {"value": after}) == changed
