@@ -136,7 +136,7 @@ class _Parser(QueryParser[Condition]):
 
     def parse_comparison(self) -> Condition:
         """Parse a comparison of a field with a value, a time or a list."""
-        field = self.take().lower()
+        field = _unquoted(self.take()).lower()
         if field not in _TEXT_FIELDS and field not in _TIME_FIELDS:
             raise JqlError(f"Field '{field}' does not exist or you do not have permission to view it.")
         negated = self.take_word("NOT")
@@ -148,14 +148,19 @@ class _Parser(QueryParser[Condition]):
         if sign not in COMPARE or negated or (field in _TEXT_FIELDS and sign not in ("=", "!=")):
             raise JqlError(f"Error in the JQL Query: The operator '{sign}' is not supported by the '{field}' field.")
         if field in _TIME_FIELDS:
-            compare, moment = COMPARE[sign], self._parse_time(_unquoted(self.take()))
+            compare, moment = COMPARE[sign], self._parse_time(field, _unquoted(self.take()))
             since = moment if field == "updated" and sign in (">=", ">", "=") else 0
             return lambda issue: compare(_TIME_FIELDS[field](issue), moment), since
         value = _unquoted(self.take()).lower()
         return lambda issue: (value in _texts(field, issue)) == (sign == "="), 0
 
-    def _parse_time(self, text: str) -> int:
-        """Return a time in milliseconds since 1970. It is given as such a number, or as date and time."""
+    def _parse_time(self, field: str, text: str) -> int:
+        """Return the time that a field is compared with, in milliseconds since 1970.
+
+        Args:
+            field: the field.
+            text: such a number, or date and time.
+        """
         if re.fullmatch(r"-?\d+", text):
             return int(text)
         for form in ("%Y-%m-%d %H:%M", "%Y/%m/%d %H:%M", "%Y-%m-%d", "%Y/%m/%d"):
@@ -164,7 +169,7 @@ class _Parser(QueryParser[Condition]):
             except ValueError:
                 continue
             return int((moment - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds()) * 1000
-        raise JqlError(f"Date value '{text}' for field 'updated' is invalid.")
+        raise JqlError(f"Date value '{text}' for field '{field}' is invalid.")
 
 
 def _order_of(field: str) -> Callable[[Issue], Any]:
