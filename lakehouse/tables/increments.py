@@ -308,9 +308,9 @@ def _share(table: Table, file: ManifestFile, increment: Increment) -> Literal["n
     """Return how much of a file belongs to an increment, by column bounds; "part" if they do not show it."""
     gateway, last_gateway = column_bounds(table, file, "gateway")
     first, last = column_bounds(table, file, "arrival")
-    if gateway != last_gateway or not (isinstance(first, int) and isinstance(last, int)):
+    if not (isinstance(gateway, str) and isinstance(first, int) and isinstance(last, int)) or gateway != last_gateway:
         return "part"
-    after, until = increment.ranges.get(str(gateway), (0, 0))
+    after, until = increment.ranges.get(gateway, (0, 0))
     if last <= after or first > until:
         return "none"
     of_table = column_bounds(table, file, "table_name") == (increment.table, increment.table)

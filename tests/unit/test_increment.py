@@ -9,6 +9,7 @@ from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.types import DateType, LongType, NestedField, StringType
 
 from lakehouse.history.decoding import day_of
+from lakehouse.tables import increments
 from lakehouse.tables.increment import Increment
 from lakehouse.tables.increments import plan_files
 
@@ -59,6 +60,17 @@ def test_column_bounds_give_the_size_of_an_increment(table, name, ranges, files,
     assert (len(found.files), found.delta_count) == (files, deltas)
     days = [day_of(arrival(1, 0))]
     assert plan_files(table, snapshot, Increment("t", ranges, days)).delta_count in (None, 0)
+
+
+def test_a_file_whose_gateways_are_not_recorded_is_read(table, monkeypatch):
+    bounds = increments.column_bounds
+
+    def without_gateway(of_table, file, column):
+        return (None, None) if column == "gateway" else bounds(of_table, file, column)
+
+    monkeypatch.setattr(increments, "column_bounds", without_gateway)
+    found = plan_files(table, table.current_snapshot().snapshot_id, Increment("t", {"one": (0, arrival(1, 3))}))
+    assert (len(found.files), found.delta_count) == (2, None)
 
 
 def test_an_increment_selects_only_its_own_deltas():
