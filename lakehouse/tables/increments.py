@@ -219,8 +219,9 @@ def _advance_marks(
 ) -> dict[str, int]:
     """Move the marks to `upto`, and return all marks of the table.
 
-    A mark never moves back, and it stays if the merged `days` leave out deltas after it. With `exactly` it is set to
-    `upto` in any case, also back.
+    A mark does not move back, and it stays if the merged `days` leave out deltas after it. With `exactly` it is set to
+    `upto` in any case, also back. Of two writers at the same time, one may undo the other's move; the next merge then
+    reads these deltas again, which changes nothing.
     """
     marks = marks_of(read_version(spark, table.name))
     moved = dict(marks)
