@@ -220,7 +220,8 @@ def state_as_of(
 ) -> DataFrame:
     """Return the rows of a table as of an arrival, in the columns of its state table, deleted rows included.
 
-    Unflushed deltas are not included. Notebooks and tests call it.
+    Unflushed deltas are not included. The history and the state table are created first, if they are missing. Notebooks
+    and tests call it.
 
     Args:
         spark: an open Spark session.
@@ -228,7 +229,7 @@ def state_as_of(
         gateway: the gateway whose rows are returned.
         arrival: the last arrival that counts.
         checkpoint: a checkpoint of the gateway. If it is exactly at the arrival, its snapshot is read; otherwise the
-            history is merged.
+            history is merged. The snapshot lacks columns that were registered later.
         names: catalogue and namespaces of the lake's tables.
     """
     table = ensure_state(spark, schema, names)
