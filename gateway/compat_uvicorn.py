@@ -25,8 +25,8 @@ from lakesync.model.errors import ValidationError
 log = structlog.get_logger("gateway")
 
 MAX_HEAD_BYTES = 64 << 10
-"""Size of a request's head, at most. If an earlier request ended in the same piece of data in which the head begins, a
-header that is incomplete at the end of the piece does not count, so the head may be larger by that."""
+"""Size of a request's head, at most. It may be exceeded by one header if requests are pipelined: of a piece of data
+`… end of body 1 | head 2 …`, only the complete headers of head 2 are counted."""
 HEAD_SECONDS = 20.0
 """Longest time from the connection, or from a head's first byte, to the head's end.
 
@@ -62,8 +62,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     _in_head = False
     """Whether a head has begun and not ended."""
     _head_bytes = 0
-    """Bytes received since the head began. Of a piece of data in which another request ended, only whole headers count:
-    the parser does not say where the head began."""
+    """Bytes received since the head began. If another request ended in the same piece of data, the parser does not say
+    where the head began, so its complete headers are counted instead."""
     _in_body = False
     """Whether a head has ended and its body has not. Then `cycle`, uvicorn's newest request, is the body's request."""
     _has_ended = False

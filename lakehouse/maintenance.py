@@ -2,10 +2,15 @@
 
 The tables are the history of all deltas, which flushes write batch by batch, and the state tables, which are merged
 from it. Maintenance is safe beside a flush or merge: Iceberg rejects a commit if another one has changed the same
-files, and only files older than any run count as orphans. A repeated flush replaces its batch, and Iceberg can replace
-only whole files. So batches may share a file only when they cannot be repeated, because staging has confirmed them: up
-to an arrival (the gateway's timestamp of a push). A file also keeps to one gateway and shard (a staging store with some
-of the tables). The asset `maintenance` calls `maintain` and `trim_log`; erasures and polls call single procedures.
+files, and only files older than any run count as orphans.
+
+*Staging* is the database in which gateways store pushes; a *shard* is a staging database with some of the tables. A
+*flush* copies a batch of pushes to the history, and staging confirms it. The *backlog* is what is not confirmed. Until
+then the flush may be repeated, which replaces the files of its batch. So a file may get a second batch only once both
+are confirmed: maintenance compacts the history up to the first unconfirmed *arrival* (the gateway's timestamp of a
+push). A file also has deltas of one gateway and shard only.
+
+The asset `maintenance` calls `maintain` and `trim_log`; erasures and polls of connectors call single procedures.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A backend stores *deltas* (changes of rows): it is an adapter, which is one database or object store, or it is composed
 of other backends. A *mark* is the position up to which a backend has received deltas. A *gateway* is one app's or
-tenant's stream of deltas.
+tenant's stream of deltas. A gateway's *sync rules* are conditions on rows, which decide what each client may see.
 
 `[adapters]`, `[routes]`, `[fan_out]` and `[tiers]` declare backends. `[destinations]`, `[flows]`, `[migrations]` and
 `[sources]` refer to them by name. The name `lake` means the table of all deltas in the lake (Iceberg): flows,
@@ -153,7 +153,8 @@ class DeclaredSource(Section):
     """
 
     uri: str
-    """Adapter URI, name of a backend, or `lake`. A URI with credentials is a reference."""
+    """Adapter URI, name of a backend, or `lake`. A URI with credentials is written as a reference to a
+    variable or secret, such as `env:NAME`."""
     gateway: Annotated[str | None, BeforeValidator(_check_one_gateway)] = None
     """Gateway whose deltas the clients of every gateway may pull, such as a reference data set; unset: each gateway's
     own."""

@@ -1,13 +1,15 @@
-"""Reads a page of a *source*: an adapter from which clients pull, beside the gateway's own feed.
+"""Reads a page of a *source*: an adapter from which clients pull, beside the gateway's own *feed* of current rows.
 
 An *adapter* gives access to a database or object store with deltas: INSERTs, UPDATEs and DELETEs of rows, in an order
-in which each has a *position*. `engine.sources` calls `read_source` for a pull from a source, and `with_deletes` for a
-page of the feed; so does `engine.sharding` for a gateway over several stores.
+in which each has a *position*. `engine.sources` calls `read_source` for a pull from a source. For a page of the feed,
+it calls `with_deletes`, as `engine.sharding` does for a gateway over several stores. `engine.adapter_gateway` calls
+`read_all`.
 
 A page is read through the gateway's sync rules, which are evaluated for each row. Each row is sent whole, as DELETE and
 INSERT, because the gateway does not know what a client has of it. A row that the client may not see now is sent as
 DELETE if an earlier version of it was shown to the client. That can be computed, because a source has all deltas of a
-row. An *access period* is the time in which the client read the source under certain rules and claims.
+row. An *access period* is the time in which the client read the source under certain rules and claims, the contents of
+its token.
 """
 
 from __future__ import annotations
@@ -180,8 +182,8 @@ def _shows(period: AccessPeriod, table: str, state: RowState) -> bool:
 def with_deletes(deltas: Sequence[RowDelta], record: ClientRecord) -> list[RowDelta]:
     """Put a DELETE before each INSERT of a row that the client may have from a source.
 
-    The feed sends an INSERT because the client lacks the row of the feed. An INSERT of a row that the client has from a
-    source would fail at a client that applies plain SQL.
+    The feed sends an INSERT if it has never sent the row to the client. But the client may have the row from a source,
+    and then an INSERT would fail at a client that applies plain SQL.
 
     Args:
         deltas: a page of the gateway's own feed.

@@ -2,8 +2,8 @@
 
 `engine.pulling`, `engine.pushing` and `engine.subscriptions` call these functions in the
 transaction of a pull, a push or a subscription, and store the result; `engine.page_reading` looks up pages. All
-functions are pure: they return a changed copy of the `ClientRecord`. `feed.client_state` changes the scopes in the
-record. The terms:
+functions are pure: those named `with_…` return a changed copy of the `ClientRecord`, the others only read it.
+`feed.client_state` changes the scopes in the record. The terms:
 
 - An *arrival* is the gateway's own timestamp of a commit. A *cursor* is the number that a client sends to continue
   after the last page that it has; `NEVER_PULLED` is that of a client that pushed before its first pull.
@@ -12,10 +12,12 @@ record. The terms:
   *page mark* is a cursor in the middle of these pages. The record stores a `Page` that says what the mark means.
 - A cursor is *in doubt* if the client may have received all, a part or nothing of what it was sent after its latest
   *confirmed* cursor: one that the client sent back.
-- A *transition* is a series of pages that takes a client from one scope to the next. A *rescan* reads ranges of the
-  feed that lie below the cursor.
+- A *transition* is a series of pages that takes a client from one scope (`base_scope`) to the next. Up to the arrival
+  `transition_at`, it reads only rows that the change may concern.
+- A *rescan* reads ranges of the feed that lie below the cursor.
+- A *resync* sends every row from the beginning, as DELETE and INSERT, because the client may have any row.
 
-The fields of the record, its scopes and its pages are explained in `staging.records.clients`.
+`staging.records.clients` explains all fields of the record, its scopes and its pages.
 """
 
 from __future__ import annotations
@@ -193,7 +195,8 @@ def _page_in_doubt(record: ClientRecord, confirmed: Page, newest: int, sent_up_t
     later = later_scopes(record, confirmed_scope) if confirmed_scope is not None else []
     is_transition = confirmed.base_scope not in (0, confirmed.scope)  # 0: the pages began at cursor 0, in no scope
     if confirmed_scope is None or len(later) > 1 or (later and (is_transition or confirmed.resync)):
-        # claims or rules changed more than once since: the client starts again, and may have any row
+        # Claims or rules changed more than once since, or again during a transition or resync. The client starts again,
+        # and may have any row.
         return Page(
             cursor=0,
             read_up_to=0,

@@ -62,7 +62,7 @@ class Column(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Reference(msgspec.Struct, frozen=True):
-    """The column that another column points to, as clients of the TypeScript system give it.
+    """The column that another column points to, as clients of the TypeScript LakeSync give it.
 
     `parse_schema` converts it to `table.column`, the form of `Column.references`.
     """
@@ -99,7 +99,7 @@ def is_identifier(name: str) -> bool:
 
 
 def is_reserved_column(name: str) -> bool:
-    """Return whether no column of a schema may have this name: the lake, Iceberg or LakeSync uses it."""
+    """Return whether the lake, Iceberg or LakeSync uses this name for a column of its own, except `row_id`."""
     return name.lower() in RESERVED_COLUMNS or name.lower().startswith(_LAKESYNC_PREFIX)
 
 

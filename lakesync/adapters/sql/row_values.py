@@ -2,7 +2,12 @@
 
 A *destination table* has the current rows of one synced table, with typed columns. The *content* of a row
 (`RowContent`) is the merge of all its deltas, the changes that clients have made. A *dead letter* is a value that
-cannot be stored: it is listed with the reason, and null in the row. `row_tables` calls this module to write rows.
+cannot be stored: it is listed with the reason, and null in the row. `row_tables` calls this module to write rows. An
+*arrival* is the gateway's timestamp of a commit.
+
+Besides the schema's columns, a destination table has these *system columns*: `gateway` and `row_id`, the key;
+`synced_at`, when the row was written; `last_arrival`, the arrival of its newest delta; `deleted_at`, with soft delete;
+`checksum`, a hash of the row's values by which copies are compared; and `props`, which belongs to the user.
 
 The conversion differs from the lake's (`lakehouse.tables.typed_columns`) on purpose: a string column accepts any JSON
 value as text, and numbers stay exact decimal text for the database to parse. In everything else both agree
@@ -86,7 +91,7 @@ def cell_columns(schema: TableSchema) -> list[SqlColumn]:
 
 
 def loaded_columns(schema: TableSchema) -> list[SqlColumn]:
-    """Return the columns whose values `row_values` computes; the database computes `checksum` and `props`."""
+    """Return the columns whose values `row_values` computes; the database fills `checksum` and `props`."""
     gateway, row_id = key_of(schema)
     columns = [SqlColumn(gateway, "name"), SqlColumn(row_id, "id"), *cell_columns(schema)]
     columns += [

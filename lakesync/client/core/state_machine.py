@@ -6,8 +6,9 @@ store and takes its clocks as parameters, so that tests can run every order of e
 An *edit* is a write of the app that the gateway has not acknowledged. It is `waiting` to be pushed; `sent` in a push
 without a response, which is *in doubt* and is repeated unchanged; or `refused` by the gateway. `Pusher` makes pushes of
 the edits. `Puller` requests pages (changes after the client's cursor) and applies them, and the gateway's broadcasts
-(pages without a request). A *full pull* is all pages from cursor 0. A *named source* is a database that the gateway
-reads for clients, beside its own changes.
+(pages without a request). A *full pull* is all pages from cursor 0. A *checkpoint* is a prepared copy of all rows, from
+which a new client starts instead; it arrives as frames. A *named source* is a database that the gateway reads for
+clients, beside its own changes.
 """
 
 from __future__ import annotations
@@ -342,7 +343,8 @@ class ClientCore:
         """
         match request, response:
             case SyncPush(), PushResult():
-                # the client has everything up to the push's cursor, unless it missed a page or may get a broadcast
+                # With the push's cursor the client skips no change: it has missed no page, and no broadcast can be on
+                # its way that has earlier changes.
                 advance_cursor = not self._receives_broadcasts and self._puller.accepts_cursor_of(response)
                 if not advance_cursor and not self._receives_broadcasts:
                     self._puller.due = True

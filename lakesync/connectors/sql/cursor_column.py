@@ -9,7 +9,8 @@ poll's snapshot of the database:
 - With a `TransactionHorizon` (Postgres), a value is settled once every transaction that was open when it was read has
   ended, however long that takes. The lookback covers transactions that had no number yet, because they had not written
   anything.
-- With an `AgeHorizon` (MySQL), the settled value is the highest one minus the age of the oldest transaction.
+- With an `AgeHorizon` (MySQL), the settled value is the highest one minus the age of the oldest transaction. For a
+  column of numbers, the age says nothing, and every value counts as settled.
 - Without a horizon (BigQuery), every value counts as settled, and only the lookback protects against missed rows.
 
 `SqlSource` calls this module. The readers of the databases return the horizons.
@@ -71,6 +72,9 @@ def settle(cursor: Cursor | None, horizon: TransactionHorizon | AgeHorizon | Non
         return {"settled": reached, "pending": []}
     settled = cursor["settled"] if cursor is not None else None
     pending: list[list[Any]] = []
+    # For example, a poll reaches 70 while transaction 5 is open and 8 is the next number: [8, 70] is pending. A later
+    # poll, whose oldest open transaction is 9, settles 70. Only the first value with a number is kept, and the newest
+    # beyond the limit are left out: later polls record values again, with higher numbers.
     for number, value in [*(cursor["pending"] if cursor is not None else ()), [horizon.next, reached]]:
         # a value above `reached` is from an earlier poll: rows below it that appeared since may still be unread
         if number <= horizon.oldest_open and greater(value, reached) == reached:

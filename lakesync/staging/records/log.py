@@ -3,11 +3,14 @@
 Gateways write the *log*: one row for each push. The data pipeline *flushes* it: it copies batches of log rows to the
 lake's Iceberg table `deltas`, and *confirms* a batch to the store after reading it back. Then the store may *trim* the
 log: delete the bodies of log rows. The *ledger* counts the accepted deltas, so that both sides can be compared. The
-pipeline also publishes *checkpoints*, which gateways serve to new clients, and confirms erasures.
+pipeline merges `deltas` into *state tables*, which have the current rows, and publishes *checkpoints* of them, which
+gateways serve to new clients. It also confirms erasures. Stores return these values to gateways and to the pipeline.
 
 An *arrival* is the gateway's own timestamp of a commit; an *hlc* is the client's timestamp of a delta. Times with `_ms`
 are server wall time in milliseconds since 1970. An *epoch* identifies a gateway's copy in a store: a rebuild from the
 lake begins a new one. A *shard* is a store with some of the gateway's tables; without sharding there is one, `main`.
+*Rules* decide by a client's *claims* (the contents of its token) which rows it may see. After a change of rules, a
+*re-index* assigns the stored rows to them anew.
 """
 
 from __future__ import annotations
@@ -32,7 +35,8 @@ class LogEntry(msgspec.Struct, frozen=True):
     seq: int
     """Number of the log row: dense within (gateway, shard, epoch), from 1."""
     arrival: int
-    """The highest arrival of the push, which is the arrival of each of its deltas in the lake."""
+    """The highest arrival of the push. In the gateway's feed each of its rows has an arrival of its own; in the lake
+    all of its deltas have this one."""
     client_id: str
     """The client that pushed."""
     hlc_low: int
@@ -111,8 +115,8 @@ class Backlog(msgspec.Struct, frozen=True):
     """The Iceberg snapshot of `deltas` in which that batch was read back; None if a flush without a pipeline wrote it.
     """
     rules_without_checkpoint: int | None = None
-    """The active rules version, if the newest checkpoint has an older one. That checkpoint is not served any more, so
-    the pipeline makes a new one. None if the checkpoint is current."""
+    """Version of the active rules that the newest checkpoint does not have; None if it has them. A checkpoint with
+    older rules is not served, so the pipeline makes a new one."""
     checkpoint_arrival: int | None = None
     """Arrival of the newest published checkpoint; None before the first."""
 
