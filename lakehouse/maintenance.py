@@ -5,10 +5,10 @@ from it. Maintenance is safe beside a flush or merge: Iceberg rejects a commit i
 files, and only files older than any run count as orphans.
 
 *Staging* is the database in which gateways store pushes; a *shard* is a staging database with some of the tables. A
-*flush* copies a batch of pushes to the history, and staging confirms it. The *backlog* is what is not confirmed. Until
-then the flush may be repeated, which replaces the files of its batch. So a file may get a second batch only once both
-are confirmed: maintenance compacts the history up to the first unconfirmed *arrival* (the gateway's timestamp of a
-push). A file also has deltas of one gateway and shard only.
+*flush* copies a batch of pushes to the history, and staging confirms it. The *backlog* is the pushes that staging has
+not confirmed yet. Until then the flush may be repeated, which replaces the files of its batch. So a file may get a
+second batch only once both are confirmed: maintenance compacts the history up to the first unconfirmed *arrival* (the
+gateway's timestamp of a push). A file also has deltas of one gateway and shard only.
 
 The asset `maintenance` calls `maintain` and `trim_log`; erasures and polls of connectors call single procedures.
 """

@@ -77,8 +77,8 @@ class PostgresDialect(Dialect):
     """SQL of Postgres."""
 
     concurrent_writers = True
-    max_name_chars = 63  # NAMEDATALEN - 1 bytes; names are ASCII
     """Transactions on different rows run concurrently, so large loads are divided among tasks."""
+    max_name_chars = 63  # NAMEDATALEN - 1 bytes; names are ASCII
 
     def column_type(self, kind: Kind) -> str:
         """Return the column's type. The collation C orders texts by code point, as LakeSync does everywhere."""

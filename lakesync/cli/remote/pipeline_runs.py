@@ -3,8 +3,8 @@
 A flush moves deltas (changes of rows) from the gateway's log to the lake: to the history of all deltas, then into the
 state tables (current rows) and the checkpoint (the snapshot from which new clients start). `flush` calls the gateway,
 which only records the request. The pipeline's flush sensor sees it; without a pipeline the gateway flushes by itself.
-The parameter `options: ConnectionOptions` stands for the options that choose gateway and token, from `--url` to
-`--data`. In the path of a request, `{gateway}` is the gateway's id.
+A parameter `options: ConnectionOptions` adds the options that choose gateway and token, from `--url` to `--data`. In
+the path of a request, `{gateway}` is the gateway's id.
 
 `backfill` runs partitions of Dagster assets again. It calls Dagster, which runs the pipeline. An *asset* is something
 that the pipeline makes, such as a table. Most have a *partition* for each UTC day of arrival, the gateway's timestamp
