@@ -7,6 +7,7 @@ modules of `lakehouse.backends` call it.
 from __future__ import annotations
 
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import msgspec
@@ -52,15 +53,7 @@ def on_executors(spark: SparkSession, tasks: Sequence[AdapterTask], report: type
         LakeSyncError: the error of the first task that failed. It is raised when all tasks have ended.
         LakeUnavailableError: Spark cannot be reached.
     """
-
-    def run(number: int) -> Iterator[pa.RecordBatch]:
-        try:
-            for each in tasks[number].run():
-                yield _row(number, report=msgspec.json.encode(each).decode())
-        except LakeSyncError as error:
-            yield _row(number, failure=failure_text(error))
-
-    rows = in_tasks(spark, len(tasks), run, _REPORTS, one_task_each=True).collect()
+    rows = in_tasks(spark, len(tasks), partial(run_task, list(tasks)), _REPORTS, one_task_each=True).collect()
     raise_failure(row["failure"] for row in rows)
     reports: list[list[R]] = [[] for _ in tasks]
     for row in rows:
@@ -91,6 +84,15 @@ def task_slots(spark: SparkSession) -> int:
     """
     slots = spark.range(0, 1 << 10).select(sf.spark_partition_id()).toArrow()  # Spark makes one partition for each slot
     return len(pc.unique(slots.column(0)))
+
+
+def run_task(tasks: Sequence[AdapterTask], number: int) -> Iterator[pa.RecordBatch]:
+    """Run the task with this number, on an executor, and yield its reports, or the text of its error."""
+    try:
+        for report in tasks[number].run():
+            yield _row(number, report=msgspec.json.encode(report).decode())
+    except LakeSyncError as error:
+        yield _row(number, failure=failure_text(error))
 
 
 def open_backends(backends: Sequence[Backend], closing: ExitStack) -> list[DatabaseAdapter]:

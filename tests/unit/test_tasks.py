@@ -2,7 +2,7 @@
 
 import pytest
 
-from lakehouse.backends.adapter_tasks import _Runner, raise_failure
+from lakehouse.backends.adapter_tasks import raise_failure, run_task
 from lakehouse.backends.destinations import Follower, FollowTask
 from lakehouse.backends.moves import Flow, Migration, Tiering
 from lakesync.adapters.backend_config import SingleBackend, TieredBackend, WriteTarget
@@ -22,7 +22,7 @@ def backend(tmp_path):
 
 def run(work):
     """As an executor does it."""
-    rows = [row for batch in _Runner([work])(0) for row in batch.to_pylist()]
+    rows = [row for batch in run_task([work], 0) for row in batch.to_pylist()]
     raise_failure(row["failure"] for row in rows)
     return [row["report"] for row in rows]
 
