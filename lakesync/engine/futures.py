@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -36,35 +36,58 @@ def run(steps: Steps[T], outcome: Future[T] | None = None) -> Future[T]:
         The future of what the generator returns or raises.
     """
     target: Future[T] = outcome or Future()
-    pending: Future[Any] | None = None
+    _Run(steps, target).advance(partial(next, steps))
+    return target
 
-    def advance(step: Callable[[], Future[Any]]) -> None:
-        """Run the generator to its next future, and continue when that is completed; or complete `target`."""
-        nonlocal pending
+
+class _Run(Generic[T]):
+    """A generator that is run to its end.
+
+    The futures that it waited for have its methods as callbacks, which they keep when they are completed. So it drops
+    its own references to them: in a cycle, the pages in their results would stay in memory until a garbage collection.
+    """
+
+    def __init__(self, steps: Steps[T], target: Future[T]) -> None:
+        self._steps = steps
+        self._target: Future[T] | None = target
+        """The future to complete with the result; None afterwards."""
+        self._pending: Future[Any] | None = None
+        """The future that the generator waits for."""
+        target.add_done_callback(self._cancel_pending)
+
+    def advance(self, step: Callable[[], Future[Any]]) -> None:
+        """Run the generator to its next future, and continue when that is completed; or complete the target."""
         try:
-            pending = step()
+            pending = self._pending = step()
         except StopIteration as end:
+            target = self._end()
             if mark_running(target):
                 target.set_result(end.value)
         except BaseException as error:
+            target = self._end()
             if mark_running(target):
                 target.set_exception(error)
         else:
-            pending.add_done_callback(resume)
+            pending.add_done_callback(self._resume)
 
-    def resume(future: Future[Any]) -> None:
+    def _end(self) -> Future[T]:
+        """Return the target, and drop the reference to it."""
+        target, self._target = self._target, None
+        assert target is not None
+        return target
+
+    def _resume(self, future: Future[Any]) -> None:
         """Give the generator the result of the future that it waited for, or throw its error into it."""
+        self._pending = None
         try:
             result = future.result()
         except BaseException as error:
-            advance(partial(steps.throw, error))
+            self.advance(partial(self._steps.throw, error))
         else:
-            advance(partial(steps.send, result))
+            self.advance(partial(self._steps.send, result))
 
-    def cancel_pending(completed: Future[T]) -> None:
+    def _cancel_pending(self, completed: Future[T]) -> None:
+        """Cancel the future that the generator waits for, if the target was cancelled."""
+        pending = self._pending
         if completed.cancelled() and pending is not None:
             pending.cancel()
-
-    target.add_done_callback(cancel_pending)
-    advance(lambda: next(steps))
-    return target
