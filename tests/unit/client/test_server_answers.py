@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import queue
+import threading
 import time
 
 import pytest
 from msgspec.structs import replace
 
 from lakesync.client import LocalTransport, SchemaSynchroniser, UnreachableError
+from lakesync.client.core.messages import RetryPolicy
 from lakesync.client.transports.base import Message, ServerSchema
 from lakesync.model.errors import SchemaError
 from lakesync.model.schema import Column, TableSchema, parse_schema
@@ -141,18 +144,19 @@ def test_a_source_that_repeats_its_page_ends_the_pull(opened, stuck, source):
 class StuckSubscription:
     """A subscription whose every answer has the cursor of its pull."""
 
-    def __init__(self, transport):
-        self._transport = transport
+    def __init__(self):
+        self.asked = 0
+        self.closed = threading.Event()
         self._page = None
 
     def pull(self, pull):
-        self._transport.asked += 1
+        self.asked += 1
         self._page = SyncResponse((), pull.since_hlc, True)
 
     def receive(self, timeout):
         page, self._page = self._page, None
         if page is None:
-            time.sleep(min(timeout or 0, 0.01))
+            self.closed.wait(min(timeout or 0, 0.01))
             return None
         return Message(is_broadcast=False, page=page)
 
@@ -160,23 +164,27 @@ class StuckSubscription:
         """Nothing waits for long."""
 
     def close(self):
-        """Nothing is held."""
+        self.closed.set()
 
 
 class StuckRealtimeTransport(LocalTransport):
-    asked = 0
+    def __init__(self, gateway):
+        super().__init__(gateway)
+        self.opened = queue.SimpleQueue()
 
     def connect(self):
-        return StuckSubscription(self)
+        subscription = StuckSubscription()
+        self.opened.put((time.monotonic(), subscription))
+        return subscription
 
 
 def test_a_subscription_whose_cursor_does_not_advance_is_closed_and_opened_later(opened, gateway):
     transport = StuckRealtimeTransport(gateway)
-    alice = opened(transport=transport, auto_sync=True)
-    deadline = time.monotonic() + 30
-    while not isinstance(alice.status.last_error, UnreachableError):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    time.sleep(0.5)
-    assert transport.asked < 20
-    assert not alice.status.live
+    errors = queue.SimpleQueue()
+    opened(transport=transport, auto_sync=True).on("onError", errors.put)
+    first_at, first = transport.opened.get(timeout=30)
+    second_at, _ = transport.opened.get(timeout=30)
+    assert first.closed.is_set()
+    assert first.asked == 1
+    assert "the same pull forever" in str(errors.get(timeout=30))
+    assert second_at - first_at >= RetryPolicy().delay(0) / 2
