@@ -213,7 +213,7 @@ def check_scope(
         index: the bucket index of the active rules.
         scope: `visible` checks each row as it is stored, `rules` also as the push would make it.
         now_ms: server wall time in milliseconds since 1970.
-        stored: the rows of `deltas` as they are stored; rows that do not exist yet are absent.
+        stored: the rows of `deltas`, and no others, as they are stored; rows that do not exist yet are absent.
         visible_keys: the bucket keys (a bucket with values of its filters) that the sender may see. They are compared
             with the rows' stored keys first, which is fast. Empty while the stored keys may be older than the rules.
 

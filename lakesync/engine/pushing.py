@@ -241,7 +241,10 @@ def _check_new(
     if to_check and scope != "any" and not request.trusted:
         # during a re-index, stored rows may still have the bucket keys of earlier rules
         shown_by = access.keys if access.sees_by_values is None else frozenset[str]()
-        check_scope(to_check, request.claims, rules.index(commit.config), scope, request.now_ms, stored, shown_by)
+        checked = stored  # only rows of `to_check`: a visible row of an erased delta admits no other delta
+        if to_check is not new:
+            checked = {delta.key: stored[delta.key] for delta in to_check if delta.key in stored}
+        check_scope(to_check, request.claims, rules.index(commit.config), scope, request.now_ms, checked, shown_by)
     if not request.already_accepted:
         check_column_counts(stored, rows)
     return _NewDeltas(new, rows, stored)

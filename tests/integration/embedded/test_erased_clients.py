@@ -6,6 +6,7 @@ import pytest
 
 from lakesync.engine import EngineLimits
 from lakesync.model import hlc
+from lakesync.model.errors import ForbiddenError
 from lakesync.model.types import SyncPull, SyncPush
 from lakesync.rules.model import parse_rules
 from tests.conformance.book import make_delta
@@ -36,3 +37,18 @@ def test_the_cursor_of_an_erased_client_is_not_taken_for_one_of_the_pages_that_i
             gateway.handle_pull(SyncPull("ann", 0, 100), B)
         page = gateway.handle_pull(SyncPull("ann", cursor, 100), B)
         assert [(each.op, each.row_id) for each in page.deltas] == [("DELETE", "b"), ("INSERT", "b")]
+
+
+def test_an_erased_delta_of_a_visible_row_does_not_admit_a_delta_of_a_hidden_row(clock):
+    with gateway_over(clock, limits=EngineLimits(write_scope="visible")) as gateway:
+        gateway.set_rules(parse_rules(RULES))
+        for tick, team in enumerate("ab"):
+            delta = make_delta("ben", hlc.encode(clock.now_ms + tick, 0), team, team=team)
+            gateway.submit_push(SyncPush("ben", (delta,)), {"sub": "ben"}, trusted=True).result(60)
+        gateway.handle_push(SyncPush("ann", (make_delta("ann", hlc.encode(clock.now_ms, 2), "a", note="seen"),)), A)
+        gateway._store.erase_client("shop", "ann")
+        offline = make_delta("ann", hlc.encode(clock.now_ms, 1), "a", note="erased")
+        clock.advance(1000)
+        hidden = make_delta("ann", hlc.encode(clock.now_ms, 0), "b", note="hidden")
+        with pytest.raises(ForbiddenError):
+            gateway.handle_push(SyncPush("ann", (offline, hidden)), A)
