@@ -9,7 +9,6 @@ sent.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
@@ -225,7 +224,7 @@ def _whole(name: str, given: float) -> int:
     Raises:
         ValidationError: the number has a fraction.
     """
-    if not math.isfinite(given) or given != int(given):
+    if isinstance(given, float) and not given.is_integer():  # also NaN and infinities
         raise ValidationError(f"{name} is {given}: send a whole number")
     return int(given)
 

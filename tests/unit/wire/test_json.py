@@ -172,6 +172,18 @@ def test_a_posted_pull_with_a_malformed_number_is_rejected(name, value):
         json.decode_pull(stdlib.dumps({"clientId": "c", name: value}).encode())
 
 
+@pytest.mark.parametrize("name", ["sinceHlc", "since", "ownHlc"])
+def test_a_posted_pull_with_an_hlc_beyond_doubles_is_rejected(name):
+    with pytest.raises(ValidationError, match="outside"):
+        json.decode_pull(b'{"clientId":"c","%b":%b}' % (name.encode(), b"9" * 400))
+
+
+def test_a_limit_beyond_doubles_is_decoded_as_it_is():  # the gateway rejects it by its own limit
+    limit = "9" * 400
+    assert json.decode_pull(b'{"clientId":"c","limit":%b}' % limit.encode()).max_deltas == int(limit)
+    assert json.parse_pull({"clientId": "c", "limit": limit}).max_deltas == int(limit)
+
+
 def test_answers_encode_every_hlc_as_a_string():
     delta = RowDelta("INSERT", "t", "r", "c", (ColumnValue.of("hlc", 5),), 2**60, "i")
     page = stdlib.loads(json.encode_response(SyncResponse((delta,), 2**61, True)))
