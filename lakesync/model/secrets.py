@@ -57,7 +57,7 @@ def read_reference(what: str, reference: str, folder: Path) -> str:
         folder: the folder to which relative paths refer: that of `lakesync.toml`.
 
     Raises:
-        ConfigurationError: the variable is not set or is empty, or the file cannot be read.
+        ConfigurationError: the variable is not set or is empty, or the file cannot be read or is no UTF-8 text.
     """
     kind, _, target = reference.partition(":")
     if kind == "env":
@@ -69,6 +69,8 @@ def read_reference(what: str, reference: str, folder: Path) -> str:
         return (folder / Path(target).expanduser()).read_text("utf-8").strip()
     except OSError as error:
         raise ConfigurationError(f"{what} refers to {target}: {error.strerror}.") from error
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"{what} refers to {target}, which is no text in UTF-8.") from None
 
 
 def make_private_folder(folder: Path) -> None:

@@ -132,6 +132,13 @@ def test_secrets_in_a_file_must_be_references(tmp_path, monkeypatch):
     assert "hunter2" not in str(raised.value)
 
 
+def test_a_secret_in_a_file_that_is_no_text_is_an_error_that_names_the_file(tmp_path):
+    (tmp_path / "secret").write_bytes(b"\xff\xfe")
+    (tmp_path / "lakesync.toml").write_text('jwt_secret = "file:secret"\n')
+    with pytest.raises(ConfigurationError, match="refers to secret, which is no text in UTF-8"):
+        config.load()
+
+
 @pytest.mark.parametrize(
     ("text", "named"),
     [
