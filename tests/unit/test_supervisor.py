@@ -124,9 +124,20 @@ signal.pause()
     assert seen.states("a").count(State.STARTING) == 6
 
 
-def test_a_service_that_ends_soon_after_it_is_ready_is_not_restarted_for_ever(watch, monkeypatch):
+def test_a_service_that_ends_soon_after_it_is_ready_is_not_restarted_for_ever(watch, tmp_path, monkeypatch):
     monkeypatch.setattr("lakesync.cli.up.supervisor._FIRST_WAIT_SECONDS", 0.001)
-    seen = watch(Service("a", python("import time; time.sleep(0.5); raise SystemExit('crashed')"), lambda: True))
+    flag = tmp_path / "running"
+    code = f"""
+import pathlib, signal
+print("crashed", flush=True)
+pathlib.Path({str(flag)!r}).touch()
+signal.pause()
+"""
+    seen = watch(Service("a", python(code), flag.exists))
+    for times in range(1, 7):
+        seen.until(lambda times=times: seen.states("a").count(State.READY) == times)
+        flag.unlink()
+        seen.supervisor._services["a"].process._child.kill()
     seen.until(lambda: seen.error)
     assert "crashed" in str(seen.error)
     assert seen.states("a").count(State.READY) == 6

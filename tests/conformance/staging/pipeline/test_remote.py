@@ -105,7 +105,7 @@ def server(store):
 @pytest.fixture
 def remote(server):
     """The pipeline's side."""
-    client = RemoteStore(f"http://127.0.0.1:{server.server_port}/", TOKEN, retry_seconds=5)
+    client = RemoteStore(f"http://127.0.0.1:{server.server_port}/", TOKEN, retry_seconds=60)
     yield client
     client.close()
 
