@@ -198,12 +198,14 @@ def test_a_broken_websocket_is_opened_again_at_once(line, told) -> None:
     silence = line[1]
     with open_client(**told(realtime=True, interval=FOREVER)) as alice:
         alice.coordinator._auto_sync._heartbeat = FOREVER
+        opened: list[Any] = []
+        connect = alice.transport.connect  # type: ignore[attr-defined]
+        alice.transport.connect = lambda: opened.append(1) or connect()  # type: ignore[attr-defined]
         alice.coordinator.start_auto_sync()
-        for _ in range(2):
-            until(lambda: alice.status.live, "a line")
+        for times in (1, 2):
+            until(lambda times=times: len(opened) == times and alice.status.live, "a line")  # type: ignore[misc]
             silence.cut()
-            until(lambda: not alice.status.live, "its end")
-        until(lambda: alice.status.live and alice.status.connected, "another line")
+        until(lambda: len(opened) == 3 and alice.status.live and alice.status.connected, "another line")
 
 
 def test_a_client_catches_up_by_requests_before_it_opens_a_websocket(served: Served, line, told) -> None:
