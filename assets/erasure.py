@@ -156,12 +156,12 @@ def _history_step(config: Config) -> dg.OpDefinition:
     def erase(run: _ErasureRun) -> Metadata:
         from lakehouse.erasure.redaction import redact_history
         from lakehouse.erasure.requests import open_requests
-        from lakehouse.history.flush import MAX_DELTAS, flush_due
+        from lakehouse.history.flush import MAX_DELTAS, flush_backlog
 
         names, requests = run.lake.names, open_requests(run.store)
         if requests:
             max_deltas = config.flush.batch_deltas or MAX_DELTAS
-            flush_due(run.spark, run.store, gateways=requests, max_deltas=max_deltas, names=names)
+            flush_backlog(run.spark, run.store, gateways=requests, max_deltas=max_deltas, names=names)
         reports = {gateway: redact_history(run.spark, due, names) for gateway, due in run.due.items()}
         return {
             "requests": sum(len(of_gateway) for of_gateway in requests.values()),

@@ -89,7 +89,7 @@ def history(days: dg.PartitionsDefinition, config: Config) -> dg.AssetsDefinitio
         staging: StagingResource,
         run_state: dg.ResourceParam[RunState],
     ) -> dg.MaterializeResult[None]:
-        from lakehouse.history.flush import MAX_DELTAS, flush_due, require_flushed
+        from lakehouse.history.flush import MAX_DELTAS, flush_backlog, require_flushed
 
         days = None if is_requested_by(FLUSH_SENSOR, context.run) else days_of(context)
         with failure_policy(context, pyspark):
@@ -97,7 +97,7 @@ def history(days: dg.PartitionsDefinition, config: Config) -> dg.AssetsDefinitio
                 run_state.read_cut_points()
             reports: list[FlushReport] = []
             failed: dict[str, LakeSyncError] = {}
-            flush_due(
+            flush_backlog(
                 pyspark.spark_session,
                 staging.store,
                 max_deltas=config.flush.batch_deltas or MAX_DELTAS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from lakehouse.checkpoints.checkpoint import make_checkpoint
-from lakehouse.history.flush import flush_due
+from lakehouse.history.flush import flush_backlog
 from lakesync import config
 from lakesync.model.schema import parse_schema
 from tests.run_support import a_run
@@ -14,7 +14,7 @@ from tests.run_support import a_run
 def flush(gateway: str) -> None:
     """Flush what a gateway holds, by the configuration that the environment tells."""
     with a_run(config.load()) as run:
-        flush_due(run.pyspark.spark_session, run.staging.store, gateways=[gateway], names=run.lake.names)
+        flush_backlog(run.pyspark.spark_session, run.staging.store, gateways=[gateway], names=run.lake.names)
 
 
 def checkpoint(gateway: str, arrival: int) -> None:

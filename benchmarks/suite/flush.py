@@ -18,7 +18,7 @@ from msgspec import Raw
 from benchmarks import server, up
 from benchmarks.lake import GATEWAY, columns_of, id_of, lake, row_of
 from benchmarks.suite import Benchmark
-from lakehouse.history.flush import MAX_DELTAS, flush_due
+from lakehouse.history.flush import MAX_DELTAS, flush_backlog
 from lakesync.engine import Engine
 from lakesync.model.hlc import wall_clock
 from lakesync.model.types import ColumnValue, Op, RowDelta
@@ -58,11 +58,11 @@ def run(options: Namespace) -> dict[str, Any]:
         try:
             engine.gateway(GATEWAY)
             _push(engine.store, 0, options.warm)
-            flush_due(bench.spark, engine.store, max_deltas=max(1, options.warm // _WARM_BATCHES))
+            flush_backlog(bench.spark, engine.store, max_deltas=max(1, options.warm // _WARM_BATCHES))
             _push(engine.store, options.warm, options.deltas)
             (backlog,) = engine.store.backlog()
             with bench.measure() as spent:
-                reports = flush_due(bench.spark, engine.store, max_deltas=options.batch)
+                reports = flush_backlog(bench.spark, engine.store, max_deltas=options.batch)
         finally:
             engine.close()
     deltas = sum(report.deltas for report in reports)

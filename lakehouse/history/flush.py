@@ -121,7 +121,7 @@ def flush_batch(spark: SparkSession, store: FlushStore, batch: Batch, names: Lak
     )
 
 
-def flush_due(
+def flush_backlog(
     spark: SparkSession,
     store: FlushStore,
     *,

@@ -10,7 +10,7 @@ from assets.names import MOVE_SENSOR, REQUESTED_BY
 from lakehouse.backends.comparison import compare
 from lakehouse.backends.day_rebuild import rebuild_days
 from lakehouse.backends.declared import destination_targets, follower_of
-from lakehouse.history.flush import flush_due
+from lakehouse.history.flush import flush_backlog
 from lakehouse.schema_snapshot import SchemaSnapshot, registered
 from lakesync.adapters import DeltaBatch, SqliteAdapter, StoredDelta
 from lakesync.config.backends import (
@@ -79,7 +79,7 @@ class Warehouse:
         with a_run(self.config) as run:
             for push in pushes:
                 self.push(*push[:2], **push[2])
-                reports = flush_due(run.pyspark.spark_session, run.staging.store, names=run.lake.names)
+                reports = flush_backlog(run.pyspark.spark_session, run.staging.store, names=run.lake.names)
                 made += [each.snapshot_id for each in reports]
         return made
 

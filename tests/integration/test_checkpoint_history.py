@@ -8,7 +8,7 @@ import pytest
 
 from gateway.checkpoint_frames import frame_files, visible_frames
 from lakehouse.checkpoints.checkpoint import make_checkpoint
-from lakehouse.history.flush import flush_due
+from lakehouse.history.flush import flush_backlog
 from lakehouse.sessions import session
 from lakehouse.table_definitions import LakeNames
 from lakehouse.tables.increments import merge_table
@@ -118,7 +118,7 @@ def test_k1_clients_that_load_a_checkpoint_and_pull_have_the_visible_rows(spark_
                 push(gateway, rng, 10)
                 if rng.random() < 0.4:
                     change_rules()
-                flush_due(spark, store, names=names)
+                flush_backlog(spark, store, names=names)
                 merging = threads.submit(merge_table, other, SCHEMAS[0], {"g": hold.arrival}, names=names)
                 made = checkpoint(spark)
                 merging.result()

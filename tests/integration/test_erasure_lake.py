@@ -25,7 +25,7 @@ from lakehouse.erasure import redaction
 from lakehouse.erasure import requests as erasure
 from lakehouse.erasure.requests import complete_erasures, flushed_requests, open_requests
 from lakehouse.gateway_connections import pipeline_store
-from lakehouse.history.flush import flush_due
+from lakehouse.history.flush import flush_backlog
 from lakehouse.maintenance import location_of
 from lakehouse.schema_snapshot import PolledConnector, SchemaSnapshot
 from lakehouse.sessions import session
@@ -94,7 +94,7 @@ class World:
         self.gateway.handle_push(SyncPush(client, (msgspec.structs.replace(made, op="INSERT"),)))
 
     def flush(self):
-        flush_due(self.spark, self.store, gateways=[self.name], names=self.names)
+        flush_backlog(self.spark, self.store, gateways=[self.name], names=self.names)
 
     def merge(self):
         merge_table(self.spark, SCHEMA, {self.name: self.store.cut_point(self.name).arrival}, names=self.names)

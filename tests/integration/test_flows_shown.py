@@ -11,7 +11,7 @@ import pytest
 from pydantic import SecretStr
 
 from assets.names import MOVE_SENSOR, REQUESTED_BY
-from lakehouse.history.flush import flush_due
+from lakehouse.history.flush import flush_backlog
 from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.adapters import DeltaBatch, StoredDelta
 from lakesync.adapters.backends.bigquery import BigQueryAdapter
@@ -102,7 +102,7 @@ def test_both_flows_of_the_overview_deliver_their_rows(analytics, own_database, 
     assert run("flows_home") == (3, 3)
     with a_run(config) as run:
         spark = run.pyspark.spark_session
-        flush_due(spark, run.staging.store, names=run.lake.names)
+        flush_backlog(spark, run.staging.store, names=run.lake.names)
         found = spark.table(run.lake.names.deltas).select("gateway", "row_id", "client_id", "hlc").collect()
     assert sorted(map(tuple, found)) == [("home", f"f{n}", "etl", n) for n in (2, 4, 6)]
 

@@ -13,7 +13,7 @@ from pydantic import SecretStr
 
 from lakehouse.checks import duplicate_deltas, history_faults
 from lakehouse.history import flush as deltas_module
-from lakehouse.history.flush import flush_batch, flush_due, flushed_arrivals
+from lakehouse.history.flush import flush_batch, flush_backlog, flushed_arrivals
 from lakehouse.sessions import session
 from lakehouse.table_creation import ensure_deltas
 from lakehouse.table_definitions import LakeNames
@@ -64,7 +64,7 @@ class Lab:
         self.engine.gateway(self.gateway).handle_push(SyncPush(deltas[0].client_id, tuple(deltas)))
 
     def flush(self, spark, **options):
-        return flush_due(spark, self.store, gateways=[self.gateway], names=self.names, **options)
+        return flush_backlog(spark, self.store, gateways=[self.gateway], names=self.names, **options)
 
     def driver(self, **variables):
         """`flush` in a process of its own."""

@@ -9,7 +9,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from lakehouse.checks import duplicate_deltas, history_faults
-from lakehouse.history.flush import flush_due
+from lakehouse.history.flush import flush_backlog
 from lakehouse.maintenance import maintain
 from lakehouse.sessions import session
 from lakehouse.spark_errors import is_unanswered
@@ -80,7 +80,7 @@ class Lab:
         self.pushed += new
 
     def flush(self):
-        self._until_done(lambda: flush_due(self.spark, self.engine.store, names=self.names))
+        self._until_done(lambda: flush_backlog(self.spark, self.engine.store, names=self.names))
 
     def merge(self, **options):
         upto = {"g": self.engine.store.cut_point("g").arrival}

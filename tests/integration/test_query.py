@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from lakehouse.checkpoints.checkpoint import make_checkpoint
-from lakehouse.history.flush import flush_due
+from lakehouse.history.flush import flush_backlog
 from lakehouse.sessions import session
 from lakehouse.spark_query import query as on_spark
 from lakehouse.table_definitions import LakeNames
@@ -131,13 +131,13 @@ def place(spark_server, tmp_path_factory):
     moments = [story.push(gateway) for gateway in ("shop", "other", "shop", "other", "shop", "shop")]
     with session(config) as spark:
         store = engine.store
-        flush_due(spark, store, names=names)
+        flush_backlog(spark, store, names=names)
         merge_table(spark, schema, {"other": moments[1]}, names=names)
         checkpoint = make_checkpoint(
             spark, store, store.cut_point("shop"), [schema], directory_uri=folder.as_uri(), names=names
         )
         moments += [story.push(gateway) for gateway in ("other", "shop", "other")]
-        flush_due(spark, store, names=names)
+        flush_backlog(spark, store, names=names)
     moments += [story.push("shop"), story.push("other"), story.push("shop", 2, "drafts")]
     yield Place(config, story, moments, checkpoint)
     engine.close()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from lakehouse.checkpoints.checkpoint import make_checkpoint
-from lakehouse.history.flush import flush_due
+from lakehouse.history.flush import flush_backlog
 from lakehouse.sessions import session
 from lakehouse.spark_query import query_in_session
 from lakehouse.table_definitions import LakeNames
@@ -232,20 +232,20 @@ def place(spark_server, tmp_path_factory):
 
     moments = [pushes()]
     with session(config) as spark:
-        flush_due(spark, engine.store, names=names)
+        flush_backlog(spark, engine.store, names=names)
         bare = [TableSchema(table, ()) for table in VALUES if table != "held"]
         make_checkpoint(
             spark, engine.store, engine.store.cut_point("shop"), bare, directory_uri=folder.as_uri(), names=names
         )
         merge(TableSchema("waiting", ()))
         moments.append(pushes())
-        flush_due(spark, engine.store, names=names)
+        flush_backlog(spark, engine.store, names=names)
         for table in VALUES:
             if table != "held":  # which no merge reaches
                 merge(schemas.get(table, TableSchema(table, ())))
         merge(schemas["tasks"], ["apart"], names_apart)
         moments.append(pushes())
-        flush_due(spark, engine.store, names=names)
+        flush_backlog(spark, engine.store, names=names)
         moments.append(pushes())
         yield Place(config, history, moments, {shared: {"shop", "other"}, apart: {"apart"}}, spark)
     engine.close()

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from lakehouse.checkpoints.checkpoint import make_checkpoint
 from lakehouse.gateways_table import store_config
-from lakehouse.history.flush import flush_due
+from lakehouse.history.flush import flush_backlog
 from lakehouse.sessions import session
 from lakehouse.table_definitions import LakeNames
 from lakesync.cli.app import app
@@ -59,7 +59,7 @@ def test_clients_continue_after_a_destroyed_store_is_rebuilt(spawn, spark_server
     before = alice.pull(limit=1000).json()
     with session(config) as spark:
         hold = store.cut_point("gw")
-        flush_due(spark, store, names=names)
+        flush_backlog(spark, store, names=names)
         make_checkpoint(spark, store, hold, [parse_schema(SCHEMA)], directory_uri=tmp_path.as_uri(), names=names)
         assert store_config(spark, "gw", store.gateway_config("gw"), store.connectors("gw"), names) is False
         assert spark.table(names.gateways).count() == 1

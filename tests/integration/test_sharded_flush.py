@@ -5,7 +5,7 @@ import pytest
 from lakehouse.checkpoints.publication import make_checkpoints
 from lakehouse.checks import duplicate_deltas, history_faults
 from lakehouse.erasure.requests import complete_erasures, open_requests
-from lakehouse.history.flush import flush_due
+from lakehouse.history.flush import flush_backlog
 from lakehouse.sessions import session
 from lakehouse.table_definitions import LakeNames
 from lakesync.config.sections import ShardConfig
@@ -43,7 +43,7 @@ def test_the_deltas_of_every_shard_are_in_the_lake_once(spark_server, serve, tmp
     pushed = [delta(table, row) for row in range(6) for table in ("orders", "todos")]
     gateway.handle_push(SyncPush("alice", tuple(pushed)))
     with session(config) as spark:
-        flush_due(spark, engine.store, names=names)
+        flush_backlog(spark, engine.store, names=names)
         gateway.handle_push(SyncPush("alice", (delta("orders", 7),)))
         late = gateway.handle_push(SyncPush("alice", (delta("todos", 7),)))
         assert late.accepted == 1
@@ -59,7 +59,7 @@ def test_the_deltas_of_every_shard_are_in_the_lake_once(spark_server, serve, tmp
             ("todos", "shard-default"),
         }
         assert duplicate_deltas(spark, names) == []
-        flush_due(spark, engine.store, names=names)
+        flush_backlog(spark, engine.store, names=names)
         assert history_faults(spark, engine.store, names).differences == []
         flushed = {waiting.shard: waiting for waiting in engine.store.backlog()}
         assert {waiting.deltas for waiting in flushed.values()} == {0}
@@ -88,10 +88,10 @@ def erase_alice(engine, gateway, config, names):
         gateway.handle_push(SyncPush(client, tuple(rows)))
     with a_run(config, engine.store) as run:
         spark = run.pyspark.spark_session
-        flush_due(spark, engine.store, names=names)
+        flush_backlog(spark, engine.store, names=names)
         checkpoints(run, config)
         engine.store.erase_client("sharded", "alice")
-        flush_due(spark, engine.store, names=names)
+        flush_backlog(spark, engine.store, names=names)
         requests = open_requests(engine.store)["sharded"]
         assert sorted(each.shards for each in requests) == [("shard-default", "main"), ("shard-orders",)]
         ended = complete_erasures(spark, engine.store, requests, names, run.lake.checkpoints_uri, run.staging.opener)
@@ -118,7 +118,7 @@ def erase_ben(engine, gateway, config, names):
     gateway.handle_push(SyncPush("ben", (between,)))
     with a_run(config, engine.store) as run:
         spark = run.pyspark.spark_session
-        flush_due(spark, engine.store, names=names)
+        flush_backlog(spark, engine.store, names=names)
         checkpoints(run, config)
         requests = open_requests(engine.store)["sharded"]
         ended = complete_erasures(spark, engine.store, requests, names, run.lake.checkpoints_uri, run.staging.opener)

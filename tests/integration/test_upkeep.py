@@ -15,7 +15,7 @@ from assets.maintenance import maintenance
 from lakehouse.checkpoints.checkpoint import make_checkpoint
 from lakehouse.checks import duplicate_deltas, duplicate_keys, history_faults
 from lakehouse.history import flush as deltas
-from lakehouse.history.flush import flush_due
+from lakehouse.history.flush import flush_backlog
 from lakehouse.maintenance import location_of, maintain
 from lakehouse.schema_snapshot import SchemaSnapshot
 from lakehouse.sessions import session
@@ -63,7 +63,7 @@ class World:
             self.gateway.handle_push(SyncPush("ann", (msgspec.structs.replace(made, op="UPDATE"),)))
 
     def flush(self):
-        return flush_due(self.spark, self.store, gateways=["kept"], names=NAMES)
+        return flush_backlog(self.spark, self.store, gateways=["kept"], names=NAMES)
 
     def merge(self):
         return merge_table(self.spark, SCHEMA, {"kept": self.store.cut_point("kept").arrival}, names=NAMES)
