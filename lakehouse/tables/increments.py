@@ -184,27 +184,34 @@ def merged_by_day(
 def gateways_with_new_columns(
     spark: SparkSession, store: GatewayStore, gateways: Iterable[str], table: str, names: LakeNames
 ) -> frozenset[str]:
-    """Return the gateways whose schema of a table has columns that the lake's table lacks.
+    """Return the gateways whose schema of a table has columns that the state table lacks.
+
+    The asset of a state table calls it if the table's contract rejects new columns. As in `ensure_state`, names that
+    differ only in case are the same column.
 
     Args:
         spark: an open Spark session.
         store: the staging store, which has the schemas.
-        gateways: ids of the gateways to look at.
+        gateways: ids of the gateways to compare.
         table: the state table's name.
         names: catalogue and namespaces of the lake's tables.
 
     Raises:
         LakeUnavailableError: Spark cannot be reached.
     """
-    stored = set(typed_columns(spark, names.state(table)))
-    found = ((gateway, store.gateway_config(gateway).schemas.get(table)) for gateway in gateways)
-    return frozenset(
-        gateway for gateway, known in found if known is not None and not known.schema.types.keys() <= stored
-    )
+    stored = {column.lower() for column in typed_columns(spark, names.state(table))}
+
+    def has_new_columns(gateway: str) -> bool:
+        registered = store.gateway_config(gateway).schemas.get(table)
+        return registered is not None and any(column.lower() not in stored for column in registered.schema.types)
+
+    return frozenset(filter(has_new_columns, gateways))
 
 
 def forget_marks(spark: SparkSession, table: str, names: LakeNames = NAMES) -> None:
     """Delete a table's marks, so that the next merge reads all of its deltas again, with the same result.
+
+    Tests and examples call it.
 
     Args:
         spark: an open Spark session.
@@ -262,7 +269,7 @@ def history_files(spark: SparkSession, deltas: str, snapshot: int | None, increm
 
 
 def plan_files(table: Table, snapshot: int, increment: Increment) -> HistoryFiles:
-    """Return the same as `history_files`, for the history as an opened table.
+    """Return the same as `history_files`, which calls it, for an opened table.
 
     Args:
         table: the history, opened by pyiceberg.
