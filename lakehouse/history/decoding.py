@@ -1,8 +1,10 @@
 """Reads a planned flush batch from staging's log in Spark tasks, and decodes it into rows of the history `deltas`.
 
-The log of the staging store has one row for each push: what a client sent to its gateway in one request, as bytes. Its
-arrival is the gateway's timestamp of receipt. A flush batch is a range of the log. Each task reads a part of the batch
-directly from the store's database, so no delta passes through the driver, and decodes it with the gateway's decoder.
+The log of the staging store has one row for each push: what a client sent to its gateway in one request, as bytes. A
+push's arrival is the gateway's timestamp of receipt. A shard is a staging store with some of the tables; its epoch says
+when the store was created. A flush batch is a range of the log. Each task reads a part of the batch directly from the
+store's database, so no delta passes through the driver, and decodes it with the gateway's decoder.
+
 `lakehouse.history.flush` calls `decoded_log`, notebooks that read the log call `decode_log`; modules that read the
 history use `DELTAS_ARROW` and `day_of`.
 """

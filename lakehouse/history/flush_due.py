@@ -89,7 +89,7 @@ class BacklogReader:
             stats = self._stats.setdefault(gateway, BacklogStats(gateway, store))
             stats.store = store  # each tick may have another connection to it
             oldest = min(each.oldest_ms or 0 for each in shards_of_gateway)
-            # `Thresholds` also checks the age, which `due_flush` does here. So its clock shows the oldest push's time.
+            # `Thresholds` also checks the oldest push's age, which is the task of `due_flush`. By this clock it is 0.
             thresholds = Thresholds(stats, settings, partial(int, oldest))
             if thresholds.tables_exceeding_budget():
                 table.add(gateway)

@@ -197,6 +197,7 @@ def days_unlike_history(
     keys_and_values = [part for gateway, arrival in marks.items() for part in (sf.lit(gateway), sf.lit(arrival))]
     mark = sf.create_map(*keys_and_values)[sf.col("gateway")] if keys_and_values else sf.lit(None).cast("bigint")
     deltas = spark.table(names.deltas).where((sf.col("table_name") == table) & (sf.col("arrival") <= mark))
+    # without any mark no delta counts, so that every row of the table is a difference
     state = spark.table(names.state(table)).where(sf.col("_gateway").isin(*marks) if marks else sf.lit(True))
     if gateways is not None:
         deltas = deltas.where(sf.col("gateway").isin(*gateways))
@@ -210,7 +211,10 @@ def days_unlike_history(
 
 
 def _stored_rows(state: DataFrame, columns: Collection[str]) -> DataFrame:
-    """Return `gateway, row_id, arrival, tombstone, inserted, visible` and the sums of each row of a state table."""
+    """Return each row's key, arrival, stamps and visibility, and counts and hash sums of its cells and typed values.
+
+    `_figures` adds them up by day.
+    """
     hashes = "transform(map_entries(_cells), e -> xxhash64(e.key, e.value.hlc, e.value.client_id, e.value.value))"
     values = {name: sf.col(f"`{name}`") for name in columns}
     typed = [value.isNotNull().cast("int") for value in values.values()]

@@ -72,11 +72,12 @@ class Increment(NamedTuple):
         return self._read(file, _KEY_COLUMNS, ("gateway", "row_id"))
 
     def _read(self, file: DataFile, schema: pa.Schema, names: Sequence[str]) -> Iterator[pa.Table]:
-        """Yield the columns `names` of the increment's deltas in a file, of which the columns of `schema` are read."""
+        """Yield the columns `names` of the increment's deltas in a file. The columns of `schema` are read for that."""
+        # row groups whose statistics exclude the table are skipped
         for rows in read_rows(file, schema, skip_without=("table_name", self.table), batch_rows=_ROWS_AT_ONCE):
-            found = self.pick(rows, names)
-            if found.num_rows:
-                yield found
+            picked = self.pick(rows, names)
+            if picked.num_rows:
+                yield picked
 
 
 class HistoryFiles(NamedTuple):

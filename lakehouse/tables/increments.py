@@ -285,11 +285,14 @@ def plan_files(table: Table, snapshot: int, increment: Increment) -> HistoryFile
         condition("arrival", "<=", highest),
         condition("day", ">=", day_of(lowest).isoformat()),
     )
-    shares = [(task, _share(table, task.file, increment)) for task in planned_files(table, snapshot, may_have)]
-    files = tuple(DataFile.of(task) for task, share in shares if share != "none")
+    planned = planned_files(table, snapshot, may_have)  # scan tasks of pyiceberg, one for each file
+    shares = [(scan_task, _share(table, scan_task.file, increment)) for scan_task in planned]
+    files = tuple(DataFile.of(scan_task) for scan_task, share in shares if share != "none")
     # Whether a file may have rows that are not in the increment. Then its row count is not that of the deltas, and
     # `count_deltas` has to read the files.
-    is_estimate = increment.days is not None or any(share == "part" or task.delete_files for task, share in shares)
+    is_estimate = increment.days is not None or any(
+        share == "part" or scan_task.delete_files for scan_task, share in shares
+    )
     return HistoryFiles(files, None if is_estimate and files else rows_in(files))
 
 
@@ -305,11 +308,11 @@ def count_deltas(spark: SparkSession, history: HistoryFiles, increment: Incremen
         return history.delta_count
     parts = divide_files(history.files, max(ROWS_PER_TASK, rows_in(history.files) // 64))  # about 64 tasks at most
 
-    def part(number: int) -> Iterator[pa.RecordBatch]:
+    def count_part(number: int) -> Iterator[pa.RecordBatch]:
         count = sum(rows.num_rows for file in parts[number] for rows in increment.keys(file))
         yield pa.record_batch([pa.array([count], pa.int64())], ["count"])
 
-    return pc.sum(in_tasks(spark, len(parts), part, "count bigint").toArrow()["count"]).as_py() or 0
+    return pc.sum(in_tasks(spark, len(parts), count_part, "count bigint").toArrow()["count"]).as_py() or 0
 
 
 def _share(table: Table, file: ManifestFile, increment: Increment) -> Literal["none", "part", "whole"]:
@@ -318,7 +321,7 @@ def _share(table: Table, file: ManifestFile, increment: Increment) -> Literal["n
     first, last = column_bounds(table, file, "arrival")
     if not (isinstance(gateway, str) and isinstance(first, int) and isinstance(last, int)) or gateway != last_gateway:
         return "part"
-    after, until = increment.ranges.get(gateway, (0, 0))
+    after, until = increment.ranges.get(gateway, (0, 0))  # (0, 0): the increment has no deltas of this gateway
     if last <= after or first > until:
         return "none"
     of_table = column_bounds(table, file, "table_name") == (increment.table, increment.table)

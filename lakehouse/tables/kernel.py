@@ -103,7 +103,7 @@ def merge(deltas: pa.Table, stored: pa.Table) -> Merged:
     gateways, new_gateway, old_gateway = _coded([deltas["gateway"], stored["_gateway"]])
     ids, new_id, old_id = _coded([deltas["row_id"], stored["_row"]])
     codes = np.concatenate([new_gateway * len(ids) + new_id, old_gateway * len(ids) + old_id])
-    # With a single gateway, the codes are those of the row ids, which are dense already.
+    # A row's code is gateway * len(ids) + id. With a single gateway, it is that of the row id: these are dense already.
     keys, indexes = np.unique(codes, return_inverse=True) if len(gateways) > 1 else (np.arange(len(ids)), codes)
     rows, new_row, old_row = len(keys), indexes[: len(deltas)], indexes[len(deltas) :]
 
@@ -144,6 +144,7 @@ def merge(deltas: pa.Table, stored: pa.Table) -> Merged:
         [hlc, client, owners.delta_id.take(pa.array(owner)), pa.array(owners.width[owner], pa.int32()), values],
         fields=list(CELL),
     )
+    # the winners are in order of rows, so each row's cells lie between two offsets
     ends = np.cumsum(np.bincount(row, minlength=rows)) if rows else np.array([], np.int64)
     offsets = pa.array(np.concatenate([[0], ends]), pa.int32())
     names_of = pa.array(names, pa.string()).take(pa.array(column))
@@ -154,6 +155,7 @@ def merge(deltas: pa.Table, stored: pa.Table) -> Merged:
             "_cells": pa.MapArray.from_arrays(offsets, names_of, struct),
             "_tombstone": stamps.column(tombstone),
             "_inserted": stamps.column(inserted),
+            # deleted: the row has no cell, and no INSERT after its newest DELETE
             "_gone": pa.array((np.bincount(row, minlength=rows) == 0) & (inserted < 0)),
             "_arrival": pa.array(arrival),
         }
@@ -175,12 +177,13 @@ class _Owners(NamedTuple):
 class _Stamps:
     """Stamps packed into integers that sort as stamps do; -1 is a missing stamp.
 
-    `packed` has an array for each pair of arrays that the constructor gets.
+    A packed stamp is `hlc rank * number of clients + client rank`. `packed` has an array for each pair of arrays that
+    the constructor gets.
     """
 
     def __init__(self, hlcs: Sequence[pa.Array], clients: Sequence[pa.Array]) -> None:
-        known = pc.unique(pa.concat_arrays(clients)).drop_null()
-        self._clients = known.take(pc.sort_indices(known))  # by UTF-8 bytes, which sort as code points do
+        distinct = pc.unique(pa.concat_arrays(clients)).drop_null()
+        self._clients = distinct.take(pc.sort_indices(distinct))  # by UTF-8 bytes, which sort as code points do
         self._count = max(1, len(self._clients))
         bounds = pc.min_max(pa.concat_arrays(hlcs)).as_py()
         low, high = bounds["min"] or 0, bounds["max"] or 0
@@ -237,11 +240,11 @@ def _candidates(
     if len(kept) < len(delta):
         delta, new_names, new_values = delta[kept], new_names.take(pa.array(kept)), new_values.take(pa.array(kept))
     old_names, _ = _entries(maps)
-    known = pc.unique(pa.concat_arrays([new_names, old_names]))
-    known = known.take(pc.sort_indices(known))
-    return known.to_pylist(), _Candidates(
+    names = pc.unique(pa.concat_arrays([new_names, old_names]))
+    names = names.take(pc.sort_indices(names))
+    return names.to_pylist(), _Candidates(
         np.concatenate([new_row[delta], np.repeat(old_row, _lengths(maps))]),
-        np.concatenate([_ints(pc.index_in(new_names, known)), _ints(pc.index_in(old_names, known))]),
+        np.concatenate([_ints(pc.index_in(new_names, names)), _ints(pc.index_in(old_names, names))]),
         np.concatenate([delta, len(deltas) + np.arange(len(old_cells))]),
         pa.concat_arrays([new_values, pc.struct_field(old_cells, "value")]),
     )
@@ -249,6 +252,9 @@ def _candidates(
 
 def _winners(candidates: _Candidates, owners: _Owners, rows: int, columns: int) -> Ints:
     """Return the index of the winning candidate of each cell, in order of (row, column).
+
+    The greatest stamp of each cell is found first. If several candidates of a cell have it, the last one wins for now,
+    and the others are its rivals, which `_break_ties` compares with it.
 
     Args:
         candidates: all candidates.
@@ -259,8 +265,8 @@ def _winners(candidates: _Candidates, owners: _Owners, rows: int, columns: int) 
     cell = candidates.row * max(1, columns) + candidates.column
     count = rows * columns
     if count > 8 * len(cell) + 1_000_000:  # few of many columns are written: number only the cells in use
-        known, cell = np.unique(cell, return_inverse=True)
-        count = len(known)
+        used, cell = np.unique(cell, return_inverse=True)
+        count = len(used)
     stamp = owners.stamp[candidates.owner]
     greatest = _greatest(count, (cell, stamp))
     tied = np.flatnonzero(stamp == greatest[cell])

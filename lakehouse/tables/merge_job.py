@@ -4,11 +4,14 @@ A state table has the merged rows of one synced table. Iceberg divides its rows 
 here each bucket is divided further, into slices. The tasks of the first stage read files, and divide their rows into
 chunks: compressed Arrow batches with rows of one slice. Spark shuffles the chunks to the tasks that own their buckets,
 and sorts them there. A task of the second stage merges one slice at a time, so it never has a whole bucket in memory.
-`lakehouse.tables.writes`, which commits the result, calls this module; so do erasures, checkpoints and queries.
+
+Merges and checkpoints, which know the files to read, call `merged_rows`; `lakehouse.tables.writes` commits the result
+of a merge. Erasures and queries, which have DataFrames, call `merged_frames`.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -260,9 +263,9 @@ class Merge(NamedTuple):
         rebuilt = pa.array(sorted(self.rebuilt), pa.string())
         for file in files:
             for rows in read_rows(file, STORED, key="_row", wanted=wanted):
-                own = rows.filter(pc.invert(pc.is_in(rows["_gateway"], rebuilt))) if self.rebuilt else rows
-                if own.num_rows:
-                    yield own
+                kept = rows.filter(pc.invert(pc.is_in(rows["_gateway"], rebuilt))) if self.rebuilt else rows
+                if kept.num_rows:
+                    yield kept
 
     def _touched_ids(self) -> pa.Array:
         """Return the row ids of the increment's deltas."""
@@ -310,6 +313,8 @@ def merged_frames(
     names = [*STATE_NAMES, *(name for name, _ in columns), *CHECKS]
 
     def split(schema: pa.Schema, ids: str, *, is_deltas: bool) -> Callable[..., Iterator[pa.RecordBatch]]:
+        """Return the function by which tasks of the first stage divide rows into chunks."""
+
         def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             prepare_worker()
             for batch in batches:
@@ -323,13 +328,12 @@ def merged_frames(
     if state is not None:
         stored = state.select(*STORED.names).mapInArrow(split(STORED, "_row", is_deltas=False), column_ddl(_CHUNKS))
         chunks = chunks.unionAll(stored)
-    known = tuple(columns)
-    merged = _merged_chunks(chunks, names, schema, division, lambda new, old: merged_slice(new, old, known))
+    merged = _merged_chunks(chunks, names, schema, division, partial(merged_slice, columns=tuple(columns)))
     return merged.drop(*CHECKS)
 
 
 def merged_slice(deltas: pa.Table, stored: pa.Table, columns: Sequence[tuple[str, str]]) -> pa.Table:
-    """Merge deltas into stored rows in memory, and return the rows with typed columns and `CHECKS`.
+    """Merge deltas into stored rows in memory, and return the rows with typed columns and `CHECKS`. Tasks call it.
 
     Args:
         deltas: rows of the history.
@@ -351,7 +355,7 @@ def _merged_chunks(
     names: Sequence[str],
     schema: StructType | str,
     division: Division,
-    merged: Callable[[pa.Table, pa.Table], pa.Table],
+    merge_slice: Callable[[pa.Table, pa.Table], pa.Table],
 ) -> DataFrame:
     """Shuffle chunks to the tasks of the second stage, which merge slice after slice.
 
@@ -360,14 +364,14 @@ def _merged_chunks(
         names: names of the result's columns.
         schema: the result's schema.
         division: how the keys are divided.
-        merged: merges the deltas and the stored rows of one slice.
+        merge_slice: merges the deltas and the stored rows of one slice.
     """
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         prepare_worker()
         chunks = (chunk for batch in batches for chunk in _chunks(batch))
         for _, chunks_of_slice in groupby(chunks, lambda chunk: (chunk.bucket, chunk.slice)):
-            yield from _batches(merged(*_tables(chunks_of_slice)), names)
+            yield from _batches(merge_slice(*_tables(chunks_of_slice)), names)
 
     owned = chunks.repartitionById(division.tasks, "task").sortWithinPartitions("bucket", "slice")
     return owned.mapInArrow(run, schema)

@@ -124,7 +124,7 @@ def misfits(rows: pa.Table, columns: Sequence[tuple[str, str]]) -> pa.Table:
     row_of_cell = np.repeat(np.arange(rows.num_rows), np.diff(ends))
     names, items = (each.slice(ends[0], ends[-1] - ends[0]) for each in (cells.keys, cells.items))
     texts = pc.struct_field(items, "value")
-    found = [MISFITS.empty_table()]
+    found = [MISFITS.empty_table()]  # a table for each column
     for name, column_type in columns:
         cells_of_column = np.flatnonzero(np.asarray(pc.equal(names, name)))
         values = texts.take(pa.array(cells_of_column))

@@ -154,15 +154,15 @@ def buckets_of(table: Table) -> int:
     """Return the number of buckets of an open state table."""
     from pyiceberg.transforms import BucketTransform
 
-    (found,) = (each.transform for each in table.spec().fields if isinstance(each.transform, BucketTransform))
-    return found.num_buckets
+    (transform,) = (each.transform for each in table.spec().fields if isinstance(each.transform, BucketTransform))
+    return transform.num_buckets
 
 
 def _read_state(spark: SparkSession, table: StateTable) -> _State:
     """Return a state table's current snapshot, with its files and its number of buckets."""
     with open_table(spark, table.name) as opened:
         snapshot = opened.metadata.current_snapshot_id
-        files = [DataFile.of(task) for task in planned_files(opened, snapshot)]
+        files = [DataFile.of(scan_task) for scan_task in planned_files(opened, snapshot)]
         return _State(snapshot, files, buckets_of(opened))
 
 
@@ -180,7 +180,7 @@ def _rewrite(
     history: HistoryFiles,
     rebuilt: Collection[str],
 ) -> Observation:
-    """Replace all rows of the table by the merged ones. Iceberg rejects it if the table has changed meanwhile."""
+    """Replace all rows of the table by the merged ones. Iceberg rejects that if the table has changed meanwhile."""
     buckets = _grow_buckets(spark, table, state, history)
     merge = Merge.of(increment, history, state.files, table.columns, buckets, rebuilt)
     observed = Observation()
@@ -194,8 +194,8 @@ def _merge_on_read(
 ) -> Observation:
     """Mark the stored rows that the deltas touch as deleted, and append the merged ones.
 
-    Both commits are made on a branch from the snapshot that was read. The main branch is moved to it only if it is
-    still at that snapshot.
+    Both commits are made on a branch from the snapshot that was read. Then `main` is moved forward to the branch, which
+    Iceberg rejects if `main` is no longer at that snapshot.
     """
     catalogue, _, plain = table.name.replace("`", "").partition(".")
     branch = f"{table.name}.`branch_{BRANCH}`"
@@ -218,7 +218,7 @@ def _touched_keys(spark: SparkSession, increment: Increment, history: HistoryFil
     """Return the keys of the rows that an increment touches, each once, in the columns `TOUCHED`."""
     parts = divide_files(history.files, ROWS_PER_TASK)
 
-    def part(number: int) -> Iterator[pa.RecordBatch]:
+    def keys_of_part(number: int) -> Iterator[pa.RecordBatch]:
         keys_in_files = [rows for file in parts[number] for rows in increment.keys(file)]
         if keys_in_files:
             distinct_keys = (
@@ -226,7 +226,7 @@ def _touched_keys(spark: SparkSession, increment: Increment, history: HistoryFil
             )
             yield from distinct_keys.rename_columns(list(TOUCHED)).combine_chunks().to_batches()
 
-    keys = in_tasks(spark, len(parts), part, ", ".join(f"{name} string" for name in TOUCHED))
+    keys = in_tasks(spark, len(parts), keys_of_part, ", ".join(f"{name} string" for name in TOUCHED))
     return keys.distinct() if len(parts) > 1 else keys
 
 
@@ -250,19 +250,20 @@ def _sum(column: Column) -> Column:
 
 
 def _count_added_rows(
-    spark: SparkSession, table: StateTable, before: Collection[str], now: list[DataFile]
+    spark: SparkSession, table: StateTable, paths_before: Collection[str], files: list[DataFile]
 ) -> dict[str, int]:
-    """Count rows, deleted rows and values that do not fit in the files that a commit added."""
-    parts, columns = divide_files([file for file in now if file.path not in before], ROWS_PER_TASK), table.columns
+    """Count rows, deleted rows and values that do not fit in the files that a commit added to those before it."""
+    added = [file for file in files if file.path not in paths_before]
+    parts, columns = divide_files(added, ROWS_PER_TASK), table.columns
 
-    def part(number: int) -> Iterator[pa.RecordBatch]:
+    def count_part(number: int) -> Iterator[pa.RecordBatch]:
         for file in parts[number]:
             for rows in read_rows(file, _COUNTED):
                 counts = (rows.num_rows, pc.sum(rows["_gone"]).as_py() or 0, misfits(rows, columns).num_rows)
                 yield pa.record_batch([[count] for count in counts], _COUNTS)
 
-    found = in_tasks(spark, len(parts), part, _COUNTS).toArrow()
-    return {name: pc.sum(found[name]).as_py() or 0 for name in _COUNTS.names}
+    counted = in_tasks(spark, len(parts), count_part, _COUNTS).toArrow()
+    return {name: pc.sum(counted[name]).as_py() or 0 for name in _COUNTS.names}
 
 
 def _grow_buckets(spark: SparkSession, table: StateTable, state: _State, history: HistoryFiles) -> int:
@@ -279,9 +280,9 @@ def _grow_buckets(spark: SparkSession, table: StateTable, state: _State, history
 _SEARCHED_ROWS_PER_TASK = 500_000
 """Rows of a state table that one task searches for values that do not fit, approximately."""
 
-_CELLS = STORED.empty_table().select(["_gateway", "_row", "_cells"]).schema
-"""The columns of a state table that are read."""
-_COLUMNS = (
+_CELLS = pa.schema([STORED.field(name) for name in ("_gateway", "_row", "_cells")])
+"""The columns of a state table that are read to find values that do not fit."""
+_REJECTED_COLUMNS = (
     "gateway string, table_name string COMMENT 'NAMESPACE.TABLE where it is not the shared one', row_id string, "
     "column_name string, type string COMMENT 'that it does not fit', value string COMMENT 'its JSON text'"
 )
@@ -305,7 +306,7 @@ def replace_rejected(spark: SparkSession, table: StateTable, snapshot: int, name
     """
     qualified_name = names.qualified_name(table.table)
     if not spark.catalog.tableExists(names.rejected):
-        create_table(spark, names.rejected, _COLUMNS, "table_name")
+        create_table(spark, names.rejected, _REJECTED_COLUMNS, "table_name")
     rows = _misfits(spark, table, snapshot).select(
         sf.col("_gateway").alias("gateway"),
         sf.lit(qualified_name).alias("table_name"),
@@ -324,12 +325,12 @@ def replace_rejected(spark: SparkSession, table: StateTable, snapshot: int, name
 def _misfits(spark: SparkSession, table: StateTable, snapshot: int) -> DataFrame:
     """Return the values of a snapshot that do not fit their columns, in the columns `MISFITS`. Tasks find them."""
     with open_table(spark, table.name) as opened:
-        files = [DataFile.of(task) for task in planned_files(opened, snapshot)]
+        files = [DataFile.of(scan_task) for scan_task in planned_files(opened, snapshot)]
     parts, columns = divide_files(files, max(_SEARCHED_ROWS_PER_TASK, rows_in(files) // MAX_TASKS)), table.columns
 
-    def part(number: int) -> Iterator[pa.RecordBatch]:
+    def misfits_of_part(number: int) -> Iterator[pa.RecordBatch]:
         for file in parts[number]:
             for rows in read_rows(file, _CELLS):
                 yield from misfits(rows, columns).combine_chunks().to_batches()
 
-    return in_tasks(spark, len(parts), part, MISFITS)
+    return in_tasks(spark, len(parts), misfits_of_part, MISFITS)

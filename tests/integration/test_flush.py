@@ -13,7 +13,7 @@ from pydantic import SecretStr
 
 from lakehouse.checks import duplicate_deltas, history_faults
 from lakehouse.history import flush as deltas_module
-from lakehouse.history.flush import flush_batch, flush_backlog, flushed_arrivals
+from lakehouse.history.flush import flush_backlog, flush_batch, flushed_arrivals
 from lakehouse.sessions import session
 from lakehouse.table_creation import ensure_deltas
 from lakehouse.table_definitions import LakeNames
