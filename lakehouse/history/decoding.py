@@ -114,6 +114,7 @@ def _decoded(pushes: Sequence[_Push], log_range: LogRange, batch_id: str) -> pa.
     seqs = np.fromiter((push.seq for push in pushes), np.int64, len(pushes))
     arrivals = np.fromiter((push.arrival for push in pushes), np.int64, len(pushes))
     first_indexes = np.cumsum(counts) - counts  # of each push's first delta
+    # a delta's ordinal is its position in its push
     ordinals = np.arange(delta_count) - np.repeat(first_indexes, counts)
     days = (arrivals >> hlc.COUNTER_BITS) // _DAY_MS
     return pa.record_batch(
@@ -182,14 +183,17 @@ def _task_ranges(source: LogSource, batch: Batch) -> list[_TaskRange]:
 
 
 def _by_table(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows, sorted by table in portions of `ORDERED_BYTES`."""
+    """Yield the rows in portions of `ORDERED_BYTES`, each sorted by table.
+
+    A row group of the file then has few tables, and readers of one table skip the row groups of others.
+    """
     for portion in _grouped(batches, lambda batch: batch.nbytes, ORDERED_BYTES):
-        yield from _ordered(portion)
+        yield from _sorted_by_table(portion)
 
 
-def _ordered(parts: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield rows sorted by table, so that a row group of the file has few tables: readers of one skip the others."""
-    rows = pa.Table.from_batches(parts).combine_chunks()
+def _sorted_by_table(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of some batches, sorted by table."""
+    rows = pa.Table.from_batches(batches).combine_chunks()
     tables = rows["table_name"].combine_chunks().dictionary_encode()
     if len(tables.dictionary) > 1:
         rows = rows.take(pa.array(np.argsort(np.asarray(tables.indices), kind="stable")))

@@ -1,15 +1,18 @@
 """Flushes planned batches of staging's log into the history `deltas`, each exactly once, even if a process is killed.
 
-Staging is the store of accepted deltas; a gateway's deltas are in one or more parts of it, its shards. Its log has them
-push by push, until they are in the lake. A batch is a range of the log of one gateway and shard. It is written by
-overwriting the rows with the batch's id, of which there are none yet: Iceberg checks that no such row was added since
-the snapshot that was read before (serialisable isolation). So of two writers that read the same snapshot it rejects
-one, and it rejects the late commit of a killed run. After an error of a commit the outcome is unknown, so the table is
-read again.
+Staging is the store of accepted deltas (changes of rows); a *shard* is a part of it with some of the tables. The log of
+a shard has a gateway's deltas push by push, until they are in the lake. A *batch* is a range of such a log. An
+*arrival* is the gateway's timestamp of a push.
+
+A batch is written by overwriting the rows with the batch's id, of which there are none yet: Iceberg checks that no such
+row was added since the snapshot that was read before (serialisable isolation). So of two writers that read the same
+snapshot it rejects one, and it rejects the late commit of a killed run. After an error of a commit the outcome is
+unknown, so the table is read again.
 
 A file must not have other batches while its batch may be written again. Iceberg knows only the least and greatest batch
 id of a file; if the overwritten id lies between them, Iceberg cannot tell that the file has none of its rows, and
-rejects the commit. The asset `deltas` and the erasure call this module.
+rejects the commit. The asset `deltas` and the erasure call `flush_backlog`, which plans the batches; runs of Dagster
+read `flushed_arrivals`.
 """
 
 from __future__ import annotations
@@ -162,9 +165,9 @@ def flush_backlog(
     reports: list[FlushReport] = []
     errors: list[LakeSyncError] = []
 
-    wanted = [each for each in store.backlog() if gateways is None or each.gateway in gateways]
-    due = [each for each in wanted if cut_points is None or each.gateway in cut_points]
-    if any(each.flushed_seq < each.last_seq for each in due):
+    wanted = [shard for shard in store.backlog() if gateways is None or shard.gateway in gateways]
+    due = [shard for shard in wanted if cut_points is None or shard.gateway in cut_points]
+    if any(shard.flushed_seq < shard.last_seq for shard in due):
         lake_errors(ensure_deltas)(spark, names)
     for shard in due:
         try:

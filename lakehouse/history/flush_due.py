@@ -2,9 +2,9 @@
 
 A flush moves the backlog, which gateways have accepted into staging and the lake lacks, to the lake. It then updates
 state tables (the current rows) and checkpoints (copies of all rows, for new clients), each of which has a mark: the
-newest arrival (the gateway's timestamp of a push) that it contains. A *shard* is a staging store for some tables. The
-decision depends on the backlog and the marks only, not on Dagster's runs, so what a killed, cancelled or failed run did
-not do is due again.
+newest arrival (the gateway's timestamp of a push) that it contains. A *lag* says that such a part of the pipeline lacks
+deltas of one gateway, and since when. A *shard* is a staging store for some tables. The decision depends on the backlog
+and the marks only, not on Dagster's runs, so what a killed, cancelled or failed run did not do is due again.
 """
 
 from __future__ import annotations
@@ -136,15 +136,16 @@ def due_flush(
     gateway_bytes: dict[str, int] = {}
     for shard in unflushed:
         gateway_bytes[shard.gateway] = gateway_bytes.get(shard.gateway, 0) + shard.bytes
-    wanted: dict[Reason, set[str]] = {
+    gateways_by_reason: dict[Reason, set[str]] = {
         "request": {shard.gateway for shard in unflushed if shard.flush_requested_ms is not None},
         "bytes": {gateway for gateway, size in gateway_bytes.items() if size >= limits.max_bytes},
         "wide": set(exceeded.wide),
         "table": set(exceeded.table),
         "age": {shard.gateway for shard in unflushed if abs(now_ms - (shard.oldest_ms or 0)) >= age_ms},
     }
-    gateways = set().union(*wanted.values())
+    gateways = set().union(*gateways_by_reason.values())
     due = [lag for lag in lags(unflushed, progress=(), files=()) if lag.gateway in gateways]
+    # gateways whose newest checkpoint was made by earlier sync rules; `name` is empty for a checkpoint
     changed_rules = [
         Lag("checkpoint", "", shard.gateway, mark=shard.checkpoint_arrival or 0, deltas=0, since_ms=now_ms)
         for shard in backlog
@@ -153,7 +154,7 @@ def due_flush(
     found = [*due, *changed_rules, *behind]
     if not found:
         return None
-    reasons = [reason for reason, names in wanted.items() if names]
+    reasons = [reason for reason, of_reason in gateways_by_reason.items() if of_reason]
     reasons += ["rules"] if changed_rules else []
     newest = [wall_of(shard.last_arrival) for shard in unflushed]
     oldest = [shard.oldest_ms or 0 for shard in unflushed]

@@ -53,7 +53,7 @@ _SUMS = pa.schema([("count", pa.int64()), ("total", pa.int64())])
 
 
 def batch_files(table: Table, snapshot: int | None, batch: Batch) -> list[tuple[DataFile, bool]]:
-    """Return `(file, has_only_batch)` for each file that may have rows of a batch.
+    """Return `(file, has_only_batch)` for each file that may have rows of a batch. `sum_batch` reads these files.
 
     `has_only_batch` says that the file has no other rows, so that they need not be filtered.
 
@@ -70,10 +70,11 @@ def batch_files(table: Table, snapshot: int | None, batch: Batch) -> list[tuple[
         condition("batch_id", "=", batch.batch_id),
     )
     only_batch = [(batch.gateway, batch.gateway), (batch.batch_id, batch.batch_id)]
-    return [
-        (DataFile.of(task), [column_bounds(table, task.file, name) for name in ("gateway", "batch_id")] == only_batch)
-        for task in planned_files(table, snapshot, may_have)
-    ]
+    files = []
+    for scan_task in planned_files(table, snapshot, may_have):
+        bounds = [column_bounds(table, scan_task.file, name) for name in ("gateway", "batch_id")]
+        files.append((DataFile.of(scan_task), bounds == only_batch))
+    return files
 
 
 def sum_batch(spark: SparkSession, files: Sequence[tuple[DataFile, bool]], batch: Batch) -> BatchSum | None:
@@ -90,18 +91,18 @@ def sum_batch(spark: SparkSession, files: Sequence[tuple[DataFile, bool]], batch
     rows_per_task = max(ROWS_PER_TASK, rows_in(file for file, _ in files) // _MAX_TASKS)
     parts = divide_files([file for file, _ in files], rows_per_task)
 
-    def part(number: int) -> Iterator[pa.RecordBatch]:
+    def sums_of_part(number: int) -> Iterator[pa.RecordBatch]:
         for file in parts[number]:
             yield _sum_of(file, None if file.path in unmixed else batch)
 
-    sums = in_tasks(spark, len(parts), part, _SUMS).toArrow()
+    sums = in_tasks(spark, len(parts), sums_of_part, _SUMS).toArrow()
     count = pc.sum(sums["count"]).as_py() or 0
     total = sum(sums["total"].to_pylist()) % 2**64
     return BatchSum(count, total) if count else None
 
 
 def is_in_batch(batch: Batch) -> Column:
-    """Return the condition for a batch's rows. The terms beside the batch id let Spark skip files."""
+    """Return the condition for a batch's rows in the history. The terms beside the batch id let Spark skip files."""
     days = (day_of(batch.arrival_low), day_of(batch.arrival_high))
     return (
         (sf.col("gateway") == batch.gateway)
@@ -130,11 +131,13 @@ def _sum_of(file: DataFile, batch: Batch | None) -> pa.RecordBatch:
 
 
 def id_sums(deltas: DataFrame, by: Sequence[str] = ()) -> DataFrame:
-    """Return, for each group, `by`, the number of deltas as `count`, and their id sum modulo 2**64 as decimal `total`.
+    """Return the columns `by`, `count` and `total`: the number of a group's deltas, and the sum of their ids.
+
+    `total` is a decimal, modulo 2**64.
 
     Args:
         deltas: rows with `delta_id`, whose number is that of `lakesync.model.delta.id_number`.
-        by: columns to group by. Without any there is one row, with nulls if there are no deltas.
+        by: columns to group by. Without any there is one row; its `count` and `total` are null if there are no deltas.
     """
     fields = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in deltas.select(*by).schema.fields)
     schema = f"{fields}{', ' if by else ''}count bigint, total decimal(20,0)"

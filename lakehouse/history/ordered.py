@@ -3,9 +3,10 @@
 The tasks that copy the history to destinations (databases and object stores) read it in this way: `lakehouse.backends`
 calls `arrival_ranges` in the driver, and `in_order` in tasks. Flushes call `latest_arrivals` too.
 
-An arrival is the gateway's timestamp of receipt. A file of the history has deltas of one gateway and one shard (a
-staging store with some of the tables), but not in order of arrival. So the rows are sorted externally: runs of
-`ROWS_IN_MEMORY` rows are sorted in memory, written to the task's disk, and merged.
+An arrival is the gateway's timestamp of receipt. A *stream* is the deltas of one gateway in one shard (a staging store
+with some of the tables); it is named `GATEWAY/SHARD`. A file of the history has deltas of one stream, but not in order
+of arrival. So the rows are sorted externally: runs of `ROWS_IN_MEMORY` rows are sorted in memory, written to the task's
+disk, and merged.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _ORDER = ("arrival", "seq", "ordinal")
 
 
 class ArrivalRange(NamedTuple):
-    """Files of one gateway and shard (a stream) whose arrivals overlap, so that they must be sorted together."""
+    """Files of one stream whose arrivals overlap, so that they must be sorted together."""
 
     gateway: str
     shard: str
@@ -61,7 +62,7 @@ class ArrivalRange(NamedTuple):
         return f"{self.gateway}/{self.shard}"
 
     def deltas_beyond(self, arrival: int) -> int:
-        """Return the approximate number of deltas after an arrival, assuming an even distribution."""
+        """Return the number of deltas after an arrival, estimated as if arrivals were spread evenly."""
         share = (self.last - max(arrival, self.first - 1)) / (self.last - self.first + 1)
         return round(rows_in(self.files) * share)
 
@@ -69,7 +70,9 @@ class ArrivalRange(NamedTuple):
 def arrival_ranges(
     table: Table, snapshot: int, after: Mapping[str, int], until: Mapping[str, int]
 ) -> list[ArrivalRange]:
-    """Plan which files to read for a range of arrivals, in order of gateway, shard and arrival.
+    """Return which files to read for some ranges of arrivals, in order of gateway, shard and arrival.
+
+    Files with overlapping arrivals become one `ArrivalRange`. So reading range after range reads a stream in order.
 
     Args:
         table: the history, opened by pyiceberg.
@@ -93,7 +96,7 @@ def arrival_ranges(
     )
     found: list[ArrivalRange] = []
     planned = planned_files(table, snapshot, may_have)
-    for each in sorted(_file_range(table, task) for task in planned):
+    for each in sorted(_file_range(table, scan_task) for scan_task in planned):
         if each.last <= after.get(each.stream, each.last) or each.first > until[each.stream]:
             continue
         previous = found[-1] if found else None
@@ -115,8 +118,8 @@ def latest_arrivals(table: Table, snapshot: int | None) -> dict[str, int]:
         IntegrityError, ConfigurationError: as `arrival_ranges`.
     """
     found: dict[str, int] = {}
-    for task in planned_files(table, snapshot):
-        each = _file_range(table, task)
+    for scan_task in planned_files(table, snapshot):
+        each = _file_range(table, scan_task)
         found[each.stream] = max(each.last, found.get(each.stream, each.last))
     return found
 
@@ -139,7 +142,7 @@ def in_order(
         columns: the columns of the history to yield.
         rows_in_memory: number of rows to sort in memory at once.
     """
-    # `selection.part`, one task's share of a load (a large backlog), selects rows by `batch_id` or `row_id`
+    # `selection.part`, one task's share of a load (a large backlog), needs `batch_id` or `row_id` to select its rows
     needed = dict.fromkeys((*columns, "table_name", "row_id", "batch_id", *_ORDER))
     schema = pa.schema([DELTAS_ARROW.field(name) for name in needed])
     for each in ranges:
@@ -250,7 +253,8 @@ class _RunReader:
 def _merge_runs(paths: Sequence[Path]) -> Iterator[pa.Table]:
     """Yield the rows of several runs, sorted.
 
-    In each round, `border` is an arrival such that all rows before it are in memory. They are sorted and yielded.
+    Each run has its next rows in memory. The border is the least arrival of the last such row of a run that has more on
+    disk. So all rows before the border are in memory; in each round they are sorted and yielded.
     """
     runs = [_RunReader(path) for path in paths]
     while runs:
@@ -286,7 +290,7 @@ def _spill(rows: Iterable[pa.Table], path: Path) -> None:
 
 
 def _wanted(rows: pa.Table, after: int, last: int, selection: DeltaSelection) -> pa.Table:
-    """Return the rows in a range of arrivals that a selection has."""
+    """Return the rows in a range of arrivals that a selection includes. `selection.without` names excluded tables."""
     arrival = rows.column("arrival")
     mask = pc.and_(pc.greater(arrival, after), pc.less_equal(arrival, last))
     if selection.tables:
@@ -298,14 +302,15 @@ def _wanted(rows: pa.Table, after: int, last: int, selection: DeltaSelection) ->
     return rows.filter(mask)
 
 
-def _file_range(table: Table, task: FileScanTask) -> ArrivalRange:
-    """Return the range of arrivals of one file, by its column bounds."""
-    gateway, shard = (column_bounds(table, task.file, name) for name in ("gateway", "shard"))
-    first, last = column_bounds(table, task.file, "arrival")
+def _file_range(table: Table, scan_task: FileScanTask) -> ArrivalRange:
+    """Return the range of arrivals of one file, by its column bounds: the least and greatest values in the manifest."""
+    gateway, shard = (column_bounds(table, scan_task.file, name) for name in ("gateway", "shard"))
+    first, last = column_bounds(table, scan_task.file, "arrival")
     is_pure = None not in gateway and gateway[0] == gateway[1] and None not in shard and shard[0] == shard[1]
     if not (is_pure and isinstance(first, int) and isinstance(last, int)):
         raise IntegrityError(
-            f"the file {task.file.file_path} of {'.'.join(table.name())} holds deltas of gateways {gateway} and shards "
-            f"{shard}, but a file must have one gateway's deltas of one shard: rewrite it by these columns with Spark"
+            f"the file {scan_task.file.file_path} of {'.'.join(table.name())} holds deltas of gateways {gateway} and "
+            f"shards {shard}, but a file must have one gateway's deltas of one shard: rewrite it by these columns with "
+            "Spark"
         )
-    return ArrivalRange(str(gateway[0]), str(shard[0]), first, last, (DataFile.of(task),))
+    return ArrivalRange(str(gateway[0]), str(shard[0]), first, last, (DataFile.of(scan_task),))
