@@ -22,7 +22,7 @@ def turn(nodeid: str) -> int:
     """Which come first: what needs Spark, its violent end last of that; then whole lives of the system; the rest."""
     file = _file(nodeid)
     if needs_spark(file):
-        return int(file == "tests/integration/test_flush.py")
+        return int(file == "tests/integration/lakehouse/test_flush.py")
     return 2 if file.startswith("tests/e2e/") else 3
 
 

@@ -10,7 +10,7 @@ INSERT. Any order, grouping and repetition of fragments gives the same rows.
 
 This is a second implementation of `lakesync.model.merge`, for a query that needs no Spark;
 `docs/decisions/09-duckdb-for-query.md` says why. `tests/property/test_duckdb_merge.py` compares both, and
-`tests/integration/test_query.py` compares the result with Spark's.
+`tests/integration/lakehouse/test_query.py` compares the result with Spark's.
 """
 
 from __future__ import annotations

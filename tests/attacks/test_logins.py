@@ -35,7 +35,7 @@ from tests.attacks.login_support import (
     shown_over,
 )
 from tests.integration.gateway_support import DEADLINE, SECRET, Client, sign, until
-from tests.integration.live_support import Live
+from tests.integration.live.live_support import Live
 
 HS256 = {"alg": "HS256", "typ": "JWT"}
 

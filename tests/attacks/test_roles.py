@@ -10,8 +10,8 @@ from fastapi.routing import iter_route_contexts
 
 from gateway.server import build_routes
 from gateway.settings import PREFIXES
+from tests.integration.gateway.operations import OPERATIONS
 from tests.integration.gateway_support import DEADLINE, SERVICE, filled, sign
-from tests.integration.operations import OPERATIONS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
 METRICS = "the token that Prometheus shows here"

@@ -25,7 +25,7 @@ from lakesync.model.delta import extract_delta
 from lakesync.model.types import RowDelta
 from lakesync.wire import json as wire_json
 from tests.forked import Forked
-from tests.integration.operations import DESCRIPTION
+from tests.integration.gateway.operations import DESCRIPTION
 
 SECRET = "the secret with which these tests sign"
 PREVIOUS = "the secret that these tests signed with before"

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakesync.testing.landing import MemoryLanding, poll
-from tests.integration.jira_support import Moving, desk
+from tests.integration.connectors.jira_support import Moving, desk
 
 
 class Killed(BaseException):

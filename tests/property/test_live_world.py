@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from lakesync.model.types import SyncPage, SyncPull
 from lakesync.rules.model import parse_rules
 from lakesync.staging.shards import ShardMap
-from tests.integration.live_model import merged
+from tests.integration.live.live_model import merged
 from tests.property.feed_model import Row
 from tests.property.live_client import LiveClient
 from tests.property.live_world import Crowd, Places, UnrestError, run

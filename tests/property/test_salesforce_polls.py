@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakesync.testing.landing import poll
-from tests.integration.salesforce_support import ACCOUNTS_ALONE, Moving, company
+from tests.integration.connectors.salesforce_support import ACCOUNTS_ALONE, Moving, company
 from tests.property.test_jira_polls import Dying, Killed
 
 

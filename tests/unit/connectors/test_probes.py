@@ -17,8 +17,8 @@ from lakesync.engine import Engine
 from lakesync.model.errors import ConfigurationError, LakeSyncError, NotFoundError
 from lakesync.staging import open_store
 from lakesync.testing.servers import Response
-from tests.integration.jira_support import desk
-from tests.integration.salesforce_support import company
+from tests.integration.connectors.jira_support import desk
+from tests.integration.connectors.salesforce_support import company
 
 KEY = "the key that seals these tests' secrets"
 

@@ -1,0 +1,82 @@
+"""An app that writes by SQL and synchronises, and its gateway, in one process: `python app_writer.py FOLDER SEED`.
+
+It is busy until it is killed. One line a step on stdout, after what it tells is durable: `wrote ROW NUMBER`, where
+numbers only grow and no other client writes them, or `synced`.
+"""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+from lakesync.client import Client, LocalTransport, open_client
+from lakesync.client.core import CoreLimits
+from lakesync.engine import SyncGateway
+from lakesync.model.delta import extract_delta
+from lakesync.model.hlc import HLC
+from lakesync.model.types import SyncPush
+from tests.integration.client.client_writer import open_gateway
+
+SCHEMA = {"table": "notes", "columns": [{"name": "mine", "type": "number"}, {"name": "theirs", "type": "number"}]}
+ROWS = [f"r{place}" for place in range(8)]
+
+
+def open_app(folder: Path, gateway: SyncGateway) -> Client:
+    """The app, with what its last process left."""
+    limits = CoreLimits(push_deltas=3, pull_deltas=2)
+    return open_client(
+        folder / "app.db", transport=LocalTransport(gateway), client_id="me", schemas=[SCHEMA], limits=limits
+    )
+
+
+def _write(db: sqlite3.Connection, dice: random.Random) -> None:
+    """Two rows in one transaction, by a connection that knows nothing of LakeSync."""
+    (last,) = db.execute("SELECT coalesce(max(mine), 0) FROM notes").fetchone()
+    told = []
+    for number, row_id in enumerate(dice.sample(ROWS, 2), int(last) + 1):
+        if dice.random() < 0.1:
+            db.execute("DELETE FROM notes WHERE row_id = ?", (row_id,))
+        else:
+            db.execute(
+                "INSERT INTO notes (row_id, mine) VALUES (?, ?) ON CONFLICT DO UPDATE SET mine = excluded.mine",
+                (row_id, number),
+            )
+            told.append((row_id, number))
+    db.commit()
+    for row_id, number in told:
+        print("wrote", row_id, number, flush=True)
+
+
+def write_by_another(push: Callable[[SyncPush], object], clock: HLC, dice: random.Random) -> None:
+    """Let another client change the column that is its own."""
+    after = {"theirs": dice.randrange(1000)}
+    delta = extract_delta(
+        {"theirs": -1}, after, table="notes", row_id=dice.choice(ROWS), client_id="other", hlc=clock.now()
+    )
+    assert delta is not None
+    push(SyncPush("other", (delta,)))
+
+
+def main(folder: Path, seed: int) -> None:
+    """Work without end."""
+    dice, clock = random.Random(seed), HLC()
+    _, gateway = open_gateway(folder)
+    app = open_app(folder, gateway)
+    with closing(sqlite3.connect(folder / "app.db")) as db:
+        while True:
+            what = dice.random()
+            if what < 0.5:
+                _write(db, dice)
+            elif what < 0.6:
+                write_by_another(gateway.handle_push, clock, dice)
+            else:
+                app.sync()
+                print("synced", flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,195 @@
+"""An app that writes by plain SQL, killed with its gateway again and again: what is left is looked at in the end.
+
+`scripts/client-storm --kills 200 --seed 1` does it for long; with `--remake` the app remakes, renames and alters its
+table as well, in `--storms` apps one after another, each over HTTP with a gateway of its own. The last line is one JSON
+object. A seed repeats what the app does, and when it is killed up to a few milliseconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import closing, suppress
+from pathlib import Path
+from types import ModuleType
+
+from lakesync.client import Client
+from lakesync.engine import SyncGateway
+from lakesync.model.types import SyncPull
+from tests.blackbox.server import Server
+from tests.integration.client import app_remaker, app_writer
+
+
+def play(folder: Path, kills: int, seed: int) -> dict[str, int]:
+    """Kill the app so many times, each at another moment, and look whether anything was lost or done twice.
+
+    Raises:
+        AssertionError: a promise was broken.
+    """
+    dice = random.Random(seed)
+    told: dict[str, int] = {}
+    steps = 0
+    for life in range(kills):
+        lines = _killed_after(folder, dice.randrange(3, 60), seed * 1000 + life)
+        wrote = [line.split() for line in lines if line.startswith("wrote") and line.endswith("\n")]
+        told |= {row_id: int(number) for _, row_id, number in wrote}
+        steps += len(lines)
+    return {"kills": kills, "steps": steps, **_looked_at(folder, told)}
+
+
+def play_remaking(folder: Path, kills: int, seed: int) -> dict[str, int]:
+    """Kill an app that remakes its table so many times, and compare what came of it with its diary.
+
+    Returns:
+        Counts: `lost` writes, `spurious_deletes`, other changes that were `invented`, and edits sent `twice`.
+
+    Raises:
+        AssertionError: the app failed, or its rows are not those of the gateway.
+    """
+    dice = random.Random(seed)
+    remade = offline = 0
+    with closing(Server()) as server:
+        for life in range(kills):
+            stopped = server.kill if dice.random() < 0.2 else None
+            lines = _killed_after(folder, dice.randrange(1, 40), seed * 1000 + life, app_remaker, server.url, stopped)
+            remade += sum(line.startswith("remade") for line in lines)
+            offline += lines.count("offline\n")
+            if stopped:
+                server.start()
+        with app_remaker.open_app(folder, server.url) as app:
+            app.sync()
+            assert app.pending() == []
+            server.kill()
+            found = _compared(folder, app, server.folder / "data", seed)
+    return {"kills": kills, "remade": remade, "offline": offline, **found}
+
+
+def _compared(folder: Path, app: Client, kept: Path, seed: int) -> dict[str, int]:
+    """What came of an app, whose diary and pushes are in `folder`, and of its gateway, whose data is in `kept`."""
+    engine, gateway = app_writer.open_gateway(kept)
+    with closing(engine):
+        position = app.coordinator.replica.store.position()
+        sent = engine.store.submit("g", lambda commit: commit.known_ids("me", 0, 1 << 62)).result()
+        there = _same_rows(app, gateway)
+    diary = app.query("SELECT number, row_id, op FROM diary ORDER BY number")
+    last = {entry["row_id"]: entry for entry in diary if entry["op"] != "nothing"}
+    wrote = {(entry["row_id"], entry["number"]) for entry in diary if entry["op"] == "write"}
+    deletes = Counter(entry["row_id"] for entry in diary if entry["op"] in ("delete", "undo"))
+    noted = map(json.loads, (folder / "pushed.jsonl").read_text().splitlines())
+    pushed = {delta_id: (op, row_id, values) for delta_id, op, row_id, values in noted}.values()
+    spurious = Counter(row_id for op, row_id, _ in pushed if op == "DELETE") - deletes
+    lost = {
+        row_id: (entry, there.get(row_id))
+        for row_id, entry in last.items()
+        if entry["op"] != "undo"  # of a row that the table had not yet again, and the gateway may have
+        if there.get(row_id, {}).get("mine") != (entry["number"] if entry["op"] == "write" else None)
+    }
+    invented = [
+        (op, row_id, values)
+        for op, row_id, values in pushed
+        if (not deletes[row_id] and ("theirs" in values or op == "DELETE"))
+        or values.get("theirs") is not None
+        or ("mine" in values and (row_id, values["mine"]) not in wrote)
+    ]
+    for what, found in (("lost", lost), ("spurious deletes", spurious), ("invented", invented)):
+        if found:
+            print(what, seed, found, file=sys.stderr)
+    return {
+        "edits": position.edit_count,
+        "lost": len(lost),
+        "spurious_deletes": spurious.total(),
+        "invented": len(invented),
+        "twice": len(sent) - position.edit_count,
+    }
+
+
+def _killed_after(
+    folder: Path,
+    lines: int,
+    seed: int,
+    app: ModuleType = app_writer,
+    url: str = "",
+    before: Callable[[], None] | None = None,
+) -> list[str]:
+    """Let the app do so many steps and kill it at a moment after them; what it told.
+
+    Args:
+        before: is done after the steps, while the app goes on.
+    """
+    dice, moment = random.Random(seed), 0.02 if before is None else 0.3
+    command = [sys.executable, str(app.__file__), folder, str(seed), *([url] if url else [])]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        told = [line for _, line in zip(range(lines), process.stdout, strict=False)]
+        if before is not None:
+            before()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(dice.expovariate(1 / moment))
+        process.send_signal(signal.SIGKILL)
+        told += process.stdout.readlines()
+    assert process.returncode == -signal.SIGKILL, "the app ended by itself"
+    return told
+
+
+def _looked_at(folder: Path, told: dict[str, int]) -> dict[str, int]:
+    engine, gateway = app_writer.open_gateway(folder)
+    with closing(engine), app_writer.open_app(folder, gateway) as app:
+        before = {row["row_id"]: row["mine"] for row in app["notes"] if row["mine"] is not None}
+        app.sync()
+        assert app.pending() == []
+        position = app.coordinator.replica.store.position()
+        sent = engine.store.submit("g", lambda commit: commit.known_ids("me", 0, 1 << 62)).result()
+        assert len(sent) == position.edit_count > 0, "each edit is known there, once"
+        here = _same_rows(app, gateway)
+        assert {row_id: row["mine"] for row_id, row in here.items() if "mine" in row} == before
+        lost = {row_id: number for row_id, number in told.items() if row_id in before and before[row_id] < number}
+        assert not lost, "an older value than one that was told is there"
+    return {"edits": position.edit_count, "twice": len(sent) - position.edit_count, "lost": len(lost)}
+
+
+def _same_rows(app: Client, gateway: SyncGateway) -> dict[str, dict[str, object]]:
+    """The rows of app and gateway, without NULLs.
+
+    Raises:
+        AssertionError: they differ.
+    """
+    rows: dict[str, dict[str, object]] = {}
+    for delta in gateway.handle_pull(SyncPull("auditor", 0, 10_000)).deltas:
+        rows.setdefault(delta.row_id, {}).update({cell.column: cell.decoded() for cell in delta.columns})
+    here = {
+        row.pop("row_id"): {name: value for name, value in row.items() if value is not None} for row in app["notes"]
+    }
+    there = {row_id: {k: v for k, v in row.items() if v is not None} for row_id, row in rows.items()}
+    differing = {row_id for row_id in here.keys() | there.keys() if here.get(row_id) != there.get(row_id)}
+    assert not differing, {row_id: (here.get(row_id), there.get(row_id)) for row_id in differing}
+    return here
+
+
+def main() -> None:
+    """Play for long; figures as JSON on stdout."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--remake", action="store_true", help="an app that remakes, renames and alters its table")
+    parser.add_argument("--storms", type=int, default=1, help="with --remake: apps, each with the next seed")
+    options = parser.parse_args()
+    begun = time.monotonic()
+    found: Counter[str] = Counter()
+    for seed in range(options.seed, options.seed + (options.storms if options.remake else 1)):
+        with tempfile.TemporaryDirectory() as folder:
+            played = play_remaking if options.remake else play
+            found.update(played(Path(folder), options.kills, seed))
+    print(json.dumps({**found, "seed": options.seed, "seconds": round(time.monotonic() - begun)}))
+    sys.exit(any(found[broken] for broken in ("lost", "twice", "spurious_deletes", "invented")))
+
+
+if __name__ == "__main__":
+    main()
