@@ -164,7 +164,7 @@ class _Views:
         newer = self._newer_deltas(plan)
         newer_count = newer.count() if newer is not None else 0
         if plan.table is None and not newer_count:
-            raise self._planner.missing(wanted)
+            raise self._planner.unknown_table(wanted)
         stored = [each.select(*STORED.names) for each in bases]  # the columns that a merge reads
         base = reduce(lambda first, second: first.unionAll(second), stored) if stored else None
         increment = newer if newer is not None and newer_count else self._spark.createDataFrame([], DELTAS_FIELDS)

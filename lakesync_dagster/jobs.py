@@ -33,7 +33,7 @@ from assets.partitions import PARTITION
 from lakehouse.backends.declared import destination_targets
 from lakehouse.marks import audit_mark, maintenance_mark
 from lakehouse.schema_snapshot import SchemaSnapshot
-from lakesync.analysis.marks import checkpoint_state, destination_state, flushed_state, is_changed
+from lakesync.analysis.marks import checkpoint_state, destination_state, flushed_state, is_visit_due
 from lakesync.config import Config
 from lakesync.model.errors import LakeUnavailableError
 from lakesync.model.hlc import WallClock
@@ -214,7 +214,7 @@ def parts_to_maintain(config: Config, snapshot: SchemaSnapshot, store: PipelineS
     states |= {LOG: flushed_state(store.backlog()), RUNS: ""}  # a state that never changes: due once a day
     marks, now_ms = store.marks(), WallClock(config.clock_offset_file).now_ms()
     return [
-        part for part, state in states.items() if is_changed(marks.get(maintenance_mark(part)), state, now_ms, DAY_MS)
+        part for part, state in states.items() if is_visit_due(marks.get(maintenance_mark(part)), state, now_ms, DAY_MS)
     ]
 
 
@@ -239,7 +239,7 @@ def assets_to_audit(config: Config, snapshot: SchemaSnapshot, store: PipelineSto
     return [
         key.to_user_string()
         for key, state in states.items()
-        if is_changed(marks.get(audit_mark(key.to_user_string())), state, now_ms, WEEK_MS)
+        if is_visit_due(marks.get(audit_mark(key.to_user_string())), state, now_ms, WEEK_MS)
     ]
 
 

@@ -18,8 +18,7 @@ import msgspec
 
 from assets.names import SLOT, UPKEEP_SLOT
 from lakehouse.schema_snapshot import SchemaSnapshot, merged_tables
-from lakesync.analysis.lags import FollowerPosition, Lag
-from lakesync.analysis.lags import lags as compute_lags
+from lakesync.analysis.lags import FollowerPosition, Lag, compare_marks
 from lakesync.analysis.marks import (
     QUEUED_SECONDS,
     REPORT,
@@ -155,7 +154,7 @@ class PipelineLags:
             now_ms: server wall time in milliseconds since 1970.
         """
         timed = timed_parts(self._config, self._snapshot, marks, now_ms)
-        return compute_lags(backlog=(), progress=(), files=(), timed=timed, now_ms=now_ms)
+        return compare_marks(backlog=(), progress=(), files=(), timed=timed, now_ms=now_ms)
 
     def _mark_reader(self) -> "MarkReader":
         """Return the reader of the lake's marks, which is created at the first call."""

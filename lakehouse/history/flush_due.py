@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from lakesync.analysis.lags import Lag, lags
+from lakesync.analysis.lags import Lag, compare_marks
 from lakesync.flush.thresholds import BacklogStats, FlushSettings, Thresholds
 from lakesync.model.hlc import wall_of
 
@@ -144,7 +144,7 @@ def due_flush(
         "age": {shard.gateway for shard in unflushed if abs(now_ms - (shard.oldest_ms or 0)) >= age_ms},
     }
     gateways = set().union(*gateways_by_reason.values())
-    due = [lag for lag in lags(unflushed, progress=(), files=()) if lag.gateway in gateways]
+    due = [lag for lag in compare_marks(unflushed, progress=(), files=()) if lag.gateway in gateways]
     # gateways whose newest checkpoint was made by earlier sync rules; `name` is empty for a checkpoint
     changed_rules = [
         Lag("checkpoint", "", shard.gateway, mark=shard.checkpoint_arrival or 0, deltas=0, since_ms=now_ms)

@@ -95,8 +95,8 @@ def open_iceberg(name: str, uri: str, settings: Mapping[str, str]) -> Catalog:
 def _s3_settings(settings: Mapping[str, str]) -> dict[str, str]:
     """Return pyiceberg's settings for S3 from the variables that AWS's own tools read."""
     region = settings.get("client.region") or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-    found = {"s3.endpoint": os.environ.get("AWS_ENDPOINT_URL"), "s3.region": region}
-    return {key: value for key, value in found.items() if value}
+    variables = {"s3.endpoint": os.environ.get("AWS_ENDPOINT_URL"), "s3.region": region}
+    return {key: value for key, value in variables.items() if value}
 
 
 def may_have_catalogue(config: Config) -> bool:
@@ -116,7 +116,9 @@ class LakeReader:
         """
         self._config = config
         self.system_namespace = config.lake.system_namespace
+        """The Iceberg namespace of `deltas`, `rejected` and `gateways`."""
         self.namespaces = config.namespaces
+        """The Iceberg namespaces of the state tables: a shared one, and those that gateways have for themselves."""
         self._may_exist = may_have_catalogue(config)
         self._catalogue = open_catalogue(config)
         self._loaded: dict[tuple[str, str], Table] = {}
@@ -212,12 +214,12 @@ def unfilled_columns(table: Table) -> set[str]:
 
 def checkpoint_snapshots(table: Table) -> dict[str, dict[int, int]]:
     """Return gateway → arrival of a checkpoint → id of the state table's snapshot with exactly that state."""
-    found: dict[str, dict[int, int]] = {}
+    snapshots: dict[str, dict[int, int]] = {}
     for name, ref in table.metadata.refs.items():
         gateway, _, arrival = name.removeprefix(CHECKPOINT_TAG).rpartition("-")
         if name.startswith(CHECKPOINT_TAG) and arrival.isdecimal():
-            found.setdefault(gateway, {})[int(arrival)] = ref.snapshot_id
-    return found
+            snapshots.setdefault(gateway, {})[int(arrival)] = ref.snapshot_id
+    return snapshots
 
 
 def column_bounds(table: Table, file: DataFile, column: str) -> tuple[str | int | None, str | int | None]:

@@ -4,10 +4,10 @@ A *mark* says how far a part is with one gateway's deltas. Staging's mark is the
 flushed to the lake. The mark of a state table, checkpoint or destination is an *arrival*, the gateway's timestamp of
 receipt, up to which it has everything. A *shard* is a staging store with some of the tables.
 
-`collect_progress` collects the marks, and `lags` compares them. Sensors and freshness checks call both through
-`lakesync.analysis.lake_marks`, which reads the lake's marks. Sensors write the result to staging, from where the
-command line, `/metrics` and the console read it. `lakehouse.history.flush_due` calls `lags` alone. Nothing here reads
-the status of a run. `docs/dagster.md` explains what is due when.
+`collect_progress` collects the marks, and `compare_marks` compares them. Sensors and freshness checks call both
+through `lakesync.analysis.lake_marks`, which reads the lake's marks. Sensors write the result to staging, from where
+the command line, `/metrics` and the console read it. `lakehouse.history.flush_due` calls `compare_marks` alone.
+Nothing here reads the status of a run. `docs/dagster.md` explains what is due when.
 
 Staging's *ledger* counts the deltas that gateways acknowledged, by UTC day of arrival. The freshness checks
 (`sensors.freshness`) call `arrival_days` for the days whose deltas an asset should have by now and lacks. This module
@@ -33,7 +33,8 @@ Part = Literal["deltas", "table", "checkpoint", "destination", "flow", "tier", "
 """A kind of part. `deltas` is the lake's history, the table of all deltas (changes of rows), which a flush extends.
 `table` is a state table, which has the current rows of a synced table. A `checkpoint` is a snapshot of a gateway's rows
 for new clients; a `destination` a database that follows the history. A `flow` copies some deltas from one database to
-another, a `tier` moves old ones to another, a `migration` copies all, and a `poll` reads an external system."""
+another, a `tier` moves old ones to another, a `migration` copies all, and a `poll` reads an external system. An
+`erasure` deletes what staging has erased from the lake too."""
 
 
 class HistoryFile(msgspec.Struct, frozen=True):
@@ -161,41 +162,44 @@ def collect_progress(
 ) -> list[Progress]:
     """Return the progress of each part that follows the history, for each gateway.
 
-    A gateway from which nothing was flushed is left out, because nothing of it can be behind.
+    A state table has an entry for each gateway whose deltas it merges, and a checkpoint one for each gateway. A
+    destination has one for each gateway and shard that it follows. A gateway from which nothing was flushed is left
+    out, because nothing of it can be behind.
 
     Args:
-        backlog: staging's backlog, of every shard of every gateway.
+        backlog: staging's backlog: a record of the unflushed and flushed deltas of each gateway in each shard.
         lake: the marks of state tables.
         tables: tables that every flush merges. Other tables in the lake are merged for gateways that wrote them.
-        followers: destinations.
+        followers: destinations, which follow the history.
         namespaces: the namespaces of the gateways' tables.
         shards: the shards; None if tables are not sharded.
     """
     merged = {gateway for marks in lake.tables.values() for gateway in marks}
     # a merged gateway may have deltas in the lake from before this store was created
     flushed = {each.gateway for each in backlog if each.flushed_seq or each.gateway in merged}
+    placed = sorted(flushed - lake.misplaced)
     # Qualified name → table. Such a table is merged for every gateway of its namespace, also before its first merge.
     always_merged = {namespaces.table_name(table.namespace, table.name): table for table in tables}
-    found = []
+    progress = []
     for qualified in sorted(always_merged.keys() | lake.tables.keys()):
         marks = lake.tables.get(qualified, {})
         name = qualified.rpartition(".")[2]
         shards_of_table = _shards_of(name, shards)
-        for gateway in sorted(flushed - lake.misplaced):
+        for gateway in placed:
             table = always_merged.get(qualified)
             if (table is not None and namespaces.of(gateway) == table.namespace) or gateway in marks:
-                found.append(Progress("table", qualified, gateway, marks.get(gateway, 0), shards_of_table, name))
+                progress.append(Progress("table", qualified, gateway, marks.get(gateway, 0), shards_of_table, name))
     checkpoints: dict[str, int] = {}  # gateway → the least arrival of its checkpoint, which has one in each shard
     for each in backlog:
         arrival = each.checkpoint_arrival or 0
         checkpoints[each.gateway] = min(arrival, checkpoints.get(each.gateway, arrival))
-    found += [Progress("checkpoint", "", gateway, checkpoints[gateway]) for gateway in sorted(flushed - lake.misplaced)]
+    progress += [Progress("checkpoint", "", gateway, checkpoints[gateway]) for gateway in placed]
     for follower in followers:
         for each in backlog:
             if each.gateway in flushed and (not follower.gateways or each.gateway in follower.gateways):
                 mark = follower.streams.get(f"{each.gateway}/{each.shard}", 0)
-                found.append(Progress(follower.part, follower.name, each.gateway, mark, frozenset((each.shard,))))
-    return found
+                progress.append(Progress(follower.part, follower.name, each.gateway, mark, frozenset((each.shard,))))
+    return progress
 
 
 def lowest_mark(progress: Iterable[Progress]) -> int:
@@ -203,7 +207,7 @@ def lowest_mark(progress: Iterable[Progress]) -> int:
     return min((max(each.mark, 0) for each in progress), default=0)
 
 
-def lags(
+def compare_marks(
     backlog: Sequence[Backlog],
     progress: Sequence[Progress],
     files: Iterable[HistoryFile],
@@ -212,8 +216,11 @@ def lags(
 ) -> list[Lag]:
     """Compare marks and return every part that is behind the one upstream.
 
+    The history (`deltas`) is behind if a gateway has unflushed deltas. A part that follows the history is behind if a
+    file of the history may have deltas above its mark. A timed part is behind from the time at which it is due.
+
     Args:
-        backlog: staging's backlog, which `deltas` is compared with.
+        backlog: staging's backlog, with the number of unflushed deltas of each gateway in each shard.
         progress: the marks of the other parts, as `collect_progress` returns them.
         files: the files of the history with deltas later than `lowest_mark`.
         timed: polls, flows, tiers and migrations.
@@ -286,16 +293,16 @@ def _days_of_history(store: FlushStore, due_ms: int) -> list[ArrivalDay]:
 
     It is late on a day if a gateway has unflushed deltas of that day, and its oldest unflushed one is due.
     """
-    overdue = {lag.gateway for lag in lags(store.backlog(), (), ()) if lag.since_ms < due_ms}
+    overdue = {lag.gateway for lag in compare_marks(store.backlog(), (), ()) if lag.since_ms < due_ms}
     last = day_of(start_of(due_ms))
-    found: dict[str, ArrivalDay] = {}
+    days: dict[str, ArrivalDay] = {}
     for gateway in store.gateways():
-        for day in store.ledger(gateway):
-            total = found.get(day.day, ArrivalDay(day.day, 0, 0, late=False))
-            found[day.day] = ArrivalDay(
-                day.day,
-                total.acknowledged + day.count,
-                total.flushed + day.flushed_count,
-                late=total.late or (gateway in overdue and day.flushed_count < day.count and day.day <= last),
+        for entry in store.ledger(gateway):
+            total = days.get(entry.day, ArrivalDay(entry.day, 0, 0, late=False))
+            days[entry.day] = ArrivalDay(
+                entry.day,
+                total.acknowledged + entry.count,
+                total.flushed + entry.flushed_count,
+                late=total.late or (gateway in overdue and entry.flushed_count < entry.count and entry.day <= last),
             )
-    return [found[day] for day in sorted(found)]
+    return [days[day] for day in sorted(days)]

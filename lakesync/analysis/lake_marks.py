@@ -16,7 +16,7 @@ from pyiceberg.exceptions import NoSuchTableError, RESTError
 from sqlalchemy.exc import SQLAlchemyError
 
 from lakesync.analysis.catalogue import NAMESPACE_PROPERTY, LakeReader, column_bounds, may_have_catalogue, merge_marks
-from lakesync.analysis.lags import HistoryFile, LakeMarks, collect_progress, lags, lowest_mark
+from lakesync.analysis.lags import HistoryFile, LakeMarks, collect_progress, compare_marks, lowest_mark
 from lakesync.analysis.scans import all_of, condition
 from lakesync.model.errors import LakeUnavailableError
 from lakesync.staging.ledger import day_of
@@ -47,8 +47,9 @@ class MarkReader:
         """
         self._config = config
         self._shards = shard_map(config.shard_config)
-        self._cached_files: tuple[tuple[int | None, int], tuple[HistoryFile, ...]] | None = None
-        """`(snapshot, least mark)` → the files of the history above that mark."""
+        self._cached_files: tuple[tuple[int, int], tuple[HistoryFile, ...]] | None = None
+        """A snapshot of the history and an arrival; and the files of that snapshot with later deltas. None before the
+        first read."""
         self._rejected_snapshot: int | None = None
         """The snapshot of the table `rejected` from which `rejected` was counted."""
         self.rejected: Mapping[tuple[str, str], int] = {}
@@ -65,7 +66,8 @@ class MarkReader:
         """Return every part that is behind the one upstream.
 
         Args:
-            backlog: staging's backlog. Read it before calling this, so that a flush in between is not counted twice.
+            backlog: staging's backlog, with the number of unflushed deltas of each gateway in each shard. Read it
+                before calling this, so that a flush in between is not counted twice.
             tables: tables that every flush merges.
             followers: destinations with their marks.
             timed: polls, flows and tiers, which are due at certain times and not by marks of the lake.
@@ -76,7 +78,7 @@ class MarkReader:
         """
         config = self._config
         if not may_have_catalogue(config):
-            return lags(backlog, (), (), timed, now_ms)
+            return compare_marks(backlog, (), (), timed, now_ms)
         try:
             with LakeReader(config) as lake:
                 states = {name: lake.state_table(name) for name in lake.state_tables}
@@ -87,7 +89,7 @@ class MarkReader:
                 self._count_rejected(lake)
         except _UNREADABLE as error:
             raise LakeUnavailableError(f"the lake's marks cannot be read: {error}") from error
-        return lags(backlog, progress, files, timed, now_ms)
+        return compare_marks(backlog, progress, files, timed, now_ms)
 
     def _count_rejected(self, lake: LakeReader) -> None:
         """Update `rejected`, if its table has changed."""

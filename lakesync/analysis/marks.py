@@ -87,7 +87,8 @@ class FollowerMark(msgspec.Struct, frozen=True, rename="camel"):
     selection: str = msgspec.field(name="choice")
     """The tables and gateways that it follows, as text. If the configuration selects others, the mark is void."""
     streams: dict[str, int]
-    """`GATEWAY/SHARD` → the arrival up to which it has everything."""
+    """`GATEWAY/SHARD` → the arrival (the gateway's timestamp of a push) up to which it has everything. A shard is a
+    staging store with some of the tables."""
     at_ms: int
     """End of that run, in milliseconds since 1970."""
     retry_ms: int | None = None
@@ -128,7 +129,7 @@ class Visit(msgspec.Struct, frozen=True, rename="camel"):
     """When it took place, in milliseconds since 1970."""
 
 
-def is_changed(text: str | None, state: str, now_ms: int, longest_ms: int) -> bool:
+def is_visit_due(text: str | None, state: str, now_ms: int, longest_ms: int) -> bool:
     """Return whether a part must be visited again: its state has changed, or the last visit is too old.
 
     Args:
@@ -142,14 +143,14 @@ def is_changed(text: str | None, state: str, now_ms: int, longest_ms: int) -> bo
 
 
 def checkpoint_state(backlog: Iterable[Backlog]) -> str:
-    """Return the state of the published checkpoints, their arrivals, as a text for `is_changed`."""
+    """Return the state of the published checkpoints, their arrivals, as a text for `is_visit_due`."""
     return msgspec.json.encode(
         sorted((each.gateway, each.shard, each.checkpoint_arrival or 0) for each in backlog)
     ).decode()
 
 
 def destination_state(text: str | None) -> str:
-    """Return the progress of a destination as a text, for `is_changed`.
+    """Return the progress of a destination as a text, for `is_visit_due`.
 
     Args:
         text: its mark in staging, a `FollowerMark` in JSON; None if it has no deltas yet.
@@ -159,7 +160,7 @@ def destination_state(text: str | None) -> str:
 
 
 def flushed_state(backlog: Iterable[Backlog]) -> str:
-    """Return the flushed sequences of staging's log as a text, for `is_changed`."""
+    """Return the flushed sequences of staging's log as a text, for `is_visit_due`."""
     return msgspec.json.encode(
         sorted((each.gateway, each.shard, each.epoch, each.flushed_seq) for each in backlog)
     ).decode()

@@ -85,18 +85,20 @@ def quoted(identifier: str) -> str:
     return '"' + identifier.replace('"', '""') + '"'
 
 
-def typed_value(kind: str, text: str) -> str:
+def typed_value(kind: str | None, text: str) -> str:
     """Return SQL for the typed value of a column.
 
     Args:
-        kind: the column's schema type.
+        kind: the column's schema type; None to return the JSON text.
         text: SQL for the value's JSON text.
     """
-    return _TYPED[kind].format(text)
+    return text if kind is None else _TYPED[kind].format(text)
 
 
 def visible_rows(columns: Mapping[str, str | None]) -> tuple[str, dict[str, str]]:
     """Return the query over `fragments` for every visible row: `_gateway`, `_row`, `_arrival` and the columns.
+
+    A row is visible if it has a cell above its tombstone, or was inserted after it.
 
     Args:
         columns: name → schema type. With None instead of a type, the query returns the values' JSON texts.
@@ -105,7 +107,7 @@ def visible_rows(columns: Mapping[str, str | None]) -> tuple[str, dict[str, str]
         The query, and its parameters by name.
     """
     texts = {name: f"texts[$column{index}]" for index, name in enumerate(columns)}
-    values = {name: typed_value(kind, texts[name]) if kind else texts[name] for name, kind in columns.items()}
+    values = {name: typed_value(kind, texts[name]) for name, kind in columns.items()}
     selected = "".join(f", {value} AS {quoted(name)}" for name, value in values.items())
     # DuckDB rejects parameters that the query does not name, and a column of type null names none.
     parameters = {f"column{index}": name for index, name in enumerate(columns) if columns[name] != "null"}

@@ -89,7 +89,7 @@ class StatePlan(NamedTuple):
     typed: Mapping[str, str]
     """The table's typed columns → their schema types, in order."""
     gateways: Gateways
-    """The gateways whose rows the table has."""
+    """The gateways whose rows the table has: those named, or with `others` all except those named."""
 
     def fields_of(self, snapshot: int) -> set[str]:
         """Return the typed columns that are filled in a snapshot. Values of other columns are only in `_cells`.
@@ -145,7 +145,7 @@ class Planner:
         self._as_of = as_of
         known = (None, lake.system_namespace, self._namespaces.shared, *self._namespaces.declared)
         self.references = [each for each in references if each.namespace in known]
-        """The tables of the lake that the statement names."""
+        """The statement's tables in a namespace of the lake; the engine reports an error for others."""
         self.snapshot_ms: int | None = None
         """Commit time in milliseconds of the requested snapshot; None if no snapshot was requested."""
         if as_of is not None and as_of.snapshot is not None:
@@ -193,7 +193,7 @@ class Planner:
         typed = {field.name: str(field.doc) for field in fields if field.name not in RESERVED_COLUMNS}
         return StatePlan(namespace, name, state, parts, typed, gateways)
 
-    def missing(self, reference: TableReference) -> NotFoundError:
+    def unknown_table(self, reference: TableReference) -> NotFoundError:
         """Return the error for a table that does not exist."""
         unflushed = pc.unique(self._unflushed["table_name"]).to_pylist()
         known = sorted({HISTORY, *self._lake.state_tables, *unflushed})
@@ -262,15 +262,15 @@ def cell_names(table: Table, snapshot: int) -> set[str]:
         table: a state table.
         snapshot: the id of one of its Iceberg snapshots.
     """
-    found: set[str] = set()
+    names: set[str] = set()
     for task in table.scan(snapshot_id=snapshot).plan_files():
         with table.io.new_input(task.file.file_path).open() as file:
             parquet = pq.ParquetFile(file)
             paths = [parquet.schema.column(index).path for index in range(len(parquet.schema))]
             keys = [path for path in paths if path.startswith("_cells.") and path.endswith(".key")]
             for batch in parquet.iter_batches(columns=keys):
-                found |= set(pc.unique(batch.column(0).flatten().field(0)).to_pylist())
-    return found
+                names |= set(pc.unique(batch.column(0).flatten().field(0)).to_pylist())
+    return names
 
 
 def explain_unknown_column(column: str, tables: Mapping[str, Collection[str]]) -> str | None:

@@ -65,11 +65,11 @@ def row_history(config: Config, table: str, row: str, gateway: str | None = None
     for each in unflushed_deltas(config):
         tables.add(each.delta.table)
         if each.delta.key == (table, row) and gateway in (None, each.gateway):
-            found[each[:5]] = ArrivedDelta(each.gateway, each.arrival, False, each.delta)
+            found[each[:5]] = ArrivedDelta(each.gateway, each.arrival, False, each.delta)  # by its position in the log
     if may_have_catalogue(config) or not found:  # before the first flush, every delta is in the log
         with LakeReader(config) as lake:
             if lake.deltas is not None:
-                found |= _flushed(lake.deltas, table, row, gateway)
+                found |= _flushed(lake.deltas, table, row, gateway)  # replaces deltas that were flushed meanwhile
             tables |= {name for _, name in lake.state_tables.values()}
     if not found:
         if table not in tables:
@@ -148,6 +148,9 @@ class ArrivedDelta(msgspec.Struct, frozen=True):
 def provenance(history: Sequence[ArrivedDelta]) -> list[DeltaProvenance]:
     """Replay the deltas of one row and return what became of each.
 
+    The deltas are merged one by one. Of each, the merge says which columns won and which lost. A column that wins
+    replaces the value of the delta that owned it, so that delta gets its verdict then. The owners at the end are live.
+
     Args:
         history: all deltas of one row in one gateway, in order of arrival.
 
@@ -161,7 +164,7 @@ def provenance(history: Sequence[ArrivedDelta]) -> list[DeltaProvenance]:
     tombstone: RowDelta | None = None
     for index, arrived in enumerate(history):
         delta = arrived.delta
-        owning_deltas = {column: history[owner].delta for column, owner in owners.items()}
+        owning_deltas = {column: history[owner].delta for column, owner in owners.items()}  # before this delta
         result = state.merge(delta)
         if delta.op == "DELETE":
             hides = result.was_visible and not result.visible

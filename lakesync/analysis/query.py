@@ -162,7 +162,7 @@ class _DuckDbTables:
         names = [column.split()[0] for column in _HISTORY_DDL.split(", ")]
         self.columns[reference.qualified] = names
         self.database.execute(f"CREATE TABLE {target} ({_HISTORY_DDL})")
-        columns = [name for name in names if statement.reads(name)] or ["seq"]
+        columns = [name for name in names if statement.reads(name)] or ["seq"]  # for count(*), any column will do
         bound = condition("arrival", "<=", plan.upto) if plan.upto is not None else all_of()
         if plan.table is not None and plan.snapshot is not None:
             row_filter = all_of(scan_condition(reference.predicates, plan.table.schema()), bound)
@@ -178,6 +178,9 @@ class _DuckDbTables:
     def _create_state(self, reference: TableReference, plan: StatePlan, statement: Statement) -> str:
         """Create the table of a state table's visible rows and return its name.
 
+        The newer deltas become fragments. A row is *touched* if it has a fragment. Rows that are not are copied from
+        the snapshot; the cells of the others become fragments too, and the merge of all fragments gives these rows.
+
         A column without a schema type gets the type that all of its values fit. That depends on all rows, so no
         predicate limits the scan if the statement may read such a column.
         """
@@ -185,7 +188,7 @@ class _DuckDbTables:
         self._load_fragments(plan, () if may_read_untyped else reference.predicates)
         untyped = self._untyped_columns(plan) if may_read_untyped else []
         if plan.table is None and not self._count("fragments"):
-            raise self._planner.missing(reference)
+            raise self._planner.unknown_table(reference)
         self.columns[reference.qualified] = [*KEYS, *plan.typed, *untyped]
         columns: dict[str, str | None] = {name: kind for name, kind in plan.typed.items() if statement.reads(name)}
         untyped_read = [name for name in untyped if statement.reads(name)]
@@ -195,7 +198,6 @@ class _DuckDbTables:
             f", {quoted(name)} {_TYPES[kind] if kind else 'VARCHAR'}" for name, kind in columns.items()
         )
         self.database.execute(f"CREATE TABLE {target} (_gateway VARCHAR, _row VARCHAR, _arrival BIGINT{definitions})")
-        # The rows onto which deltas are merged. Others are taken from the snapshot as they are.
         self.database.execute("CREATE OR REPLACE TABLE touched AS SELECT DISTINCT _gateway, _row FROM fragments")
         for base in plan.parts.bases:
             self._load_untouched_rows(plan, base, target, columns, () if untyped_read else reference.predicates)
@@ -242,19 +244,21 @@ class _DuckDbTables:
             return
         deltas = self._planner.deltas
         if deltas is not None:
-            keys = scan_condition(predicates, deltas.schema(), {"_gateway": "gateway", "_row": "row_id"})
-            own = all_of()  # the gateways whose rows the table has
-            if gateways.names:
-                own = condition("gateway", "not in" if gateways.others else "in", set(gateways.names))
-            bound = condition("arrival", "<=", upto) if upto is not None else all_of()
-            row_filter = all_of(condition("table_name", "=", plan.name), _arrived_after(merged_up_to), bound, keys, own)
+            conditions = [condition("table_name", "=", plan.name), _arrived_after(merged_up_to)]
+            # predicates on the row's key hold for its deltas too; those on other columns only for the merged row
+            conditions.append(scan_condition(predicates, deltas.schema(), {"_gateway": "gateway", "_row": "row_id"}))
+            if upto is not None:
+                conditions.append(condition("arrival", "<=", upto))
+            if gateways.names:  # with `others`: all gateways except these
+                conditions.append(condition("gateway", "not in" if gateways.others else "in", set(gateways.names)))
+            row_filter = all_of(*conditions)
             scan_into(self.database, "fragments", deltas, _DELTA_COLUMNS, row_filter, select=DELTA_FRAGMENTS)
         where, values = ["table_name = ?"], list[object]([plan.name])
         if upto is not None:
             where.append("arrival <= ?")
             values.append(upto)
-        if gateways.names:  # with `others`: all gateways except these
-            where.append(f"{'NOT ' * gateways.others}list_contains(?, gateway)")
+        if gateways.names:
+            where.append("NOT list_contains(?, gateway)" if gateways.others else "list_contains(?, gateway)")
             values.append(sorted(gateways.names))
         self.database.execute(
             f"INSERT INTO fragments {DELTA_FRAGMENTS} FROM unflushed WHERE {' AND '.join(where)}", values
@@ -288,8 +292,7 @@ class _DuckDbTables:
         from_cells = {f"column{index}": name for index, name in enumerate(columns) if name not in filled}
         texts = {name: f"_cells[${parameter}].value" for parameter, name in from_cells.items()}
         select_cells = "".join(
-            f", {typed_value(kind, texts[name]) if (kind := columns[name]) else texts[name]} AS {quoted(name)}"
-            for name in from_cells.values()
+            f", {typed_value(columns[name], texts[name])} AS {quoted(name)}" for name in from_cells.values()
         )
         # SQL for a column of type null does not name its parameter, and DuckDB rejects a value for it
         values = {parameter: name for parameter, name in from_cells.items() if columns[name] != "null"}

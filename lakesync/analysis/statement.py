@@ -85,22 +85,27 @@ def parse_statement(sql: str, dialect: str = "duckdb") -> Statement:
     tree = statements[0]
     if not isinstance(tree, exp.Query):
         raise ValidationError(f"{sql.strip()[:80]!r} is not a query, and the lake is read-only here; write a SELECT")
-    found: dict[tuple[str | None, str], list[tuple[Predicate, ...]]] = {}
+    uses_by_table: dict[tuple[str | None, str], list[tuple[Predicate, ...]]] = {}  # a use: its predicates
     for scope in traverse_scope(tree):
         for alias, source in scope.sources.items():
             if isinstance(source, exp.Table) and isinstance(source.this, exp.Identifier):
-                found.setdefault((source.db or None, source.name), []).append(_predicates(scope, alias))
+                uses_by_table.setdefault((source.db or None, source.name), []).append(_predicates(scope, alias))
     # Only a table that is used once has predicates. `a.t` and `t`, or `T` and `t`, may be the same table.
-    uses_of_name = Counter(name.lower() for _, name in found)
+    tables_of_name = Counter(name.lower() for _, name in uses_by_table)
     tables = tuple(
-        TableReference(namespace, name, uses[0] if len(uses) == 1 and uses_of_name[name.lower()] == 1 else ())
-        for (namespace, name), uses in found.items()
+        TableReference(namespace, name, uses[0] if len(uses) == 1 and tables_of_name[name.lower()] == 1 else ())
+        for (namespace, name), uses in uses_by_table.items()
     )
     return Statement(sql, tables, _columns(tree))
 
 
 def _columns(tree: exp.Expr) -> frozenset[str] | None:
-    """Return the columns that a query may read, as `Statement.columns`."""
+    """Return the columns that a query may read, as `Statement.columns`.
+
+    These are all identifiers in it that do not name a table or define an alias. A query may read all columns if it can
+    read one without its name: by `*`, a pivot, a position, a NATURAL join, other names for a table's columns, or a
+    whole row as a value.
+    """
     tables = list(tree.find_all(exp.Table))
     names = {table.alias_or_name.lower() for table in tables}
     sources = names | {alias.name.lower() for alias in tree.find_all(exp.TableAlias)}
@@ -112,7 +117,7 @@ def _columns(tree: exp.Expr) -> frozenset[str] | None:
         return None
     if any(table.alias_column_names for table in tables):
         return None  # columns are renamed by position
-    found: set[str] = set()
+    columns: set[str] = set()
     for identifier in tree.find_all(exp.Identifier):
         parent, name = identifier.parent, identifier.name.lower()
         if isinstance(parent, exp.Column) and name in sources and identifier.arg_key != "this":
@@ -123,8 +128,8 @@ def _columns(tree: exp.Expr) -> frozenset[str] | None:
             isinstance(parent, exp.Alias) and identifier.arg_key == "alias"
         ):
             continue
-        found.add(name)
-    return frozenset(found)
+        columns.add(name)
+    return frozenset(columns)
 
 
 def _predicates(scope: Scope, alias: str) -> tuple[Predicate, ...]:

@@ -101,7 +101,7 @@ def trace(config: Config, delta_id: str, gateway: str | None = None) -> TracedDe
     for found in unflushed_deltas(config):
         delta = found.delta
         if delta.delta_id.startswith(delta_id) and gateway in (None, found.gateway):
-            traced = TracedDelta(
+            traced = TracedDelta(  # the first 13 fields, in their order
                 *(delta.delta_id, found.gateway, delta.client_id, delta.op, delta.table, delta.row_id, delta.hlc),
                 *(len(delta.columns), found.arrival, found.shard, found.epoch, found.seq, found.ordinal),
                 batch_id=None,
@@ -165,7 +165,7 @@ def _check_one(matching: Collection[tuple[str, str]], delta_id: str) -> None:
 def _traced(row: dict[str, Any], lake: LakeReader, deltas: Table) -> TracedDelta:
     """Return a row of `deltas` with its snapshot and its state table."""
     state = lake.state_table_of(row["gateway"], row["table_name"])
-    return TracedDelta(
+    return TracedDelta(  # the first 13 fields, in their order
         *(row["delta_id"], row["gateway"], row["client_id"], row["op"], row["table_name"], row["row_id"], row["hlc"]),
         *(row["width"], row["arrival"], row["shard"], row["epoch"], row["seq"], row["ordinal"]),
         batch_id=row["batch_id"],

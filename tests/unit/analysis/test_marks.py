@@ -10,7 +10,7 @@ from lakesync.analysis.lags import (
     LakeMarks,
     StateTable,
     collect_progress,
-    lags,
+    compare_marks,
     lowest_mark,
 )
 from lakesync.analysis.marks import Report, report_in
@@ -42,7 +42,7 @@ def merged(**marks):
 
 def behind(backlog, marks, files, followers=(), namespaces=SHARED, shards=None, tables=TABLES, **lake):
     found = collect_progress(backlog, LakeMarks(marks, **lake), tables, followers, namespaces, shards)
-    return {lag.key: lag for lag in lags(backlog, found, files)}
+    return {lag.key: lag for lag in compare_marks(backlog, found, files)}
 
 
 def test_nothing_is_behind_if_all_marks_are_equal():

@@ -11,7 +11,7 @@ from lakehouse.landing.delivery import DeliveryReport
 from lakehouse.landing.polls import ConnectorPoll, TablePoll
 from lakehouse.marks import record_poll
 from lakehouse.schema_snapshot import PolledConnector, SchemaSnapshot, registered
-from lakesync.analysis.lags import Lag, lags
+from lakesync.analysis.lags import Lag, compare_marks
 from lakesync.analysis.marks import report_in
 from lakesync.config import load
 from lakesync.connectors import Connectors, Secrets
@@ -72,7 +72,7 @@ def test_a_connector_is_due_when_its_interval_has_passed_since_its_last_poll():
     config, snapshot = load(), SchemaSnapshot(connectors=(DESK,))
 
     def due(marks, now_ms):
-        return lags((), (), (), timed_parts(config, snapshot, marks, now_ms), now_ms)
+        return compare_marks((), (), (), timed_parts(config, snapshot, marks, now_ms), now_ms)
 
     assert due({}, now) == [Lag("poll", "support-desk", "shop", 0, 0, now)]
     marks = {"ingest/shop/support-desk": str(now)}

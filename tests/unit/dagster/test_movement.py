@@ -13,7 +13,7 @@ from assets.moves import newest_movable_day
 from assets.names import MOVE_SENSOR
 from lakehouse.marks import CopiedDays
 from lakehouse.schema_snapshot import SchemaSnapshot
-from lakesync.analysis.lags import lags
+from lakesync.analysis.lags import compare_marks
 from lakesync.config import load
 from lakesync.engine import Engine
 from lakesync.model.errors import ConfigurationError
@@ -260,8 +260,8 @@ def test_a_late_migration_is_reported_with_its_missing_day(declared):
     (part,) = [each for each in timed_parts(declared, SchemaSnapshot(), {}, now) if each.part == "migration"]
     begins, due = (datetime(2026, 1, *at, tzinfo=UTC).timestamp() * 1000 for at in ((1,), (2, 1, 40)))
     assert (part.name, part.mark, part.next_ms) == ("away", begins, due)
-    (behind,) = lags((), (), (), [part], now)
+    (behind,) = compare_marks((), (), (), [part], now)
     assert (behind.key, behind.since_ms) == ("migration/away/", due)
     before = int(datetime(2025, 12, 1, tzinfo=UTC).timestamp() * 1000)
     early = [each for each in timed_parts(declared, SchemaSnapshot(), {}, before) if each.part == "migration"]
-    assert lags((), (), (), early, before) == [], "its first day is still to come"
+    assert compare_marks((), (), (), early, before) == [], "its first day is still to come"
