@@ -90,7 +90,7 @@ class TokenVerifier:
         """
         identity = self._verified.get(token)
         if identity is None:
-            identity = self._check(decode_parts(token))
+            identity = self._identity_of(decode_parts(token))
             while len(self._verified) >= CACHED_TOKENS:
                 del self._verified[next(iter(self._verified))]
             self._verified[token] = identity
@@ -115,7 +115,7 @@ class TokenVerifier:
             known = ", ".join(quote(each.issuer) for each in self._issuers) or "no issuer"
             detail = f"{error.reason}; [[gateway.issuers]] has {known}"
             return [form, Finding("issuer", "failed", detail), *_skipped("issuer", _CHECK_NAMES)]
-        results = [list(self._checks(parts, issuer).findings()) for issuer in candidates]
+        results = [list(self._checks_of(parts, issuer).findings()) for issuer in candidates]
         best = max(range(len(results)), key=lambda index: sum(finding.state == "ok" for finding in results[index]))
         issuer_name = candidates[best].issuer
         detail = "the server's own secret" if issuer_name is None else quote(issuer_name)
@@ -150,7 +150,7 @@ class TokenVerifier:
                 failed.append(f"{issuer.issuer}: {error}")
         return failed
 
-    def _check(self, parts: TokenParts) -> Identity:
+    def _identity_of(self, parts: TokenParts) -> Identity:
         """Return the identity by the first issuer that accepts the token.
 
         Raises:
@@ -159,12 +159,12 @@ class TokenVerifier:
         errors: list[TokenRejectedError] = []
         for issuer in self._candidates(parts):
             try:
-                return self._checks(parts, issuer).identity()
+                return self._checks_of(parts, issuer).identity()
             except TokenRejectedError as error:
                 errors.append(error)
         raise max(errors, key=lambda error: _CHECK_NAMES.index(error.check))
 
-    def _checks(self, parts: TokenParts, issuer: Issuer) -> TokenChecks:
+    def _checks_of(self, parts: TokenParts, issuer: Issuer) -> TokenChecks:
         """Return the checks of a token with an issuer's settings, at the current time."""
         return TokenChecks(parts, issuer, self._now(), self._sole_gateway)
 

@@ -1,7 +1,8 @@
 """The `lakesync` command: the list of its commands (`COMMANDS`), and the groups and apps that load them lazily.
 
 A command's module is imported when the command runs, since importing all of them would take longer than most commands.
-`LazyGroup` also turns exceptions into exit codes. `main` calls `prepare_streams`, then the typer app `app`.
+`LazyGroup` also turns exceptions into exit codes. The console script `lakesync` is `lakesync.cli.main`, which calls
+`prepare_streams`, then the typer app `app`.
 """
 
 from __future__ import annotations

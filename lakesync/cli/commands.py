@@ -1,10 +1,13 @@
-"""What a command is declared with: the typer app of its module, examples for its help, and options that commands share.
+"""The parts that all commands have in common: a typer app for each module, examples in the help, and shared options.
 
-`command_app` creates the typer app to which a module adds its commands, and `examples` the end of their help. All
-commands get the same plain-text help. An option is the type of a command's parameter, such as `as_json: Json = False`.
-A command that calls a gateway has a parameter `options: ConnectionOptions`. Typer gets a parameter for each field of
-`ConnectionOptions` in place of it: the options `--url`, `--gateway`, `--token-file` and `--data`. `load_settings` reads
-the settings, which options override.
+Every module with commands uses them. `command_app` creates the typer app to which a module adds its commands, and
+`examples` the end of their help. All commands get the same plain-text help. An option is the type of a command's
+parameter, such as `as_json: Json = False`. A command that calls a gateway has a parameter `options: ConnectionOptions`.
+Typer gets a parameter for each field of `ConnectionOptions` in place of it: the options `--url`, `--gateway`,
+`--token-file` and `--data`. `load_settings` reads the settings, which options override.
+
+*Claims* are what a client's token says about the client: names with a string or a list of strings. Sync rules decide by
+them which rows a client sees. `parse_claims` and `parse_claim_options` parse those on the command line.
 
 The shell's completion of gateway ids and table names reads the local settings. It never calls a gateway and prints no
 error, because its output goes into the user's command line.
@@ -136,13 +139,13 @@ def declared_gateways(config: Config) -> list[str]:
 
 
 def complete_gateways(incomplete: str) -> list[str]:
-    """Complete a gateway id: return the declared ones that begin with a text."""
+    """Complete a gateway id for the shell: return the declared ones that begin with `incomplete`, the word so far."""
     config = _settings_or_none()
     return [] if config is None else [name for name in declared_gateways(config) if name.startswith(incomplete)]
 
 
 def complete_tables(incomplete: str) -> list[str]:
-    """Complete a table's name: return the tables of the settings' schema files that begin with a text."""
+    """Complete a table's name for the shell: return the tables of the schema files that begin with `incomplete`."""
     config = _settings_or_none()
     names = set()
     for gateway in config.gateways.values() if config is not None else ():
@@ -213,7 +216,8 @@ class ConnectionOptions:
         """Return the connection to the gateway. No request is sent yet.
 
         Args:
-            arguments: further arguments of `lakesync.cli.connection.connect`, or others instead of the options.
+            arguments: further arguments of `lakesync.cli.connection.connect`. One that is named like an option replaces
+                the option.
 
         Raises:
             ConfigurationError: no gateway is chosen, or a setting or an option is invalid.
@@ -253,11 +257,11 @@ def overrides(**values: Any) -> dict[str, Any]:
 
 
 def parse_claims(text: str | None) -> dict[str, str | list[str]] | None:
-    """Parse the value of `--as`: the claims of the client in whose place a command evaluates rules.
+    """Parse the value of `--as`: the claims of the client for which a command evaluates sync rules.
 
     Args:
-        text: a JSON object, `@FILE` for the name of a file with the claims in one of the other forms, or
-            `NAME=VALUE,NAME=VALUE`, in which a repeated name makes a list.
+        text: a JSON object; or `NAME=VALUE,NAME=VALUE`, in which a repeated name makes a list; or `@FILE`, a file with
+            one of the two.
 
     Returns:
         The claims; None for None.
@@ -297,8 +301,11 @@ def _parse_pairs(pairs: Iterable[str], where: str) -> dict[str, str | list[str]]
         name = name.strip()
         if not name or not equals:
             raise typer.BadParameter(f"{pair!r} in {where} is not NAME=VALUE")
-        earlier = claims.get(name, [])
-        claims[name] = [*([earlier] if isinstance(earlier, str) else earlier), value] if name in claims else value
+        if name not in claims:
+            claims[name] = value
+            continue
+        earlier = claims[name]
+        claims[name] = [earlier, value] if isinstance(earlier, str) else [*earlier, value]
     return claims
 
 

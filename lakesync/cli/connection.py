@@ -102,10 +102,10 @@ class GatewayConnection:
         return self._request("DELETE", path, name)
 
     def write_scope_warning(self) -> str | None:
-        """Return a warning if clients can bypass sync rules with buckets by writing; None if they cannot.
+        """Return a warning if clients can bypass the gateway's sync rules by writing; None if they cannot.
 
-        The write scope says which rows a client may write. With `any`, a client can change a row that it does not see
-        so that the rules show it, and then read it.
+        Sync rules decide which rows a client sees. The write scope says which rows it may write. With `any`, it can
+        change a row that it does not see so that the rules show it, and then read it.
         """
         if self.get("/admin/settings/{gateway}")["writeScope"] != "any":
             return None
@@ -203,6 +203,8 @@ def connect(
 def choose_gateway(config: Config, gateway: str | None) -> str:
     """Return the gateway id of the option, else of the token, else of the settings.
 
+    For commands that do not call the gateway.
+
     Raises:
         ConfigurationError: no gateway is chosen, or the id is invalid.
     """
@@ -222,7 +224,7 @@ def gateway_url(config: Config) -> str:
 
 
 def local_gateway_url(config: Config) -> str:
-    """Return the URL of the gateway that owns the staging store of these settings."""
+    """Return the URL of the gateway that owns the staging store of these settings, the database of pushed changes."""
     url = config.gateway.url or running_service(config, "gateway").get("url")
     if url:
         return str(url)
@@ -243,7 +245,7 @@ def signing_secret(config: Config) -> str | None:
 
 
 def verification_secrets(config: Config) -> list[str]:
-    """Return the secrets with which a gateway with these settings verifies tokens."""
+    """Return the secrets with which a gateway with these settings verifies tokens: the present and the previous one."""
     previous = config.jwt_secret_previous
     return [each for each in (signing_secret(config), previous.get_secret_value() if previous else None) if each]
 
@@ -305,7 +307,10 @@ def _configured_token(config: Config, token_file: Path | None) -> str | None:
 
 
 def _brief_cause(error: Exception) -> str:
-    """Return why a request failed: the text of the OSError inside the errors of requests and urllib3, if it has one."""
+    """Return why a request failed, such as `Connection refused`.
+
+    It is the text of the OSError inside the errors of requests and urllib3; without one, the error's class.
+    """
     reason = error.args[0] if error.args else error
     cause = getattr(reason, "reason", reason)
     inner = next((each for each in getattr(cause, "args", ()) if isinstance(each, OSError)), cause)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _TIMEOUT_SECONDS = 60.0
 """Seconds to wait for a connection, and for each part of a response."""
 READY_SECONDS = 5.0
-"""The same, for a question about Dagster's readiness."""
+"""Timeout of a `DagsterClient` with which a caller checks whether Dagster is ready."""
 REQUESTS = files(__package__).joinpath("dagster.graphql").read_text("utf-8")
 """The GraphQL document with all queries and mutations, which the client sends by their names."""
 FINISHED = frozenset({"COMPLETED", "COMPLETED_SUCCESS", "COMPLETED_FAILED", "FAILED", "CANCELED"})
@@ -46,6 +46,8 @@ class Partition(NamedTuple):
 
     def matches(self, first_day: str | None, last_day: str | None, wanted: Collection[str]) -> bool:
         """Return whether the partition is in a range of days and among the wanted ones.
+
+        Every range includes a partition without a day.
 
         Args:
             first_day: `YYYY-MM-DD`; None: no limit.

@@ -1,8 +1,9 @@
 """The files that `lakesync up` writes into the data folder for other commands: `up.json` and `secrets.json`.
 
-`up.json` exists while `lakesync up` runs, and has the addresses of its services. `secrets.json` has the secrets that
-were generated because they are not configured. `lakesync up` creates it by `ensure_secrets`. Commands on the same
-machine read both, for example to sign a token for the running gateway.
+The data folder (`data_dir`, `--data`) has everything that a project keeps. `up.json` exists while `lakesync up` runs,
+and has the addresses of its services. `secrets.json` has the secrets that were generated because they are not
+configured. `lakesync up` creates it by `ensure_secrets`. Commands on the same machine read both, for example to sign a
+token for the running gateway.
 """
 
 from __future__ import annotations

@@ -115,11 +115,11 @@ def _json_objects(lines: Iterable[str], file: Path) -> Iterator[Mapping[str, Any
         yield from (_checked_object(item, f"{file}, item {index}") for index, item in enumerate(items, 1))
 
 
-def _csv_rows(text: Iterable[str], file: Path, types: Mapping[str, ColumnType]) -> Iterator[Mapping[str, Any]]:
+def _csv_rows(lines: Iterable[str], file: Path, types: Mapping[str, ColumnType]) -> Iterator[Mapping[str, Any]]:
     """Yield the rows of a CSV file with a header.
 
     Args:
-        text: the lines of the file.
+        lines: the lines of the file.
         file: the file's name, for messages.
         types: the known types of columns.
 
@@ -127,14 +127,14 @@ def _csv_rows(text: Iterable[str], file: Path, types: Mapping[str, ColumnType]) 
         ValidationError: the file is not CSV, or a row has more or fewer fields than the header.
     """
     csv.field_size_limit(_MAX_FIELD_CHARS)
-    lines = csv.reader(text, strict=True)
+    reader = csv.reader(lines, strict=True)
     try:
-        header = next(lines, [])
+        header = next(reader, [])
         duplicates = [name for name, count in Counter(header).items() if count > 1]
         if duplicates:
             raise ValidationError(f"{file}: the header has {duplicates[0]!r} twice; rename one of the columns")
-        for fields in filter(None, lines):
-            where = f"{file}, line {lines.line_num}"
+        for fields in filter(None, reader):  # without blank lines
+            where = f"{file}, line {reader.line_num}"
             if len(fields) > len(header):
                 raise ValidationError(f"{where}: more fields than the header; quote fields that contain commas")
             if len(fields) < len(header):
@@ -146,7 +146,7 @@ def _csv_rows(text: Iterable[str], file: Path, types: Mapping[str, ColumnType]) 
                 for name, field in zip(header, fields, strict=True)
             }
     except csv.Error as error:
-        raise ValidationError(f"{file}, line {lines.line_num}: not CSV: {error}") from error
+        raise ValidationError(f"{file}, line {reader.line_num}: not CSV: {error}") from error
 
 
 def _value(field: str, kind: ColumnType | None, where: str) -> Any:

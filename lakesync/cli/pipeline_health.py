@@ -52,7 +52,7 @@ def failing_parts(report: Mapping[str, Any]) -> list[str]:
 def stalled_runs(report: Mapping[str, Any], now_ms: float) -> list[str]:
     """Return a sentence for each of the first three runs that have not started, and one if sensors are stopped.
 
-    They are the same for all gateways of a pipeline.
+    The sentences are the same for all gateways of a pipeline.
 
     Args:
         report: `pipeline` of `/admin/metrics`.

@@ -6,7 +6,8 @@ is its description in docs/configuration.md, which `lakesync.config.reference` g
 A *gateway* is one app's or tenant's stream of changes; one server has many. Its clients *push* their *deltas* (changes
 of rows) to the *staging* store. The pipeline, which Dagster runs, *flushes* them to the *lake*: the Iceberg tables
 `deltas`, with every delta, and a *state table* with the current rows of each table. A *checkpoint* is a copy of all
-rows of a gateway, from which new clients start. A *connector* is an external system that is polled or runs actions.
+rows of a gateway, from which new clients start. *Sync rules* decide by the claims of a client's token which rows the
+client sees. A *connector* is an external system that is polled or runs *actions*, the requests that clients send to it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`lakesync migrate` and `lakesync materialise`: commands that work on adapters, without a gateway or a pipeline.
 
 An adapter keeps deltas (changes of rows) in a database or an object store. A database also has *destination tables*
-with the current rows.
+with the current rows. The *hlc* of a delta is the timestamp by the clock of the client that wrote it.
 
 `migrate` copies deltas from one adapter to another and verifies the copy. It stores its progress in a file of the data
 folder, named by a hash of the source, the target and the selected deltas, so that the same command continues an
@@ -146,7 +146,7 @@ def _missing_path(uri: str) -> Path | None:
 
 
 def _first_hlc(day: datetime) -> int:
-    """Return the first hlc (a client's timestamp of a write) of a UTC day."""
+    """Return the first hlc of a UTC day."""
     return start_of(int(datetime.combine(day.date(), time(), UTC).timestamp() * 1000))
 
 
@@ -177,7 +177,7 @@ def _process_queue(data: Path | None, stop: threading.Event, *, once: bool) -> i
 
     Args:
         data: the data folder (`--data`); None for that of the settings.
-        stop: ends the function after the jobs that are in the queue, when it is set.
+        stop: when it is set, the function returns after the jobs that are in the queue.
         once: whether to return when the queue is empty.
 
     Returns:

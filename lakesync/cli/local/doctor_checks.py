@@ -2,7 +2,9 @@
 
 A check gets the settings and returns a `CheckResult`. It may raise LakeSyncError, which `doctor` reports as a problem.
 The platform is what `lakesync up` runs: the gateway, Spark, and Dagster, which runs the pipeline. Clients need none of
-it.
+it. Clients push changes (deltas) to the gateway's *staging store*; with *shards*, several stores have some of the
+tables each. The pipeline *flushes* deltas to the *lake*, an Iceberg catalogue. An *issuer* is a login provider that
+signs clients' tokens.
 """
 
 from __future__ import annotations
@@ -288,7 +290,7 @@ def pipeline(config: Config) -> CheckResult:
         return remote.get("/admin/metrics/{gateway}", clients=0)["pipeline"]  # clients=0: without a list of clients
 
     gateways = list(dict.fromkeys([*declared_gateways(config), *_stored_gateways(config)]))
-    answers, last_error = _ask(config, gateways[:_MAX_GATEWAYS], report_of)
+    answers, last_error = _call_each(config, gateways[:_MAX_GATEWAYS], report_of)
     reports = {name: report for name, report in answers.items() if report is not None}
     problems = [f"{name}: {problem}" for name, report in reports.items() for problem in failing_parts(report)]
     problems += [problem for report in reports.values() for problem in stalled_runs(report, time.time() * 1000)]
@@ -304,13 +306,13 @@ def pipeline(config: Config) -> CheckResult:
 
 
 def write_scope(config: Config) -> CheckResult:
-    """Check that no gateway's sync rules can be bypassed by writing."""
+    """Check that clients cannot bypass sync rules by writing: the write scope says which rows they may write."""
 
     def warning_of(remote: GatewayConnection) -> str | None:
         rules = remote.get("/admin/sync-rules/{gateway}")["rules"]
         return remote.write_scope_warning() if rules and rules["buckets"] else None
 
-    answers, last_error = _ask(config, declared_gateways(config), warning_of)
+    answers, last_error = _call_each(config, declared_gateways(config), warning_of)
     warnings = {name: warning for name, warning in answers.items() if warning is not None}
     if warnings:
         return _warning(
@@ -372,8 +374,8 @@ def _stored_gateways(config: Config) -> list[str]:
         return []
 
 
-def _ask(
-    config: Config, gateways: Iterable[str], ask: Callable[[GatewayConnection], Any]
+def _call_each(
+    config: Config, gateways: Iterable[str], call: Callable[[GatewayConnection], Any]
 ) -> tuple[dict[str, Any], str]:
     """Call a function with the connection to each gateway.
 
@@ -383,7 +385,7 @@ def _ask(
     answers, last_error = {}, ""
     for name in gateways:
         try:
-            answers[name] = ask(connect(config, gateway=name))
+            answers[name] = call(connect(config, gateway=name))
         except LakeSyncError as error:
             last_error = str(error)
     return answers, last_error

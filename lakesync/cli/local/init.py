@@ -105,7 +105,7 @@ def init(
     if auth == "oidc":
         enabled.append("oidc")
     today = datetime.now(UTC).date()
-    files = {
+    texts = {
         folder / "lakesync.toml": _settings_text(
             folder, gateway, today, enabled, issuer=issuer or _ISSUER, audience=audience or _AUDIENCE
         ),
@@ -114,21 +114,21 @@ def init(
         },
         folder / ".gitignore": _gitignore_text(folder / ".gitignore"),
     }
-    existing = [path for path in files if path.exists()]
+    existing = [path for path in texts if path.exists()]
     if existing and not force:
         raise DuplicateError(
             f"{', '.join(map(str, existing))} already exist; overwrite with --force, or choose another folder"
         )
     try:
-        for path, text in files.items():
+        for path, text in texts.items():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, "utf-8")
     except OSError as error:
         raise ConfigurationError(f"{error.filename} cannot be written: {error.strerror}") from error
     if as_json:
-        output.print_json({"written": [str(path) for path in files]})
+        output.print_json({"written": [str(path) for path in texts]})
         return
-    for path in files:
+    for path in texts:
         print(path)
     if auth == "oidc" and not (issuer and audience):
         output.note("set issuer and audience in lakesync.toml to those of your provider; see docs/login.md")
@@ -158,12 +158,14 @@ def _settings_text(
     Args:
         folder: the project's folder, in which the local backends of its examples are files.
         gateway: the gateway id.
-        today: the first day of the daily partitions.
+        today: the first day of the daily partitions of Dagster's assets.
         enabled: the sections to enable: names in `_EXAMPLES`, and `oidc`.
         issuer: the `iss` of the login provider's tokens, for the section `oidc`.
         audience: the `aud` of the login provider's tokens, for the section `oidc`.
     """
-    names = {*enabled} if _CONNECTOR_EXAMPLES.isdisjoint(enabled) else {*enabled, "connectors"}
+    names = {*enabled}
+    if not _CONNECTOR_EXAMPLES.isdisjoint(enabled):
+        names.add("connectors")
     sections = _TEMPLATES.joinpath("lakesync.toml.template").read_text("utf-8").rstrip().split(_SECTION_START)
     for index, section in enumerate(sections):
         for name in names:

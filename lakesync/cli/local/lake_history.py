@@ -44,7 +44,7 @@ _COLUMNS = (*_POSITION, "ordinal", "table_name", "row_id", "op", "client_id", "h
 
 
 class LakeHistory:
-    """Implements `engine.rebuild.LakeHistory` over an Iceberg catalogue. Use it as a context manager."""
+    """The lake as `lakesync.engine.rebuild` reads it, over an Iceberg catalogue. Use it as a context manager."""
 
     def __init__(self, config: Config) -> None:
         """Open the lake of a configuration, for reading.
@@ -104,6 +104,8 @@ class LakeHistory:
 
     def _arrival_ranges(self, gateway: str, day: date, count: int) -> Iterator[tuple[int, int]]:
         """Yield inclusive ranges of arrivals, each with about as many deltas as may be in memory.
+
+        All deltas of a push have its arrival, so no range ends inside a push.
 
         Args:
             gateway: the gateway.

@@ -3,7 +3,7 @@
 `staging` inspects, upgrades and rebuilds it. `erase` erases a row or a client's data; the pipeline then erases it from
 the lake. A shard is a set of tables with a store of its own. Without shards there is one store for all tables, whose
 shard is named "" here. An epoch identifies one copy of a store, so a rebuild begins a new one. The ledger has the ids
-of all accepted deltas (changes of rows).
+of all accepted deltas (changes of rows). An arrival is the gateway's timestamp of a push.
 
 On SQLite, a store is opened by one process only. If that is a running gateway, `open_store` calls the gateway, with its
 service token. `lakesync connectors test` uses it too, and `lakesync doctor` uses `urls_by_shard`.

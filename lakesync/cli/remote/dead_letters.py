@@ -35,7 +35,9 @@ if TYPE_CHECKING:
     from lakesync.config import Config
 
 DeadLetter = dict[str, Any]
+"""A dead letter, with the keys that are listed above."""
 Method = Literal["retry", "drop"]
+"""What to do with a dead letter."""
 
 Kind = Literal["value", "work", "destination"]
 """The kinds of a gateway's dead letters."""
@@ -125,7 +127,7 @@ def retry_or_drop_updates(
             f"{letter_id!r} is a destination's dead letter, which cannot be dropped; remove the cause and run "
             "`lakesync dlq retry`"
         )
-    if letter_id is not None and "/" in letter_id:
+    if letter_id is not None and "/" in letter_id:  # of kind `value`: TABLE/ROW/COLUMN
         raise ValidationError(
             f"{letter_id!r} is a value, which cannot be {PAST_TENSES[method]}; push a value that fits its column, or "
             "change the schema and rebuild the table with `lakesync backfill tables/TABLE`"
@@ -285,7 +287,7 @@ def retry_or_drop_in_app(path: Path, method: Method, letter_id: str | None) -> I
         for each in ids if letter_id is None else [letter_id]:
             kind, _, name = each.partition(":")
             if kind == _EDIT:
-                getattr(client, method)(int(name))
+                getattr(client, method)(int(name))  # `client.retry` or `client.drop`, by the edit's number
             else:
                 getattr(client.coordinator.actions, method)(name)
             yield each, {PAST_TENSES[method]: each}
@@ -294,7 +296,7 @@ def retry_or_drop_in_app(path: Path, method: Method, letter_id: str | None) -> I
 def _edits(client: Any) -> Iterator[DeadLetter]:
     """Yield the changes of a client that the gateway rejected, as dead letters."""
     for edit in client.pending():
-        if edit.status == "refused":
+        if edit.status == "refused":  # rejected by the gateway
             delta = edit.delta
             cells = ", ".join(f"{cell.column} = {bytes(cell.value).decode()}" for cell in delta.columns)
             yield {

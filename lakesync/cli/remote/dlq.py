@@ -5,8 +5,8 @@ table or a value that a declared destination (a database that the pipeline write
 a table of current rows that failed after a flush of a gateway without a pipeline. An app has two kinds, in its own
 database (`--app`): `edit`, a change that the gateway rejected, and `action`, an action that failed.
 
-The module `dead_letters` reads and changes them. A parameter `options: ConnectionOptions` adds
-the options that choose gateway and token, from `--url` to `--data`.
+The module `dead_letters` reads and changes them. A parameter `options: ConnectionOptions` adds the options that choose
+gateway and token, from `--url` to `--data`.
 """
 
 from __future__ import annotations

@@ -35,12 +35,12 @@ rules_app = command_app(
         ("lakesync rules apply rules.json", "activate them"),
     ),
 )
-T = TypeVar("T")
 schema_app = command_app(
     "Register, list and retire table schemas.",
     examples(("lakesync schema apply schemas/*.json", "register tables and added columns")),
 )
 
+T = TypeVar("T")
 File = Annotated[Path, typer.Argument(metavar="FILE", allow_dash=True, help="Sync rules as JSON; `-` is stdin.")]
 As = Annotated[
     list[str] | None,

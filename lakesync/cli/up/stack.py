@@ -213,7 +213,7 @@ def _with_addresses(config: Config, *, with_gateway: bool) -> tuple[Config, int]
     Raises:
         StartupError: a port cannot be used.
     """
-    free = iter(free_ports(5))
+    free = iter(free_ports(5))  # for the code server, Dagster, the gateway, Spark and its web UI
     code_port, dagster_port = next(free), config.dagster.port or next(free)
     if with_gateway:
         gateway_port = config.gateway.port or next(free)
