@@ -8,8 +8,10 @@ what each cursor means that the client was sent (`staging.records.clients`):
 - A *scope* is a period in which the client was sent rows under the same claims and rules.
 - A *page* of the record says what a cursor means at which the client has only a part of its rows.
 
-A client that was sent a checkpoint may lose it. So its record has two cursors afterwards: at the checkpoint's arrival
-the client has all rows of its scope, and at cursor 0 it has none.
+A checkpoint is served only while it shows the client what a pull would: under the active rules, in the store's epoch,
+and without data that was erased (permanently deleted) since. A client that was sent a checkpoint may lose it. So its
+record has two cursors afterwards: at the checkpoint's arrival the client has all rows of its scope, and at cursor 0 it
+has none.
 """
 
 from __future__ import annotations

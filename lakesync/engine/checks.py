@@ -59,6 +59,7 @@ class EngineLimits(msgspec.Struct, frozen=True):
 
 
 _OUTSIDE = "the row is outside of what this client may write"
+"""The reason of each rejection by the write scope."""
 
 
 def check_push(push: SyncPush, claims: Claims, now_ms: int, limits: EngineLimits) -> None:
@@ -238,8 +239,9 @@ def check_scope(
         for delta in unchecked:
             after.setdefault(delta.key, RowState()).merge(delta)
         versions += after.items()
+    # each version of a row with its bucket keys by the rules
     keyed = [(key, index.row_keys(key[0], state.values())) for key, state in versions if state.visible]
-    # only keys that these rows have can show them; the index asks for those with a prefix
+    # only keys that these rows have can show them; `client_keys` asks for those that begin with a prefix
     in_use = sorted({bucket for _, row_keys in keyed for bucket in row_keys})
     allowed = index.client_keys(claims, lambda prefix: [key for key in in_use if key.startswith(prefix)])
     outside.update(key for key, row_keys in keyed if row_keys.isdisjoint(allowed))

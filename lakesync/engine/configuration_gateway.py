@@ -1,6 +1,7 @@
 """The part of `SyncGateway` for its configuration: table schemas, sync rules, and the write scope.
 
-The *write scope* says to which rows clients may push. The admin routes of `gateway/`, `lakesync.toml` (by
+The *write scope* says to which rows clients may push. After a change of the rules, a *re-index* computes in the
+background which of the rules' buckets each row belongs to. The admin routes of `gateway/`, `lakesync.toml` (by
 `gateway.bootstrap`) and embedding apps call these methods.
 """
 

@@ -1,7 +1,9 @@
 """The result of `engine.explain`: why a client has a row or lacks it, as values and as sentences.
 
-`engine.explain` fills these structs and calls `reasons_of` for the sentences. The admin route returns the whole as
-JSON; the console and `lakesync explain` show it. The route and `engine.rejections` use `iso_time` for times.
+The sync rules put rows into *buckets* by filters; a client sees the rows in the buckets that the *claims* (fields) of
+its token allow. `engine.explain` fills these structs and calls `reasons_of` for the sentences. The admin route returns
+the whole as JSON; the console and `lakesync explain` show it. The route and `engine.rejections` use `iso_time` for
+times.
 """
 
 from __future__ import annotations
@@ -235,22 +237,22 @@ def _bucket(bucket: ExplainedBucket, table: str) -> Iterator[str]:
         yield f"bucket {bucket.bucket!r} shows it"
     for each in bucket.filters:
         if not each.holds:
-            yield f"bucket {bucket.bucket!r} does not show it: {_fails(each)}"
+            yield f"bucket {bucket.bucket!r} does not show it: {_mismatch(each)}"
 
 
-def _fails(each: ExplainedFilter) -> str:
+def _mismatch(failed: ExplainedFilter) -> str:
     """Return why a filter does not match the row."""
-    claim = each.value.removeprefix("jwt:") if each.value.startswith("jwt:") else None
-    if claim is not None and not each.operands:
+    claim = failed.value.removeprefix("jwt:") if failed.value.startswith("jwt:") else None
+    if claim is not None and not failed.operands:
         return f"the client has no claim {claim!r}, as a text or a list of texts"
-    if each.found is None:
-        return f"the row has no column {each.column!r}"
-    uses_all_operands = each.op in ("eq", "in", "neq")
-    operands = " or ".join(map(repr, each.operands if uses_all_operands else each.operands[:1]))
+    if failed.found is None:
+        return f"the row has no column {failed.column!r}"
+    uses_all_operands = failed.op in ("eq", "in", "neq")
+    operands = " or ".join(map(repr, failed.operands if uses_all_operands else failed.operands[:1]))
     origin = f", the client's claim {claim!r}" if claim is not None else ""
-    if not uses_all_operands and len(each.operands) > 1:
+    if not uses_all_operands and len(failed.operands) > 1:
         origin += ", of which the first counts"
-    return f"column {each.column!r} is {each.found!r}, which is not {each.op} {operands}{origin}"
+    return f"column {failed.column!r} is {failed.found!r}, which is not {failed.op} {operands}{origin}"
 
 
 def _client(client: ExplainedClient) -> Iterator[str]:

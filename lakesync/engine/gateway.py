@@ -9,7 +9,8 @@ those for pushes and pulls.
 A *client* is a device with its own database. It *pushes* its changes (*deltas*), and *pulls* pages of changes by
 others. A *cursor* says up to where it has them. A *broadcast* is a page that the server sends over a WebSocket without
 a request. *Sync rules* and the *claims* of its token decide which rows the client may see, the *write scope* to which
-rows it may push. The store has a *record* of each client: what it was sent, and under which rules and claims.
+rows it may push. The store has a *record* of each client: what it was sent, and under which rules and claims. A
+*sharded* gateway has its tables in several stores; it is a subclass, in `engine.sharding`.
 """
 
 from __future__ import annotations
@@ -369,8 +370,8 @@ class SyncGateway(ConfigurationGateway, ActionGateway, AdapterGateway):
             ForbiddenError: the client id is not the token's.
             NotFoundError: there is no checkpoint.
         Raises (in the future):
-            NotFoundError: the rules changed or data was erased since the checkpoint was made, or the client was seen
-                before. The client has to pull instead.
+            NotFoundError: the store was rebuilt, the rules changed or data was erased since the checkpoint was made, or
+                the client was seen before. The client has to pull instead.
         """
         if client_id != claims.get("sub"):
             raise ForbiddenError(f"clientId is {client_id!r} but the token's sub is {claims.get('sub')!r}")

@@ -1,10 +1,11 @@
 """The lag of a client: the age of the oldest change by others that the client may see and was not sent.
 
 `SyncGateway.submit_unsent` calls `oldest_unsent`. The console, `lakesync clients`, `/admin/metrics`, `/metrics` and the
-explain route show the result. An *arrival* is the gateway's own timestamp of a commit. The *feed* has the rows in the
-order of their latest arrivals, by *bucket key*: a bucket of the sync rules with the claims that may see it. An *entry*
-is a row's history under one of these keys. The lag is computed from the page that a pull of the client would return, so
-that it agrees with what the client is sent next.
+explain route show the result. An *hlc* is a hybrid logical clock's timestamp. An *arrival* is the gateway's own
+timestamp of a commit. The *feed* has the rows in the order of their latest arrivals, by *bucket key*: a bucket of the
+sync rules with the claims that may see it. An *entry* is a row's history under one of these keys. A client's *position*
+in the feed has a *base*: the latest arrival at which the client certainly had everything that it could see. The lag is
+computed from the page that a pull of the client would return, so that it agrees with what the client is sent next.
 """
 
 from __future__ import annotations
@@ -71,9 +72,10 @@ class LagQuery(NamedTuple):
 def oldest_unsent(view: ClientView, query: LagQuery, rules: RulesCache) -> Unsent | None:
     """Return the oldest change by others that a client may see and was not sent.
 
-    A row that the client lacks counts from when it became visible to the client. A row that the client has counts from
-    the oldest column value that it lacks. Only the newest value of a column is stored, so a value that was overwritten
-    counts from the newer one, unless the previous query already found the row.
+    A query reads the next part of the feed that the client was not sent, as a pull does. If it finds nothing that the
+    client lacks, the next query continues there. A row that the client lacks counts from when it became visible to it.
+    A row that the client has counts from the oldest column value that it lacks. Only the newest value of a column is
+    stored, so a value that was overwritten counts from the newer one, unless the previous query already found the row.
 
     Args:
         view: a consistent read of the gateway's store.

@@ -1,4 +1,4 @@
-"""Rejects names of tables and columns that differ from known names only in case.
+"""Rejects names of tables and columns that differ from known names only in case, such as `Orders` beside `orders`.
 
 The SQL engines that read the lake, and the databases of clients and destinations, ignore case. So each namespace of the
 lake (an Iceberg namespace, which gateways may share) has one spelling of each name: the one that was used first.
@@ -104,7 +104,7 @@ class Names:
         `SyncGateway.add_names` calls this and `add_registered` when the engine opens.
         """
         names = set(_names_of_config(view.config))
-        return len(view.name_spellings(self._namespace_of(view.gateway), names)) < len({each.lower() for each in names})
+        return len(view.name_spellings(self._namespace_of(view.gateway), names)) < len({name.lower() for name in names})
 
     def add_registered(self, commit: NameCommit) -> None:
         """Store the names in a gateway's registered schemas."""

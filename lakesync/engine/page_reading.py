@@ -1,7 +1,8 @@
 """Reads a page of what a client lacks, and decides whether the pull must be recorded; nothing is written here.
 
-A *page* is one response with changes that the client lacks. It has a *cursor*, with which the client requests the next
-page. The client's *record* says what each cursor means that the client was sent. `SyncGateway` calls `read_page`
+A *page* is one response with changes that the client lacks, read from the *feed*: the gateway's rows in the order of
+their latest *arrival*, the gateway's own timestamp of a commit. It has a *cursor*, with which the client requests the
+next page. The client's *record* says what each cursor means that the client was sent. `SyncGateway` calls `read_page`
 (through `Sources.read_page`). Most pulls find nothing new: then `unrecorded_cursor` returns the cursor of the response.
 Otherwise `engine.pulling` stores what the response's cursor means.
 
@@ -82,7 +83,7 @@ class Reading(NamedTuple):
             position.is_transition
             or position.resync
             or self.page.deltas
-            or not position.sent.keys() <= position.new_keys
+            or not position.sent.keys() <= position.new_keys  # it was sent rows under keys that are not active now
         ):
             # A re-index is running. The client may have rows whose bucket keys are still to be updated, so a complete
             # cursor would say too much about what it has.

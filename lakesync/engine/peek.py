@@ -92,10 +92,10 @@ def peek(
     until = view.arrival if cursor.until is None else cursor.until
     page = pull_page(view, _NO_CLIENT, _position(cursor, access, until), access, limit, max_bytes=max_bytes)
     if page.has_more:
-        after = cursor._replace(after=page.read_up_to, until=until)
+        next_cursor = cursor._replace(after=page.read_up_to, until=until)
     else:
-        after = _PeekCursor(access.rules_version, view.arrival, view.arrival)
-    return PeekPage(page.deltas, after.text(), page.has_more)
+        next_cursor = _PeekCursor(access.rules_version, view.arrival, view.arrival)
+    return PeekPage(page.deltas, next_cursor.text(), page.has_more)
 
 
 def invalid_cursor(since: str) -> ValidationError:

@@ -1,14 +1,26 @@
 """Records a pull: stores in a transaction what the cursor of the response means, and returns the response.
 
-`engine.page_reading` reads the page before, and finds whether there is anything to record; it also explains the terms.
-`SyncGateway` calls `remember_page` then, and the gateway of a shard `remember_restart`.
+`engine.page_reading` reads the page before, and finds whether there is anything to record. `SyncGateway` calls
+`remember_page` then. The gateway of a *shard* (a store with some of the tables) calls `remember_restart`.
 
-A *page* is one response with changes that the client lacks. The client's *record* says what each cursor means that the
-client was sent. A *scope* is a period in which a client was sent pages under the same claims and sync rules. At a
-*complete cursor* the client has exactly what it could see; a *page mark* is a cursor in the middle of the pages that
-follow such a *base*. A *rescan* reads earlier ranges of the feed again. A *bucket key* names a bucket of the rules with
-the claims that may see it. *Broadcasts* are pages that the server sends over a WebSocket without a request.
-`NEVER_PULLED` is the cursor of a client that pushed before its first pull. `docs/feed.md` explains the whole.
+A *page* is one response with changes that the client lacks. Its *cursor* is the number that the client sends to get the
+next page. The client's *record* says what each cursor means that the client was sent:
+
+- After the last page of a series, the client has exactly what it may see: the response has a *complete cursor*. It is
+  the newest *arrival* (the gateway's own timestamp of a commit), and the *base* of the pages that follow.
+- If more pages follow, the response has a *page mark*, a cursor between two arrivals. The record gets a `Page` that
+  says up to which arrival the feed (the rows in order of their latest change) was read.
+- An empty page sends nothing. The client keeps its cursor, or gets the complete cursor if nothing follows.
+
+The pull also *confirms* the cursor that the client sent: the client has stored everything up to it. The response itself
+is confirmed by the client's next pull, because it may be lost.
+
+A *scope* is a period in which a client was sent pages under the same claims and sync rules. A client's *position* is
+what its cursor means: up to where the feed was read, and the base, which is `NO_BASE` for a client that starts. A
+*rescan* reads earlier ranges of the feed again. A *transition* is a series of pages after the claims or rules changed,
+and a *resync* one from 0 for a client that may have any row. A *bucket key* names a bucket of the rules with the claims
+that may see it. *Broadcasts* are pages that the server sends over a WebSocket without a request. `NEVER_PULLED` is the
+cursor of a client that pushed before its first pull. `docs/feed.md` explains the whole.
 
 A client that lost its database starts again: it pulls from cursor 0, or from the cursor of a backup. A pull that it had
 sent before may still arrive after that. Its cursor must not be believed, because the client may no longer have the rows
@@ -150,7 +162,8 @@ def _sent_state(record: ClientRecord | None) -> object:
     """Return the fields of a record on which a page depends, to compare two versions of the record."""
     if record is None:
         return None
-    tables = {table for source in record.sources for table in source.tables}  # their rows may have come from a source
+    # the client may have rows of these tables from sources (databases from which it pulls beside the feed)
+    tables = {table for source in record.sources for table in source.tables}
     return (
         record.pages_sent,
         record.scopes,
@@ -217,7 +230,9 @@ def _after_empty_page(record: ClientRecord, request: PullRequest, reading: Readi
         if request.confirmed:
             record = _with_confirmed_cursor(record, reading, since)
         page = _page_for_cursor(record, since, position, reading.page.read_up_to, reading.page.rescan)
-        return with_page(record, page if nothing_sent_since else replace(page, pages_sent=-1)), since
+        if not nothing_sent_since:
+            page = replace(page, pages_sent=-1)  # -1: the client may have been sent more than that
+        return with_page(record, page), since
     record, cursor = with_complete_cursor(record, reading.newest)
     if request.confirmed:
         record = _with_confirmed_cursor(record, reading, cursor if nothing_sent_since else since)
@@ -282,7 +297,7 @@ def _with_confirmed_cursor(record: ClientRecord, reading: Reading, cursor: int) 
         if since <= record.moved_back_from and since != record.confirmed_cursor and not is_latest_mark:
             return record
         confirmed = find_page(record, record.confirmed_cursor)
-        reached = (position.base, position.read_up_to)
+        reached = (position.base, position.read_up_to)  # the requested cursor; a later base is a later position
         moves_back = confirmed is not None and reached < (confirmed.base, confirmed.read_up_to)
     if moves_back:
         sent = [
@@ -297,20 +312,20 @@ def _with_confirmed_cursor(record: ClientRecord, reading: Reading, cursor: int) 
 
 
 def _page_for_cursor(
-    record: ClientRecord, cursor: int, position: Position, after: int, rescan: tuple[tuple[int, int], ...]
+    record: ClientRecord, cursor: int, position: Position, read_up_to: int, rescan: tuple[tuple[int, int], ...]
 ) -> Page:
-    """Return what a cursor means: the feed was read from the position `position` up to `after`, except for `rescan`.
+    """Return what a cursor means: the feed was read from `position` up to `read_up_to`, except for `rescan`.
 
     Args:
         record: the client's record; the page belongs to its newest scope.
         cursor: the cursor.
         position: the feed position from which the page was read.
-        after: the arrival up to which the feed was read.
-        rescan: ranges up to `after` that are still to be read.
+        read_up_to: the arrival up to which the feed was read.
+        rescan: ranges up to `read_up_to` that are still to be read.
     """
     return Page(
         cursor=cursor,
-        read_up_to=after,
+        read_up_to=read_up_to,
         base=position.base,
         newest_at_start=position.newest_at_start,
         resync=position.resync,

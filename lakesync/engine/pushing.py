@@ -131,6 +131,8 @@ def commit_push(
     access = rules.access(commit, claims)
     new = _check_new(commit, request, access, rules, limits, names)
     known = current_record(commit.client(push.client_id), commit.epoch, access.keys)
+    # three views of the client's record: `record`, as it is stored; `proven`, with the cursor that this request proves;
+    # and `with_sent`, with everything that the client may have been sent
     record = known or ClientRecord(push.client_id, commit.epoch, request.now_ms)
     known_cursor = _proven_cursor(record, request.known_cursor, access, commit.arrival)
     proven = _with_proven_cursor(record, known_cursor)
@@ -339,8 +341,8 @@ def _not_repeated(commit: PushCommit, request: CheckedPush) -> Sequence[RowDelta
     known = commit.known_ids(client, min(stamps), max(stamps))
     new = []
     for delta in deltas:
-        identity = (delta.hlc, dedup_key(delta.delta_id))
-        if identity not in known and (delta.hlc, old_dedup_key(delta.delta_id)) not in known:
-            known.add(identity)
+        hlc_and_key = (delta.hlc, dedup_key(delta.delta_id))
+        if hlc_and_key not in known and (delta.hlc, old_dedup_key(delta.delta_id)) not in known:
+            known.add(hlc_and_key)
             new.append(delta)
     return deltas if len(new) == len(deltas) else new

@@ -77,7 +77,7 @@ class RejectionLog:
         if check_id("clientId", pusher) is not None:
             return
         reasons = {each.delta_id: each for each in error.rejected} if isinstance(error, RejectedError) else {}
-        named = [delta for delta in deltas if delta.delta_id in reasons]
+        named = [delta for delta in deltas if delta.delta_id in reasons]  # those that the error names
         others = [delta for delta in deltas if delta.delta_id not in reasons]
         recordable = [delta for delta in (*named, *others) if _has_valid_ids(delta)][:_MAX_OF_A_PUSH]
         with self._lock:
@@ -111,7 +111,7 @@ class RejectionLog:
 def _reason(
     delta: RowDelta, error: LakeSyncError, reasons: Mapping[str, Rejection], named: Sequence[RowDelta]
 ) -> tuple[str, str]:
-    """Return code and message for one delta of a rejected push."""
+    """Return code and message for one delta of a rejected push; `RejectionLog.record` explains the arguments."""
     reason = reasons.get(delta.delta_id)
     if reason is not None:
         return reason.code, reason.message

@@ -14,6 +14,10 @@ and the gateway must know whether the client has received a page. So each page o
 A *pass* is such a reading of pages without confirmation, up to the source's end. The next pass begins again after the
 last confirmed page. So the client is never stuck at a page, and never misses one.
 
+A stored `SourcePosition` has all of this for one source: the position up to which pages are confirmed (`confirmed`),
+the page that was sent and is not confirmed (`pending`), the place that a pass has reached (`pass_position`), and the
+newest marks.
+
 An *access period* is the time in which a client read a source under certain sync rules and claims. Old periods are kept
 to know later which rows the client may have, and may not see now.
 """

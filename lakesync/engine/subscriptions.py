@@ -216,17 +216,17 @@ def _scan_group(
     records = {record.client_id: record for record in view.unnotified_clients(group.clients)}
     with_new_claims = {name for name, record in records.items() if not _cursors_belong_to(view, record, access)}
     in_doubt_clients = group.clients if state.has_other_claims else group.multi_connected | with_new_claims
-    # Clients that are read for one by one: they may lack something else than the shared page, or would not share it.
-    others = group.clients if len(group.clients) == 1 else with_own_changes | in_doubt_clients
+    # Clients that get a page of their own: they may lack something else than the shared page, or would not share it.
+    own_readers = group.clients if len(group.clients) == 1 else with_own_changes | in_doubt_clients
     shared_page = None
-    if group.clients - others:
+    if group.clients - own_readers:
         # the shared page is for clients that wrote to none of its rows; `pull_page` adds those that did to `writers`
         writers: set[str] = set()
         shared_page = pull_page(view, _NO_CLIENT, position, access, state.limit, writers)
-        others |= group.clients & writers
+        own_readers |= group.clients & writers
     pages = {
         name: pull_page(view, name, position_in_doubt if name in in_doubt_clients else position, access, state.limit)
-        for name in others
+        for name in own_readers
     }
     if any(page.has_more for page in (shared_page, *pages.values()) if page is not None):
         return ScanResult(state, needs_pull=True)

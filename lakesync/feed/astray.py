@@ -1,4 +1,4 @@
-"""Marks a client's copies of rows as astray: they may differ from the rows, though the client was sent all changes.
+"""Marks a client's copies of rows as *astray*: they may differ from the rows, though the client was sent all changes.
 
 This happens to a client that lost its database or was restored from a backup. `engine.pushing` calls these functions
 in the transaction of a push that shows it: the client repeats old deltas, or does not know pages that it was sent.
@@ -75,7 +75,7 @@ def mark_astray(commit: RowCommit, rows: Sequence[StoredRow], client_id: str) ->
 
 
 def _is_marked(row: StoredRow, client_id: str, known_cursor: int) -> bool:
-    """Return whether the client's copy was marked after `known_cursor`, and the client pushed no delta of it since.
+    """Return whether the client's copy was marked after `known_cursor`, and it pushed no delta of the row since.
 
     Args:
         row: the stored row.

@@ -1,9 +1,9 @@
 """Cursors in a client's record: creates them, and says what each one means.
 
-`engine.pulling`, `engine.pushing` and `engine.subscriptions` call these functions in the
-transaction of a pull, a push or a subscription, and store the result; `engine.page_reading` looks up pages. All
-functions are pure: those named `with_…` return a changed copy of the `ClientRecord`, the others only read it.
-`feed.client_state` changes the scopes in the record. The terms:
+A client's *record* is what the gateway stores about it. `engine.pulling`, `engine.pushing` and `engine.subscriptions`
+call these functions in the transaction of a pull, a push or a subscription, and store the result;
+`engine.page_reading` looks up pages. All functions are pure: those named `with_…` return a changed copy of the
+`ClientRecord`, the others only read it. `feed.client_state` changes the scopes in the record. The terms:
 
 - An *arrival* is the gateway's own timestamp of a commit. A *cursor* is the number that a client sends to continue
   after the last page that it has; `NEVER_PULLED` is that of a client that pushed before its first pull.
@@ -14,7 +14,8 @@ functions are pure: those named `with_…` return a changed copy of the `ClientR
   *confirmed* cursor: one that the client sent back.
 - A *transition* is a series of pages that takes a client from one scope (`base_scope`) to the next. Up to the arrival
   `transition_at`, it reads only rows that the change may concern.
-- A *rescan* reads ranges of the feed that lie below the cursor.
+- The *feed* has the rows in the order of their latest change, at an arrival, the row's *feed position*. A *rescan*
+  reads ranges of the feed that lie below the cursor.
 - A *resync* sends every row from the beginning, as DELETE and INSERT, because the client may have any row.
 
 `staging.records.clients` explains all fields of the record, its scopes and its pages.
@@ -189,7 +190,8 @@ def _page_in_doubt(record: ClientRecord, confirmed: Page, newest: int, sent_up_t
     rescan, it reads (30, 50) first and then (10, 30): a client that pushes before each page would otherwise be sent the
     same rows each time.
 
-    `pages_sent` is negative, because the client may have more than the page says: no number of pages equals it.
+    `pages_sent` is -1 - N, where N is the number of pages that the client was sent so far. It is negative, because the
+    client may have more than the page says: no number of pages equals it. By N, `is_latest_in_doubt` sees later pages.
     """
     confirmed_scope = scope_numbered(record, confirmed.scope)  # None if it was removed
     later = later_scopes(record, confirmed_scope) if confirmed_scope is not None else []

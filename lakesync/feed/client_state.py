@@ -107,17 +107,17 @@ def with_subscription(record: ClientRecord, access: Access, *, cursor_is_unstore
     record = replace(record, gets_broadcasts=True)
     if not record.scopes or not access.same_as(record.scopes[-1]):
         return record
-    *earlier, known = record.scopes
-    keys = tuple(sorted(access.keys.union(known.keys)))
+    *earlier, scope = record.scopes
+    keys = tuple(sorted(access.keys.union(scope.keys)))
     return replace(
         record,
         scopes=(
             *earlier,
             replace(
-                known,
+                scope,
                 keys=keys,
                 gets_broadcasts=True,
-                has_unstored_cursors=known.has_unstored_cursors or cursor_is_unstored,
+                has_unstored_cursors=scope.has_unstored_cursors or cursor_is_unstored,
             ),
         ),
     )
@@ -243,7 +243,7 @@ def _with_older_keys(
         newest: the gateway's newest arrival.
         upserted_up_to: the latest feed position of an INSERT or UPDATE that was sent.
     """
-    known = [
+    updated = [
         replace(past, may_have_up_to=max(past.may_have_up_to, upserted_up_to), ended_at=max(past.ended_at, newest))
         if past.key in older_keys
         else past
@@ -253,10 +253,10 @@ def _with_older_keys(
     for scope in record.scopes:
         for key in older_keys & set(scope.keys):
             first_began_at.setdefault(key, scope.began_at)
-    for past in known:
+    for past in updated:
         first_began_at.pop(past.key, None)
     added = (PastKey(key, began_at, upserted_up_to, ended_at=newest) for key, began_at in first_began_at.items())
-    return (*known, *added)
+    return (*updated, *added)
 
 
 def _within_bounds(record: ClientRecord, scopes: tuple[Scope, ...]) -> tuple[tuple[Scope, ...], list[Scope]]:
@@ -322,12 +322,12 @@ def _with_past_keys(past: tuple[PastKey, ...], removed: Iterable[Scope]) -> tupl
         for each in periods:
             # apart from periods without an end (`_NO_END`), which would remove the end of the others
             group = (each.key, each.may_have_up_to == _NO_END)
-            known = joined.get(group, each)
+            earlier = joined.get(group, each)
             joined[group] = PastKey(
                 each.key,
-                began_at=min(known.began_at, each.began_at),
-                may_have_up_to=max(known.may_have_up_to, each.may_have_up_to),
-                ended_at=max(known.ended_at, each.ended_at),
+                began_at=min(earlier.began_at, each.began_at),
+                may_have_up_to=max(earlier.may_have_up_to, each.may_have_up_to),
+                ended_at=max(earlier.ended_at, each.ended_at),
             )
         periods = list(joined.values())
     return tuple(sorted(periods, key=lambda period: period.may_have_up_to)[-PAST_KEPT:])

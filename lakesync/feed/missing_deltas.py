@@ -37,6 +37,10 @@ def missing_deltas(
         position: the client's feed position.
         access: the claims and bucket keys that decide what the client may see.
         buckets: all bucket keys whose entries may concern the client.
+
+    Returns:
+        UPDATEs if the client certainly has the row, its INSERT (and UPDATEs) if the client certainly lacks it, DELETE
+        and INSERT if that is unknown, a DELETE if the client may not see it now; nothing if the client lacks nothing.
     """
     if not _may_be_sent(row, access, buckets):
         return [render.delete(row)] if may_hold_hidden(row, history, client_id, position) else []
@@ -44,9 +48,10 @@ def missing_deltas(
     if presence is RowPresence.NO:
         return render.insert(row) if access.sees_by_keys(row) else []  # sent when the row has its new keys
     if presence is RowPresence.OWN:  # it has its own INSERT only: send the columns of others, and older own ones
-        missing = [part for part in row.state.live if not has_from_insert(row, part.stamp, client_id)]
-        if all(_follows_insert(row, part, client_id) for part in missing):
-            stamps = {part.stamp for part in missing}
+        # `live`: the row's columns, grouped by the delta that wrote them
+        missing = [written for written in row.state.live if not has_from_insert(row, written.stamp, client_id)]
+        if all(_follows_insert(row, written, client_id) for written in missing):
+            stamps = {written.stamp for written in missing}
             return render.update(row, lambda _, stamp: stamp in stamps)
     if presence is RowPresence.YES:  # send the columns of others that changed since the base
         cells = row.state.cells
@@ -80,19 +85,19 @@ def _is_below_insert(row: StoredRow, delta: RowDelta) -> bool:
     return row.state.inserted is not None and delta.stamp < row.state.inserted
 
 
-def _follows_insert(row: StoredRow, part: LiveDelta, client_id: str) -> bool:
-    """Return whether a part of the row came after the client's own INSERT, by stamp and by arrival.
+def _follows_insert(row: StoredRow, written: LiveDelta, client_id: str) -> bool:
+    """Return whether some columns of the row were written after the client's own INSERT, by stamp and by arrival.
 
-    Only such a part can be sent as an UPDATE. Before the INSERT, the client may have been sent a DELETE of an earlier
+    Only such columns can be sent as an UPDATE. Before the INSERT, the client may have been sent a DELETE of an earlier
     row with this id. If it keeps the DELETE's stamp, it rejects INSERTs and UPDATEs below that stamp, even its own.
 
     Args:
         row: the row, which the client inserted.
-        part: the columns that one delta wrote.
+        written: the columns, which one delta wrote.
         client_id: the client's id.
     """
     inserted = row.state.inserted
-    if inserted is None or inserted[1] != client_id or part.stamp < inserted:
+    if inserted is None or inserted[1] != client_id or written.stamp < inserted:
         return False
     inserted_at = row.writers[client_id].own_copy  # the arrival of its INSERT: `RowPresence.OWN` has made sure of that
-    return all(row.state.cells[column].at > inserted_at for column in part.columns)
+    return all(row.state.cells[column].at > inserted_at for column in written.columns)

@@ -256,6 +256,7 @@ def _at_page_mark(record: ClientRecord, page: Page, newest: int, access: Access,
         confirmed: whether the client sent the cursor itself.
     """
     page_scope = scope_numbered(record, page.scope)
+    # `page.base_scope` is 0 if these pages began at cursor 0, in no scope
     base_scope = scope_numbered(record, page.base_scope) if page.base_scope else page_scope
     if page_scope is None or base_scope is None:
         return restart_position(record, newest, access)

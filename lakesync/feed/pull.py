@@ -14,10 +14,11 @@ Pages are read in one of three ways, the fastest that is right at the client's p
 - From *one bucket*, if only one bucket key concerns the client: each row is decided by its only entry.
 - By *histories* otherwise: each row is decided by its entries under all bucket keys that concern the client.
 
-A client's *position* says where it continues, and its *base* is the latest arrival at which it had exactly what it
-could see. A *rescan* reads ranges of the feed that lie below the position. A *transition* is a series of pages after
-the client's claims or the rules changed, and a *resync* is one for a client that may have any row. A *re-index*
-computes all bucket keys again after the rules changed. `feed.positions` has more.
+A client's *position* says up to which arrival it was sent the feed, and so where this page begins. Its *base* is the
+latest arrival at which it had exactly what it could see. A *rescan* reads ranges of the feed that lie below the
+position. A *transition* is a series of pages after the client's claims or the rules changed, and a *resync* is one for
+a client that may have any row. A *re-index* computes all bucket keys again after the rules changed. `feed.positions`
+has more.
 """
 
 from __future__ import annotations
@@ -158,24 +159,26 @@ class _PageBuilder:
         # The caller needs the rows' writers, which are read only with histories; a transition compares a row's entries
         # under several keys.
         needs_full_histories = writers is not None or position.is_transition or position.transition_at > 0
+        # keys with entries
         in_use = [] if needs_full_histories else [key for key in self.buckets if view.changed_after((key,), 0)]
         self._only_key = in_use[0] if len(in_use) == 1 else None
         """The only bucket key with entries that concerns the client; None if there are several, or full histories are
         needed."""
-        shared = [key for key in in_use if key != own_bucket(client_id)]
+        keys_of_rules = [key for key in in_use if key != own_bucket(client_id)]
         # Ranges cannot be used if the client may have rows that their entries do not show, as in a resync or in a
         # broadcast (`no_retry`), nor during a re-index, when bucket keys alone do not decide what it may see
         # (`sees_by_values`).
         can_use_ranges = (
             not (position.resync or position.may_hold_unknown_rows or position.no_retry)
             and access.sees_by_values is None
-            and access.keys.issuperset(shared)
+            and access.keys.issuperset(keys_of_rules)
         )
-        self._range_keys = shared if can_use_ranges else []
-        """The bucket keys in use, if the client may see every row inside them; empty if ranges cannot be used."""
+        self._range_keys = keys_of_rules if can_use_ranges else []
+        """The bucket keys of the rules that are in use, if the client may see every row inside them; empty if ranges
+        cannot be used."""
 
     def rescan(self, ranges: Sequence[Range]) -> tuple[Range, ...]:
-        """Read ranges of the feed that are not above the cursor: for a transition, or what the client may not have.
+        """Read ranges of the feed below the client's position: for a transition, or because it may lack their pages.
 
         Up to `transition_at` only the bucket keys that became active or inactive are read, because the client has what
         it could see by the others.
@@ -208,59 +211,59 @@ class _PageBuilder:
         Returns:
             The arrival up to which it was read: `high`, or less if the page is full.
         """
-        cursor = low
-        while cursor < high and not self.is_full:
+        reached = low
+        while reached < high and not self.is_full:
             if self._reads_left is not None:
                 self.is_full = self._reads_left == 0
                 self._reads_left -= 1
                 if self.is_full:
                     break
             self._read_size = self._next_read_size()
-            if (feed_range := self._encoded_range(cursor, high)) is not None:
-                cursor = self._send_range(feed_range, buckets, cursor)
+            if (feed_range := self._encoded_range(reached, high)) is not None:
+                reached = self._send_range(feed_range, buckets, reached)
             elif self._only_key is not None and self._only_key in buckets:
-                cursor = self._read_one_bucket(self._only_key, cursor, high)
+                reached = self._read_one_bucket(self._only_key, reached, high)
             else:
-                cursor = self._read_histories(buckets, cursor, high)
-        return cursor
+                reached = self._read_histories(buckets, reached, high)
+        return reached
 
-    def _encoded_range(self, cursor: int, high: int) -> FeedRange | None:
+    def _encoded_range(self, low: int, high: int) -> FeedRange | None:
         """Return the next entries as a range, if the client certainly lacks their rows; otherwise None.
 
         The client certainly lacks rows above every feed position that it was sent, unless a row changed after these
         pages began: an earlier page may have sent it at its earlier feed position.
 
         Args:
-            cursor: the arrival after which the range begins.
+            low: the arrival after which the range begins.
             high: the arrival up to which it may extend.
         """
         position, room = self._position, self._limit - self.count
-        if not self._range_keys or self._has_no_room or not position.sent_up_to <= cursor < position.newest_at_start:
+        if not self._range_keys or self._has_no_room or not position.sent_up_to <= low < position.newest_at_start:
             return None
         name = self._client_id
         reader = Reader(position.base, encode_client_id(name), writers_known_from(position), own_bucket(name))
         return self._view.read_range(
-            self._range_keys, cursor, min(high, position.newest_at_start), min(room, self._read_size), reader
+            self._range_keys, low, min(high, position.newest_at_start), min(room, self._read_size), reader
         )
 
-    def _send_range(self, feed_range: FeedRange, buckets: Sequence[str], cursor: int) -> int:
+    def _send_range(self, feed_range: FeedRange, buckets: Sequence[str], low: int) -> int:
         """Send a range up to the page's limits.
 
         Args:
             feed_range: the range.
             buckets: the bucket keys that it was read from.
-            cursor: the arrival after which it begins.
+            low: the arrival after which it begins.
 
         Returns:
             The arrival up to which rows were sent.
         """
-        text, deltas, last = feed_range.text, feed_range.deltas, feed_range.last
+        text, count, last = feed_range.text, feed_range.deltas, feed_range.last
         room = self._max_bytes - self._bytes
-        if self.count + deltas > self._limit or len(text) > room:  # send a part of the range, whole rows only
-            text, deltas, entries = feed_range.prefix(self._limit - self.count, room)
-            last = self._view.entries_after(buckets, cursor, entries)[-1].changed  # that of the last row of this part
-        if deltas:
-            self._send(text, deltas)
+        if self.count + count > self._limit or len(text) > room:  # send a part of the range, whole rows only
+            text, count, entries = feed_range.prefix(self._limit - self.count, room)
+            last = self._view.entries_after(buckets, low, entries)[-1].changed  # that of the last row of this part
+        if count:
+            self._send(text, count)
             self.sent_up_to = self.upserted_up_to = max(self.sent_up_to, last)
         return last
 
@@ -277,7 +280,7 @@ class _PageBuilder:
         Returns:
             The arrival up to which entries were read.
         """
-        cursor = low
+        reached = low
         entries = [each for each in self._view.entries_after(buckets, low, self._entry_limit()) if each.changed <= high]
         keys = {entry.key for entry in entries}
         rows = self._view.rows(keys)
@@ -288,10 +291,10 @@ class _PageBuilder:
                 continue
             if self._has_no_room:
                 self.is_full = True
-                return cursor
+                return reached
             self._send_row(rows[entry.key], history, entry.changed)
-            cursor = entry.changed
-        return max(cursor, entries[-1].changed) if entries else high
+            reached = entry.changed
+        return max(reached, entries[-1].changed) if entries else high
 
     def _read_one_bucket(self, bucket: str, low: int, high: int) -> int:
         """Read the next entries of the only bucket key in use; send a row as it is stored if the client lacks it.
@@ -308,32 +311,32 @@ class _PageBuilder:
         Returns:
             The arrival up to which entries were read.
         """
-        cursor, position = low, self._position
+        reached, position = low, self._position
         visible = bucket in self._access.keys
         name, known_from = encode_client_id(self._client_id), writers_known_from(position)
         full_rows = self._view.full_rows(bucket, low, self._entry_limit())
         rows: dict[RowKey, StoredRow] = {}
         # the fields of `FullRow` in their order: names instead of attributes, for speed
-        for table, row_id, first, since, left, changed, inside, encoded, deltas, writers, floor in full_rows:
+        for table, row_id, first, since, left, changed, inside, encoded, count, writers, floor in full_rows:
             if changed > high:
                 return high
             if self._has_no_room:
                 self.is_full = True
-                return cursor
+                return reached
             key = (table, row_id)
-            cursor = changed
+            reached = changed
             if key in self._decided:
                 continue
             entry = Entry(bucket, table, row_id, first, since, left, changed, bool(inside))
             never_wrote = name not in writers and floor <= known_from  # the row stores all writers since `floor`
             if visible and inside and never_wrote and encoded is not None and certainly_lacks(entry, position):
                 self._decided.add(key)
-                self._send(encoded, deltas)
+                self._send(encoded, count)
                 self.sent_up_to = self.upserted_up_to = max(self.sent_up_to, changed)
             else:
                 rows = rows or self._view.rows([(other.table, other.row_id) for other in full_rows])
                 self._send_row(rows[key], [entry], changed)
-        return cursor if full_rows else high
+        return reached if full_rows else high
 
     def _entry_limit(self) -> int:
         """Return how many entries to read next: one more than may be sent shows whether there are more."""
@@ -352,10 +355,10 @@ class _PageBuilder:
             return self._read_size
         return max(_MIN_ENTRIES, min(_MAX_RANGE_ENTRIES, (self._max_bytes - self._bytes) * self.count // self._bytes))
 
-    def _send(self, text: bytes, deltas: int) -> None:
-        """Append encoded deltas to the page, given their number."""
+    def _send(self, text: bytes, count: int) -> None:
+        """Append encoded deltas to the page; `count` is their number."""
         self.parts.append(text)
-        self.count += deltas
+        self.count += count
         self._bytes += len(text)
 
     def _is_feed_position(self, entry: Entry, history: list[Entry]) -> bool:
@@ -368,10 +371,10 @@ class _PageBuilder:
             entry: the entry that was read.
             history: all entries of the row that concern the client.
         """
-        latest = max(known.changed for known in history)
+        latest = max(other.changed for other in history)
         if entry.changed > self._position.transition_at:
             return entry.changed == latest
-        latest_transition = max(known.changed for known in history if known.bucket in self._transition_keys)
+        latest_transition = max(other.changed for other in history if other.bucket in self._transition_keys)
         return latest <= self._position.transition_at and entry.changed == latest_transition
 
     def _send_row(self, row: StoredRow, history: list[Entry], arrival: int) -> None:

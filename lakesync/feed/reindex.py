@@ -1,9 +1,9 @@
-"""Computes bucket keys of rows outside of a push: after a change of rules, or an erasure.
+"""Computes bucket keys of rows outside of a push: after a change of rules, or an erasure (a permanent deletion).
 
 A *bucket key* names a bucket of the sync rules with the claims that may see it. When a row joins or leaves a bucket,
 that is a *move* of its feed entry, at an *arrival*: the gateway's own timestamp of a commit. `engine.active_rules`
-calls `reindex_some` in commits of its own until all rows have the keys of the active rules. Stores call `rewrite_rows`
-through `Engine` for an erasure.
+calls `reindex_some`, in one commit after another, until all rows have the keys of the active rules. Stores call
+`rewrite_rows` through `Engine` for an erasure.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Converts a stored row to deltas for a client.
+"""Converts a stored row to *deltas* for a client: INSERTs, UPDATEs or DELETEs of some of its columns.
 
-`feed.pull` and `engine.sources` send these deltas. A stored row has, for each column, the value and the *stamp* of the
-write that it came from: (hlc, client id), the client's timestamp and id. Columns with the same stamp become one delta.
-If no column of the original delta was overwritten since, the new delta has its delta id.
+`feed.missing_deltas` and `engine.source_reading` call it for each row of a page. A stored row has, for each column, the
+value and the *stamp* of the write that it came from: (hlc, client id), the client's timestamp and id. Columns with the
+same stamp become one delta. If no column of the original delta was overwritten since, the new delta has its delta id.
 """
 
 from __future__ import annotations

@@ -6,10 +6,10 @@ client. It decides by three things:
 
 - The row's *entries*, one for each bucket key (a bucket of the sync rules with the claims that may see it): when the
   row first and last joined the bucket (`first`, `since`), last left it (`left`), and last changed in it (`changed`).
-- The client's `Position`: the complete cursor (the *base*) at which the client had exactly what it could see, and what
-  it may have been sent since. *These pages* are the series that it has been reading since the base. They are a
-  *transition* if its bucket keys have changed since, and a *resync* if it may have any row. A *rescan* reads earlier
-  ranges of the feed.
+- The client's `Position`: the complete cursor (the *base*) at which the client had exactly what it could see, the
+  bucket keys that were active then (`old_keys`), and what it may have been sent since. *These pages* are the series
+  that it has been reading since the base. They are a *transition* if its bucket keys have changed since, and a *resync*
+  if it may have any row. A *rescan* reads earlier ranges of the feed.
 - The row's latest *writers*, because a client is not sent its own writes.
 
 All times are arrivals: the gateway's own timestamps of commits. The rules are a table in `docs/feed.md`, section "What
@@ -58,13 +58,12 @@ def presence_of_visible(row: StoredRow, history: Sequence[Entry], client_id: str
     if position.resync or _lost_own_writes(row, client_id, position):
         return RowPresence.UNSURE
     by_entries = {_presence_by_entry_and_row(entry, row, position) for entry in history}
-    presence = (
-        RowPresence.YES
-        if RowPresence.YES in by_entries
-        else RowPresence.UNSURE
-        if RowPresence.UNSURE in by_entries
-        else RowPresence.NO
-    )
+    if RowPresence.YES in by_entries:
+        presence = RowPresence.YES
+    elif RowPresence.UNSURE in by_entries:
+        presence = RowPresence.UNSURE
+    else:
+        presence = RowPresence.NO
     # `emptied`: the arrival at which a DELETE or an erasure last removed columns of a row that lives on. A client that
     # had the row before has those columns, and an UPDATE cannot remove them.
     if presence is RowPresence.YES and row.emptied > position.base:

@@ -51,7 +51,7 @@ def oldest_unsent(
 
 
 def _in_shard(name: str, query: LagQuery, tracked: TrackedCursor) -> LagQuery:
-    """Return the query for one shard, with the shard's part of the previous result."""
+    """Return a query for the shard `name`, with this shard's part of the previous result."""
     return LagQuery(query.client_id, tracked, query.before.shards.get(name) if query.before is not None else None)
 
 

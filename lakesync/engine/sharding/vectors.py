@@ -214,9 +214,10 @@ def confirm(sent_cursors: SentCursors | None, cursor: int) -> SentCursors | None
         sent_cursors: the client's stored cursors; None if it has none.
         cursor: the cursor that the client sent; an unknown one changes nothing.
     """
-    if sent_cursors is None or (
-        sent_cursors.confirmed == cursor and sent_cursors.vectors[-1:] and sent_cursors.vectors[-1].cursor == cursor
-    ):
+    if sent_cursors is None:
+        return None
+    newest = sent_cursors.vectors[-1].cursor if sent_cursors.vectors else None  # used last, so it is removed last
+    if sent_cursors.confirmed == newest == cursor:
         return sent_cursors
     matching = [vector for vector in sent_cursors.vectors if vector.cursor == cursor]
     others = [vector for vector in sent_cursors.vectors if vector.cursor != cursor]
