@@ -28,7 +28,9 @@
         └── StartupError                  STARTUP_ERROR
 
 The words on the right are the codes that clients get. A retry policy reads only whether an error is terminal or
-transient. All packages raise these errors; the gateway maps them to HTTP statuses.
+transient. All packages raise these errors; the gateway maps them to HTTP statuses. *Staging* is the store that pushes
+are committed to. A *flush* copies its deltas (changes of rows) to the *lake*, which consists of Iceberg tables, or to
+another destination.
 
 Modules that import an *extra*, an optional part of the installation such as a database's driver, do so in
 `with extra(...):`, which says how to install a missing package.
@@ -213,13 +215,13 @@ class StagingUnavailableError(TransientError):
 
 
 class AdapterError(TransientError):
-    """A backend rejected a request or could not be reached."""
+    """A backend (a database or object store) rejected a request or could not be reached."""
 
     code = "ADAPTER_ERROR"
 
 
 class FlushError(TransientError):
-    """A batch could not be written to its destination; nothing of it is lost."""
+    """The deltas of a flush could not be written to their destination; none of them is lost."""
 
     code = "FLUSH_ERROR"
 

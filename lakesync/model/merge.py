@@ -177,19 +177,19 @@ class RowState(msgspec.Struct, gc=False, eq=False):  # noqa: PLW1641 mutable, so
         The columns of a whole delta are in its own order, so that it has its original id. Those of another delta are in
         the order of their names, so that the result does not depend on the order of merges.
         """
-        found: list[LiveDelta] = []
+        owners: list[LiveDelta] = []
         cells = self.cells
         for origin in self.origins:
             owned = {
                 name: cells[name].value for name in origin.columns if name in cells and cells[name].origin is origin
             }
             is_whole = len(owned) == origin.width
-            if found and _identity(found[-1]) == _identity(origin):
+            if owners and _identity(owners[-1]) == _identity(origin):
                 # A faulty client used one id for two deltas. Stored, they would be equal, so they become one.
-                owned, is_whole = found.pop().columns | owned, False
+                owned, is_whole = owners.pop().columns | owned, False
             columns = owned if is_whole else dict(sorted(owned.items()))
-            found.append(LiveDelta(origin.hlc, origin.client_id, origin.delta_id, columns, origin.width))
-        return found
+            owners.append(LiveDelta(origin.hlc, origin.client_id, origin.delta_id, columns, origin.width))
+        return owners
 
     @property
     def touched(self) -> dict[str, int]:
@@ -257,9 +257,10 @@ class RowState(msgspec.Struct, gc=False, eq=False):  # noqa: PLW1641 mutable, so
         return Outcome(won, lost, changed, was_visible, was_visible or changed)
 
     def overwrite(self, origin: Origin, values: Sequence[Raw], at: int, newer: Collection[str]) -> None:
-        """Merge the columns of an INSERT or UPDATE, in place, without comparisons. Stores call it for postponed deltas.
+        """Merge the columns of an INSERT or UPDATE, in place, without comparisons.
 
-        The delta's hlc must be above the tombstone, the INSERT, and every cell except those of the columns in `newer`.
+        `StoredRow` calls it for *unmerged* deltas: those that a stored row keeps beside its state until it is read. The
+        delta's hlc must be above the tombstone, the INSERT, and every cell except those of the columns in `newer`.
         So it wins all of its other columns, as it would in `merge`. The caller sets `inserted`.
 
         Args:

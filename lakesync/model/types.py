@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 Op = Literal["INSERT", "UPDATE", "DELETE"]
+"""The operation of a delta."""
 
 Operator = Literal["eq", "neq", "in", "gt", "lt", "gte", "lte"]
 """The comparisons of filters in sync rules, and of conditions of flows (copies from one database to another);

@@ -139,6 +139,7 @@ class _BucketKeys:
         self.max_computed_keys = max_computed_keys
         self.label = _label(bucket)
         self.tables = frozenset(bucket.tables)
+        # the filters on constants, the equality filters and the inequality filters
         self.constant = [item for item in bucket.filters if item.claim is None]
         self.equal = [item for item in bucket.filters if item.claim is not None and item.is_equality]
         self.inequalities = [item for item in bucket.filters if item.claim is not None and not item.is_equality]
@@ -180,7 +181,7 @@ class _BucketKeys:
         if not all(operands):
             return
         choices = self._choices(claims)
-        if self._is_above_limit(choices):
+        if self._is_above_limit(choices):  # search the keys of rows, instead of computing the keys of the claims
             in_use = list(existing(self._start))
             has_equal_texts = self._accepts_equal_texts(choices, in_use)
             yield from (key for key in in_use if has_equal_texts(key) and self._accepts_other_texts(key, operands))
@@ -279,7 +280,8 @@ def prefixes_of(key: str) -> tuple[str, ...]:
 def _long_combinations(choices: Sequence[Iterable[str]]) -> Iterator[bytes]:
     """Yield, as JSON, the combinations of one text of each list that are longer than `_MAX_GROUP_BYTES`.
 
-    The cost grows with the number of these, not with that of all combinations.
+    Each list is tried from its longest text on, and left once even the longest texts of the lists after it do not make
+    the combination long enough. So the cost grows with the number of results, not with that of all combinations.
 
     Args:
         choices: the lists, none of them empty.

@@ -1,9 +1,9 @@
 """Rows and pages that stay encoded as JSON on their way from the staging store to the response.
 
-A *delta* is a change of some columns of one row. A client that lacks a row is sent it as an INSERT and, if columns were
-written at different times, UPDATEs (`row_deltas`). Stores keep rows in this encoded form (`encode_row`). The feed joins
-them to a *page*, the response to a pull: a `SyncPage` whose deltas are `EncodedDeltas`. The gateway sends it without
-decoding (`encode_page`).
+The *staging store* is the database that pushes are committed to. A *delta* is a change of some columns of one row. A
+client that lacks a row is sent it as an INSERT and, if columns were written at different times, UPDATEs (`row_deltas`).
+Stores keep rows in this encoded form (`encode_row`). The feed joins them to a *page*, the response to a pull: a
+`SyncPage` whose deltas are `EncodedDeltas`. The gateway sends it without decoding (`encode_page`).
 """
 
 from __future__ import annotations
@@ -129,27 +129,27 @@ def delta_of(op: Op, table: str, row_id: str, group: Group) -> RowDelta:
 
 
 def row_deltas(table: str, row_id: str, state: RowState, live: list[LiveDelta] | None = None) -> list[RowDelta]:
-    """Return a visible row as deltas: an INSERT with the oldest stamp, then UPDATEs in order of their stamps.
+    """Return a row that exists as deltas: an INSERT with the oldest stamp, then UPDATEs in order of their stamps.
 
     Args:
         table: the row's table.
         row_id: the row's id.
-        state: the row's merged state.
+        state: the row's merged state; its `visible` is true.
         live: `state.live`, if the caller has it already.
     """
     groups = stamp_groups(state.live if live is None else live)
-    if not groups:  # no column is left, so the row, being visible, has an INSERT; `NO_STAMP` satisfies the type checker
+    if not groups:  # no column is left, so the row, which exists, has an INSERT; `NO_STAMP` satisfies the type checker
         groups = [Group(state.inserted or NO_STAMP, {}, None)]
     return [delta_of("UPDATE" if index else "INSERT", table, row_id, group) for index, group in enumerate(groups)]
 
 
 def encode_row(table: str, row_id: str, state: RowState, live: list[LiveDelta] | None = None) -> tuple[bytes, int]:
-    """Encode a visible row's deltas (`row_deltas`) as a part of a JSON array: separated by commas, without brackets.
+    """Encode an existing row's deltas (`row_deltas`) as a part of a JSON array: separated by commas, without brackets.
 
     Args:
         table: the row's table.
         row_id: the row's id.
-        state: the row's merged state.
+        state: the row's merged state; its `visible` is true.
         live: `state.live`, if the caller has it already.
 
     Returns:

@@ -250,6 +250,7 @@ def _hlc(name: str, given: float | str, remedy: str) -> int:
 
 
 def _to_wire(delta: RowDelta) -> _Delta:
+    """Return a delta for encoding, with its hlc as a text."""
     return _Delta(delta.op, delta.table, delta.row_id, delta.client_id, delta.columns, str(delta.hlc), delta.delta_id)
 
 

@@ -51,8 +51,9 @@ _decode_hlcs = msgspec.json.Decoder(_WithHlcs).decode
 _DECIMAL = re.compile("0|[1-9][0-9]*")
 """The text of an hlc."""
 _LARGE = 1 << 56
-"""All doubles above are multiples of `_DOUBLE_STEP`. So an hlc above that is no such multiple was not rounded: it was
-written as an integer or a plain decimal. All hlcs of clocks that are set to a time after 2004 are above."""
+"""All doubles above this number are multiples of `_DOUBLE_STEP`. So an hlc above it that is no such multiple was not
+rounded: it was written as an integer or a plain decimal. Hlcs of clocks that are set to a time after 2004 are above
+it."""
 _DOUBLE_STEP = 16
 """The difference between neighbouring doubles from `_LARGE` on; it is greater for greater doubles."""
 
@@ -121,7 +122,7 @@ def _cursor_problem(body: bytes) -> str | None:
 
 
 def _has_certainly_plain_hlcs(body: bytes, push: SyncPush) -> bool:
-    """Return True if the hlcs of a push are certainly plain decimals, by a quick search in its text.
+    """Return True if the hlcs of a push were certainly not rounded, by a quick search in its text.
 
     Each hlc that may have been rounded is searched for in the form in which clients write it. False means that the
     texts must be decoded to decide.
