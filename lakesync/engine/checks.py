@@ -233,7 +233,7 @@ def check_scope(
     # `fold` merges deltas that the stored row still keeps beside its state
     before = {delta.key: stored[delta.key].fold().state for delta in unchecked if delta.key in stored}
     outside = _invalid_deletes(before, unchecked, now_ms)
-    versions = list(before.items())
+    versions = list(before.items())  # each row before the push; below also as the push would make it
     if scope == "rules":
         after = {key: state.copy() for key, state in before.items()}
         for delta in unchecked:

@@ -43,8 +43,9 @@ def run(steps: Steps[T], outcome: Future[T] | None = None) -> Future[T]:
 class _Run(Generic[T]):
     """A generator that is run to its end.
 
-    The futures that it waited for have its methods as callbacks, which they keep when they are completed. So it drops
-    its own references to them: in a cycle, the pages in their results would stay in memory until a garbage collection.
+    A future keeps its callbacks after it is completed; here these are methods of this object. So this object drops its
+    own reference to each completed future. Otherwise both would refer to each other, and the page in the future's
+    result would stay in memory until a garbage collection.
     """
 
     def __init__(self, steps: Steps[T], target: Future[T]) -> None:

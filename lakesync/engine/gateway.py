@@ -157,8 +157,8 @@ class SyncGateway(ConfigurationGateway, ActionGateway, AdapterGateway):
         def record(done: Future[PushResult]) -> None:
             """Record a rejected push, for the explain route.
 
-            The push is decoded again, because nothing keeps it here: the next push in the store's thread then uses the
-            same memory, which is still in the processor's cache. That saves a tenth of the time of a push.
+            The decoded push is not kept for this, but decoded again. So the next push in the store's thread can use its
+            memory, which is still in the processor's cache. That saves a tenth of the time of a push.
             """
             error = None if done.cancelled() else done.exception()
             if is_recorded and isinstance(error, RejectedError | BackpressureError):
@@ -384,7 +384,7 @@ class SyncGateway(ConfigurationGateway, ActionGateway, AdapterGateway):
         )
 
     def request_flush(self) -> None:
-        """Request a flush of the log to the lake from the data pipeline."""
+        """Request a flush from the data pipeline: a copy of the deltas in the staging store's log to the lake."""
         self._store.request_flush(self.gateway_id)
 
     def _push(self, check: Callable[[], CheckedPush]) -> Future[PushResult]:

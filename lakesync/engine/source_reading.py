@@ -141,10 +141,12 @@ def _deltas_for(history: _History, access_periods: Sequence[AccessPeriod]) -> li
         history: the row's deltas.
         access_periods: the periods in which the client was sent rows, the current one last.
     """
+    # each delta makes a version of the row, which the next delta replaces
     positions = [position_of(stored, "arrival") for stored in history.deltas]
+    replaced_positions = [*positions[1:], None]
     state, was_shown = RowState(), False
-    for position, replaced_at, stored in zip(positions, [*positions[1:], None], history.deltas, strict=True):
-        state.merge(stored.delta)  # one version of the row after the other
+    for position, replaced_at, stored in zip(positions, replaced_positions, history.deltas, strict=True):
+        state.merge(stored.delta)
         was_shown = was_shown or any(
             _overlaps(period, position, replaced_at) and _shows(period, history.key[0], state)
             for period in access_periods

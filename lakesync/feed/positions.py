@@ -89,7 +89,8 @@ class Position(NamedTuple):
     nothing_sent_since: bool = True
     """Whether the client was sent nothing after this cursor, so that it certainly has no page that the cursor omits."""
     transition_at: int = 0
-    """The transition reads the feed up to this arrival; 0 without a transition."""
+    """Up to this arrival, a transition reads the feed only under keys that became active or inactive; 0 without a
+    transition."""
     rescan: tuple[Range, ...] = ()
     """Ranges of the feed to read in addition to what is above `read_up_to`: for a transition, or because it is unknown
     whether the client received the pages that were read from them."""
