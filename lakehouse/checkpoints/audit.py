@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from lakesync.staging.records import Checkpoint, CheckpointTable
 
 _SENT = pa.schema([("row_id", pa.string()), ("sent", pa.binary()), ("fault", pa.string())])
-"""Columns of the rows that tasks read from frames: row id, and checksum of the deltas that a client is sent; or, in a
-row of its own with nulls in these columns, the fault of a file."""
+"""Columns of the rows that tasks make from frames. A row has either the id of a row in the frames and a checksum of the
+deltas that a client is sent of it, or the fault of a file."""
 _SAME = "same"
 """Verdict on a row that is equal in the snapshot and in the frames."""
 SAMPLE = 200
@@ -89,8 +89,8 @@ def checkpoint_differences(
                 raise
             return [_difference(checkpoint, table, f"the snapshot {table.snapshot_id} cannot be read: {brief(error)}")]
 
-    found = in_threads(spark, differences_of, checkpoint.tables)
-    return [difference for differences in found for difference in differences]
+    by_table = in_threads(spark, differences_of, checkpoint.tables)
+    return [difference for differences in by_table for difference in differences]
 
 
 def _differences_of_sample(
@@ -112,7 +112,11 @@ def _differences_of_sample(
 def _differences_of_all_rows(
     spark: SparkSession, checkpoint: Checkpoint, table: CheckpointTable, rows: DataFrame
 ) -> Iterator[CheckpointDifference]:
-    """Yield the differences of all rows of a table, found by checksums of the deltas that a client is sent."""
+    """Yield the differences of all rows of a table, found by checksums of the deltas that a client is sent.
+
+    Spark joins the checksums of the snapshot's rows with those of the frames' rows, by row id. Each row gets a verdict,
+    and one query counts the rows by day and verdict.
+    """
 
     def checksums_of_snapshot(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -139,7 +143,7 @@ def _differences_of_all_rows(
         .otherwise(_SAME)
     )
     day = f"cast(date_add(DATE'1970-01-01', cast(arrival div {ARRIVALS_PER_DAY} as int)) as string)"
-    found = (
+    counted = (
         stored.join(sent, "row_id", "full_outer")
         .withColumns({"verdict": verdict, "day": sf.expr(day)})
         .groupBy("day", "verdict")
@@ -151,8 +155,8 @@ def _differences_of_all_rows(
         )
         .collect()
     )
-    yield from _differences_of_totals(checkpoint, table, sum(row["stored"] for row in found))
-    for row in sorted(found, key=lambda each: (each["day"] or "", each["verdict"])):
+    yield from _differences_of_totals(checkpoint, table, sum(row["stored"] for row in counted))
+    for row in sorted(counted, key=lambda each: (each["day"] or "", each["verdict"])):
         for fault in row["faults"]:
             yield _difference(checkpoint, table, fault)
         if row["verdict"] != _SAME and row["rows"]:
@@ -178,7 +182,7 @@ def _differences_of_totals(
 
 
 def _rows_of_file(uri: str, arrival: int) -> Iterator[list[dict[str, str | bytes]]]:
-    """Yield, for each frame of a file, its rows in the columns `_SENT`, and the fault of a file that is not right."""
+    """Yield, for each frame of a file, its rows in the columns `_SENT`; also a row with the fault of a wrong file."""
     file_system, path = parse_uri(uri)
     try:
         with file_system.open_input_stream(path) as stream:

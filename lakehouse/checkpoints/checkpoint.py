@@ -1,8 +1,9 @@
 """Makes one gateway's checkpoint: all its rows at one arrival, as files of frames for the first sync of new clients.
 
-An arrival is the gateway's timestamp for a push. *Staging* is the store that pushes are committed to; a *shard* is one
-for some of the tables. A flush moves deltas (changes of rows) from staging to the *history*, an Iceberg table.
-*Sync rules* decide which rows a client may see.
+An arrival is the gateway's timestamp for a push. *Staging* is the store that pushes are committed to; a *shard* is a
+staging store for some of the tables, and an *epoch* identifies staging's copy of a gateway: a rebuild begins another. A
+flush moves deltas (changes of rows) from staging to the *history*, an Iceberg table. *Sync rules* decide which rows a
+client may see.
 
 A checkpoint is made in three steps: the gateway's state tables (the current rows) are merged up to the arrival; their
 Iceberg snapshots are tagged, so that they do not expire; their rows are written as frames (protobuf messages). The tags
@@ -92,7 +93,7 @@ def tag_newest(
     """
     half_retention_seconds = section.checkpoint_retention_hours * 3600 / 2
     old_before_ms = (time.time() - half_retention_seconds) * 1000
-    old = {
+    old = {  # tag → the snapshot that it should mark
         f"{NEWEST_TAG}{checkpoint.gateway}": part.snapshot_id
         for checkpoint in checkpoints
         for part in checkpoint.tables
@@ -322,6 +323,7 @@ def _write_frames(
 ) -> pa.Table:
     """Write the frames of a gateway's rows of one table, in Spark tasks, and return what each task wrote."""
     with open_table(spark, name) as opened:
-        files = [DataFile.of(task) for task in planned_files(opened, snapshot, condition("_gateway", "=", gateway))]
-    count, part = frame_parts(files, gateway, directory, table, arrival)
-    return in_tasks(spark, count, part, WRITTEN).toArrow()
+        planned = planned_files(opened, snapshot, condition("_gateway", "=", gateway))
+        files = [DataFile.of(scan_task) for scan_task in planned]
+    count, write_part = frame_parts(files, gateway, directory, table, arrival)
+    return in_tasks(spark, count, write_part, WRITTEN).toArrow()

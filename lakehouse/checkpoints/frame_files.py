@@ -55,11 +55,11 @@ def frame_parts(
     """
     groups = divide_files(files, ROWS_PER_FILE)
 
-    def part(number: int) -> Iterator[pa.RecordBatch]:
+    def write_part(number: int) -> Iterator[pa.RecordBatch]:
         rows = _rows_of(gateway, groups[number])
         yield write_file(rows, f"{directory_uri}/{number:05}.frames", table, arrival)
 
-    return len(groups), part
+    return len(groups), write_part
 
 
 def _rows_of(gateway: str, files: Iterable[DataFile]) -> Iterator[pa.RecordBatch]:
@@ -83,15 +83,16 @@ def write_file(batches: Iterable[pa.RecordBatch], uri: str, table: str, arrival:
     """
     is_atomic = on_s3(uri)
     file_system, path = parse_uri(uri)
-    highest = 0  # arrival of the rows, deleted ones included
+    highest = 0  # highest arrival of the rows, deleted ones included
 
-    def recorded() -> Iterator[pa.RecordBatch]:
+    def with_highest() -> Iterator[pa.RecordBatch]:
+        """Yield the batches, and record the highest arrival of their rows."""
         nonlocal highest
         for batch in batches:
             highest = max(highest, pc.max(batch["_arrival"]).as_py() or 0)
             yield batch
 
-    remaining = frames(recorded(), table, arrival)
+    remaining = frames(with_highest(), table, arrival)
     first = next(remaining, None)
     if first is None:
         return _written("", 0, 0, highest)

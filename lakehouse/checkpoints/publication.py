@@ -1,9 +1,10 @@
 """Makes the checkpoints of all gateways, one after the other, and deletes the files of old ones.
 
 A *checkpoint* is all rows of a gateway as of one arrival (the gateway's timestamp of a push): files with its visible
-rows as frames (protobuf messages), from which new clients start. The arrival is called the cut point; it includes every
-push from before the run. The assets `checkpoint_snapshots` and `checkpoint` call `make_checkpoints`. An erasure calls
-it too, and `delete_frames`, because older checkpoints still have the erased values.
+rows as frames (protobuf messages), from which new clients start. The arrival is called the gateway's *cut point*: all
+pushes from before the run arrived at or before it. The assets `checkpoint_snapshots` and `checkpoint` call
+`make_checkpoints`. An erasure calls it too, and `delete_frames`, because older checkpoints still have the erased
+values.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def make_checkpoints(
     registered_now = registered(store, config.namespaces.own)
     made: list[Checkpoint] = []
     errors: dict[str, Exception] = {}
-    flushed = run_state.flushed()  # without gateways that have unflushed deltas before their cut points
+    flushed = run_state.flushed()  # the gateways that have deltas in the lake
     for gateway, cut_point in sorted(run_state.cut_points().items()):
         if gateway not in flushed or cut_point.rules_version is None:  # None while changed rules are being applied
             continue
