@@ -1,7 +1,8 @@
 """Finds the rows that erasure requests cover: by conditions in Spark's SQL, and by a search of Parquet files.
 
-A request covers the deltas (changes) of one row, or of one client, up to an hlc (the client's timestamp). Conditions
-select what it covers. A row id may be any text, so values are passed as parameters and never become part of the SQL.
+A request covers the deltas (changes) of one row, or of one client, up to an hlc (the client's timestamp). A *shard* is
+a staging store (of the gateways) for some of the tables; a request may be limited to some shards. Conditions select
+what it covers. A row id may be any text, so values are passed as parameters and never become part of the SQL.
 
 The search proves afterwards that nothing is left. A query is no proof: it shows neither the files of killed runs, which
 no snapshot references, nor rows that are only marked as deleted. Both are still on disk, so Spark tasks read every file
@@ -80,16 +81,20 @@ def deltas_of(requests: Sequence[Erasure]) -> Condition:
     """Return the condition for the deltas in the history (the table `deltas`) that any of the requests covers.
 
     Args:
-        requests: at least one, all of the same gateway. A request that names no shards (staging stores for some tables)
-            covers all of them.
+        requests: at least one, all of the same gateway. A request that names no shards covers all of them.
     """
     covered: list[str] = []
     values: list[str | int] = []
     for each in requests:
-        sql, row_or_client = (_IS_ROW, each.row) if each.client_id is None else ("client_id = {}", (each.client_id,))
+        if each.client_id is None:  # the erasure of a row
+            sql = _IS_ROW
+            values += each.row
+        else:
+            sql = "client_id = {}"
+            values.append(each.client_id)
         of_shards = f" AND shard IN ({', '.join(['{}'] * len(each.shards))})" if each.shards else ""
         covered.append(f"({sql} AND hlc <= {{}}{of_shards})")
-        values += [*row_or_client, each.hlc, *each.shards]
+        values += [each.hlc, *each.shards]
     return Condition().narrowed("gateway = {}", requests[0].gateway).narrowed(f"({' OR '.join(covered)})", *values)
 
 
@@ -104,11 +109,13 @@ def requests_of_table(requests: Iterable[Erasure], table: str, shards: Collectio
         table: the state table's name.
         shards: the shards of the table's deltas.
     """
-    return [
-        each
-        for each in requests
-        if (each.table == table if each.client_id is None else not each.shards or not {*shards}.isdisjoint(each.shards))
-    ]
+
+    def may_cover(request: Erasure) -> bool:
+        if request.client_id is None:  # the erasure of a row
+            return request.table == table
+        return not request.shards or not {*shards}.isdisjoint(request.shards)
+
+    return list(filter(may_cover, requests))
 
 
 def polled_rows_of(request: Erasure, connector: str | None) -> Condition | None:
@@ -126,14 +133,14 @@ def polled_rows_of(request: Erasure, connector: str | None) -> Condition | None:
     Returns:
         The condition; None for a client that is not a connector, and so has no polled rows.
     """
-    found = Condition().narrowed("gateway = {}", request.gateway)
+    condition = Condition().narrowed("gateway = {}", request.gateway)
     if request.client_id is None:
-        found = found.narrowed(_IS_ROW, *request.row)
+        condition = condition.narrowed(_IS_ROW, *request.row)
     elif request.client_id.startswith(_CONNECTOR):
-        found = found.narrowed("connector = {}", request.client_id.removeprefix(_CONNECTOR))
+        condition = condition.narrowed("connector = {}", request.client_id.removeprefix(_CONNECTOR))
     else:
         return None
-    return found if connector is None else found.narrowed("connector = {}", connector)
+    return condition if connector is None else condition.narrowed("connector = {}", connector)
 
 
 _MAX_TASKS = 16
@@ -168,17 +175,17 @@ def find_leftovers(spark: SparkSession, location: str, requests: Sequence[Erasur
     parquet = [path for path in _data_files(location) if path.endswith(".parquet")]
     erasures = tuple(requests)
 
-    def part(number: int) -> Iterator[pa.RecordBatch]:
+    def search_part(number: int) -> Iterator[pa.RecordBatch]:
         for path in parquet[number::_MAX_TASKS]:
             try:
-                found = list(leftovers_in_file(parse_iceberg_uri(location)[0], path, erasures, history=history))
+                leftovers = list(leftovers_in_file(parse_iceberg_uri(location)[0], path, erasures, history=history))
             except (OSError, pa.ArrowInvalid) as error:
                 rows: list[dict[str, str | int]] = [{"path": path, "error": str(error)}]
             else:
-                rows = [{"path": each.path, "seq": each.seq, "rows": each.rows} for each in found]
+                rows = [{"path": each.path, "seq": each.seq, "rows": each.rows} for each in leftovers]
             yield pa.RecordBatch.from_pylist(rows, _FOUND)
 
-    found = in_tasks(spark, min(len(parquet), _MAX_TASKS), part, _FOUND).toArrow().to_pylist()
+    found = in_tasks(spark, min(len(parquet), _MAX_TASKS), search_part, _FOUND).toArrow().to_pylist()
     for each in found:
         if each["error"] is not None:
             raise FlushError(

@@ -1,6 +1,7 @@
 """Erases requested data from the lake's tables, and deletes the snapshots that still have it.
 
-A request *covers* the values of one row, or those that one client wrote, up to a time.
+A request *covers* the values of one row, or those that one client wrote, up to a time. It is carried out in these
+tables:
 
 - The history `deltas`: a covered delta (a change of a row) loses its contents.
 - State tables, the current rows that are merged from the history: rows are merged again. Values that did not fit a
@@ -76,13 +77,14 @@ def redact_history(spark: SparkSession, requests: Sequence[Erasure], names: Lake
         LakeUnavailableError: Spark cannot be reached.
     """
     covered = deltas_of(requests).narrowed(_HAS_CONTENT)
-    found = covered.select(spark, names.deltas, "shard, _file").groupBy("shard", "_file").count().collect()
-    for shard in sorted({row["shard"] for row in found}):
+    # number of covered deltas by shard (a staging store with some of the tables) and data file
+    counts = covered.select(spark, names.deltas, "shard, _file").groupBy("shard", "_file").count().collect()
+    for shard in sorted({row["shard"] for row in counts}):
         # one statement for each shard: if a file had deltas of two shards, a flush could not overwrite its batch
         emptied = "op = 'UPDATE', width = 0, columns = cast(map() AS map<string, string>)"
         covered.narrowed("shard = {}", shard).execute(spark, f"UPDATE {names.deltas} SET {emptied}")
     crash_point("erasure.history")  # tests kill the process here
-    return RewriteReport(sum(row["count"] for row in found), tuple(sorted({row["_file"] for row in found})))
+    return RewriteReport(sum(row["count"] for row in counts), tuple(sorted({row["_file"] for row in counts})))
 
 
 @lake_errors
@@ -100,8 +102,8 @@ def _merge_covered_rows(
     state = at_snapshot(spark, name, version.snapshot_id)
     # rows with a value that a request covers
     stale = state.where((sf.col("_gateway") == gateway) & _covered_rows(requests))
-    found = stale.groupBy(sf.col("_file").alias("file")).count().collect()
-    if found:
+    counts = stale.groupBy(sf.col("_file").alias("file")).count().collect()
+    if counts:
         keys = stale.select("_gateway", "_row")
         named = keys.select(sf.col("_gateway").alias("gateway"), sf.col("_row").alias("row_id"))
         # The table has the gateway's deltas up to an arrival, its mark; the next merge adds later ones. Without a mark
@@ -116,7 +118,7 @@ def _merge_covered_rows(
         rows = unchanged.select(*columns).unionByName(recomputed.select(*columns))
         overwrite(rows, name, sf.lit(True), version.snapshot_id)
     crash_point("erasure.state")
-    return RewriteReport(sum(row["count"] for row in found), tuple(sorted({row["file"] for row in found})))
+    return RewriteReport(sum(row["count"] for row in counts), tuple(sorted({row["file"] for row in counts})))
 
 
 @lake_errors

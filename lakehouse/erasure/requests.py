@@ -1,11 +1,11 @@
 """Carries out erasure requests in the lake, proves that nothing is left, and confirms the requests to staging.
 
 A request covers all values of one row, or all values that one client wrote. Staging, the gateways' store, carries it
-out first. Then the lake does: covered deltas (changes) in the history `deltas` lose their contents, rows with covered
-values are merged again from the history, and all older snapshots are deleted with their files. So are older
-*checkpoints*: files with all rows of a gateway as of one arrival (the gateway's timestamp of a commit), from which new
-clients start. A request is confirmed when no data file in the tables' folders has anything that it covers. Every step
-may be repeated.
+out first (a *shard* is a staging store with some of the tables). Then the lake does: covered deltas (changes) in the
+history `deltas` lose their contents, rows with covered values are merged again from the history, and all older
+snapshots are deleted with their files. So are older *checkpoints*: files with all rows of a gateway as of one arrival
+(the gateway's timestamp of a commit), from which new clients start. A request is confirmed when no data file in the
+tables' folders has anything that it covers. Every step may be repeated.
 
 No other run may write the tables meanwhile: a merge that has read the history before could restore erased values. The
 steps of the asset `erasure` call this module.
@@ -80,6 +80,8 @@ class SearchResult(msgspec.Struct, frozen=True):
 
 def due_requests(store: PipelineStore) -> dict[str, list[Erasure]]:
     """Return gateway → the open requests whose covered deltas are all in the lake, so that it can carry them out.
+
+    The other requests are due after the next flush.
 
     Raises:
         StagingUnavailableError: the store cannot be reached.
