@@ -1,7 +1,8 @@
 """Runs tasks on Spark's executors that open database adapters there, so that no data passes through the driver.
 
-An adapter reads and writes one backend, such as a Postgres database. A task sends back only small reports. The other
-modules of `lakehouse.backends` call it.
+An adapter reads and writes one backend, such as a Postgres database. A backend may also be several adapters behind one
+(`open_backend` combines them). A task sends back only small reports. The other modules of `lakehouse.backends` call
+`on_executors`, or `one_report_each`, and their tasks `open_backends`.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def one_report_each(spark: SparkSession, tasks: Sequence[AdapterTask], report: t
     Raises:
         LakeSyncError, LakeUnavailableError: as `on_executors`.
     """
-    return [only for (only,) in on_executors(spark, tasks, report)]
+    return [only_report for (only_report,) in on_executors(spark, tasks, report)]
 
 
 @lake_errors
@@ -87,7 +88,7 @@ def task_slots(spark: SparkSession) -> int:
 
 
 def run_task(tasks: Sequence[AdapterTask], number: int) -> Iterator[pa.RecordBatch]:
-    """Run the task with this number, on an executor, and yield its reports, or the text of its error."""
+    """Run the task with this number, and yield a row for each of its reports, or for its error. Executors call it."""
     try:
         for report in tasks[number].run():
             yield _row(number, report=msgspec.json.encode(report).decode())

@@ -4,9 +4,9 @@ A destination is a database or object store that receives the lake's deltas (cha
 destination tables. One that cannot be written is *suspended*: it gets no rows until a retry succeeds. The *cold tiers*
 of a destination are backends to which old deltas are moved from it. Its mark is the arrival (the gateway's timestamp)
 of the newest delta that it has of each stream, `GATEWAY/SHARD`: a gateway's deltas in one staging store. What reads the
-lake's history and writes to it is its follower.
+lake's history (the table `deltas`) and writes to it is its follower.
 
-The comparison uses digests: counts and checksums of deltas and rows, by table and day. A Spark task asks the
+The comparison uses *digests*: counts and checksums of deltas and rows, by table and day. A Spark task asks the
 destination for its digests, and a Spark query computes those of the lake up to the destination's mark. Only digests
 reach the driver. The checks of destinations (`assets.destinations`) call `compare`; `lakehouse.backends.day_rebuild`,
 which mends differences, uses the selection of deltas.
@@ -108,7 +108,7 @@ class DestinationDigests(msgspec.Struct, frozen=True):
 
 
 class DigestTask(NamedTuple):
-    """The Spark task that lets a destination and its cold tiers compute their digests."""
+    """The Spark task that has a destination and its cold tiers compute their digests."""
 
     follower: Follower
 

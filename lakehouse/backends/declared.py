@@ -1,10 +1,10 @@
 """Turns the destinations, flows and migrations that `lakesync.toml` declares into the tasks that Spark runs.
 
-A backend is a database or object store, or a combination of them. A destination is a backend that receives the lake's
-deltas; a flow copies deltas from one backend to another; a migration copies whole tables, day by day. Of a tiered
-backend, the hot tier has the newest deltas and the cold tier the older ones. An erasure deletes a row's or client's
-data from all of them. Assets and the code location call this module. Importing it loads neither Spark nor a database
-driver.
+A backend is a database or object store, or a combination of them; access to one of these is an *adapter*. A destination
+is a backend that receives the lake's deltas (changes of rows); a flow copies deltas from one backend to another; a
+migration copies whole tables, day by day. Of a tiered backend, the hot tier has the newest deltas and the cold tier the
+older ones. An erasure deletes a row's or client's data from all of them. Assets and the code location call this module.
+Importing it loads neither Spark nor a database driver.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def follower_positions(
 
 
 def follower_of(store: GatewayStore, destination: DestinationTarget) -> destinations.Follower:
-    """Return what the Spark tasks need that write to one adapter of a destination.
+    """Return the follower of one adapter of a destination: what the Spark tasks need that write to it.
 
     Args:
         store: the staging store, which has the schemas.
@@ -132,14 +132,14 @@ def flow_tasks(config: Config, store: GatewayStore, name: str, declared: Declare
     from lakesync.adapters.transfer.flows import RowFilter
 
     source = resolve_backend(config, declared.source)
-    registry, found = registered(store), []
+    registry, tasks = registered(store), []
     for target in write_targets(resolve_backend(config, declared.to), declared.tables):
         row_filter = RowFilter.from_conditions(
             declared.where, tables=target.tables, without=target.without, gateways=declared.gateways
         )
         schemas = registry.select(row_filter.tables, row_filter.without) if declared.rows else ()
-        found.append(Flow(f"flows/{name}/{target.name}", source, target, row_filter, schemas))
-    return found
+        tasks.append(Flow(f"flows/{name}/{target.name}", source, target, row_filter, schemas))
+    return tasks
 
 
 def lake_flow_task(config: Config, name: str, declared: DeclaredFlow) -> LakeFlow:
@@ -174,7 +174,7 @@ def migration_task(config: Config, name: str, declared: DeclaredMigration, table
     scope = MigrationScope(
         declared.gateway,
         (table,),
-        since=_first_hlc(day) - 1,  # exclusive
+        since=_first_hlc(day) - 1,  # exclusive: deltas after it are copied
         until=_first_hlc(day + timedelta(days=1)) - 1,  # inclusive
     )
     return Migration(
@@ -188,7 +188,7 @@ def migration_task(config: Config, name: str, declared: DeclaredMigration, table
 
 
 def _first_hlc(day: date) -> int:
-    """Return the HLC at which a UTC day begins."""
+    """Return the first hlc of a UTC day."""
     return hlc.start_of(int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp() * 1000))
 
 

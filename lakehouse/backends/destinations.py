@@ -133,10 +133,10 @@ def follow(
         ConfigurationError: the adapter cannot be a destination.
         LakeUnavailableError: Spark cannot be reached.
     """
-    report = _advance(spark, follower, names, through)
+    report = _write_missing(spark, follower, names, through)
     if report.is_behind:
         # A resumed load ends at the deltas that the lake had when the load began. Write the newer ones now.
-        rest = _advance(spark, follower, names, through)
+        rest = _write_missing(spark, follower, names, through)
         report = replace(
             rest,
             deltas=report.deltas + rest.deltas,
@@ -190,12 +190,14 @@ class FollowTask(NamedTuple):
             yield from follow_history(adapter, name, selection, history, schemas, older, self.until, since=self.after)
 
 
-def _advance(spark: SparkSession, follower: Follower, names: LakeNames, through: int | None) -> FollowReport:
+def _write_missing(spark: SparkSession, follower: Follower, names: LakeNames, through: int | None) -> FollowReport:
     """Write the deltas that an adapter lacks, or the rest of its load in progress.
 
-    A task runs even without deltas if it has other work: a suspended table's retry is due, or the schemas have other
-    columns than at the last write (`row_columns`), so that the destination tables are rewritten. A load that was
-    announced but has not started, because the process died in between, is withdrawn.
+    It reads the adapter's state, compares its mark with the newest arrivals in the lake, and plans the files to read.
+    Then one task writes the deltas, or the tasks of a load do. A task runs even without deltas if it has other work: a
+    suspended table's retry is due, or the schemas have other columns than at the last write (`row_columns`), so that
+    the destination tables are rewritten. A load that was announced but has not started, because the process died in
+    between, is withdrawn.
     """
     with closing(follower.open()) as adapter:
         start = read_follower_progress(adapter, follower.name, follower.selection)
@@ -251,7 +253,7 @@ def _latest_by_stream(spark: SparkSession, snapshot: int, names: LakeNames) -> d
 def _plan_ranges(
     spark: SparkSession, snapshot: int, names: LakeNames, after: Mapping[str, int], until: Mapping[str, int]
 ) -> list[ArrivalRange]:
-    """Return the ranges of arrivals whose deltas a destination lacks."""
+    """Return the files of the history that have the deltas in some ranges of arrivals."""
     with open_table(spark, names.deltas) as table:
         return arrival_ranges(table, snapshot, after, until)
 

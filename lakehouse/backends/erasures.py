@@ -1,8 +1,9 @@
 """Carries out erasure requests in backends, the databases and object stores to which the lake's deltas were copied.
 
 A request covers the data of one row or one client. A Spark task opens each backend and removes the contents of covered
-deltas; the empty deltas stay, so that their number still agrees with the lake's. `lakehouse.backends.declared` finds
-the backends, and the steps of the asset `erasure` call this module.
+deltas; the empty deltas stay, so that their number still agrees with the lake's. Old deltas may have been moved from a
+backend to others, its *cold tiers*. A *destination table* has rows that a backend merges from its deltas.
+`lakehouse.backends.declared` finds the backends, and the steps of the asset `erasure` call this module.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lakehouse.backends.adapter_tasks import on_executors, open_backends
+from lakehouse.backends.adapter_tasks import one_report_each, open_backends
 from lakehouse.erasure.coverage import deltas_of
 from lakehouse.spark_errors import lake_errors
 from lakesync.adapters.backend_config import Backend, SingleBackend, single_backends
@@ -41,7 +42,7 @@ class ErasedCounts(msgspec.Struct, frozen=True):
 
 
 class BackendErasure(msgspec.Struct, frozen=True):
-    """The erasure at one backend, and before that at the cold tiers behind it. It is sent to a Spark task."""
+    """The Spark task that erases at one backend, and before that at the cold tiers behind it."""
 
     backend: SingleBackend
     requests: tuple[RedactionRequest, ...]
@@ -85,10 +86,10 @@ def erase_in_backends(spark: SparkSession, erasures: Sequence[BackendErasure]) -
         ConfigurationError: an adapter cannot erase.
         LakeUnavailableError: Spark cannot be reached.
     """
-    counts_of_backends = (
-        [each for counts in on_executors(spark, erasures, ErasedCounts) for each in counts] if erasures else []
-    )
-    return ErasedCounts(sum(each.deltas for each in counts_of_backends), sum(each.rows for each in counts_of_backends))
+    if not erasures:
+        return ErasedCounts()
+    counts = one_report_each(spark, erasures, ErasedCounts)
+    return ErasedCounts(sum(each.deltas for each in counts), sum(each.rows for each in counts))
 
 
 @lake_errors

@@ -3,7 +3,8 @@
 A backend is one or more adapters, each of which stores deltas (changes of rows) at a database or an object store. A
 flow copies deltas that meet a filter from one backend to another, or into the lake: then it pushes to gateways, whose
 flushes write the deltas. Tiering moves old deltas from a hot backend to a cold one. A migration copies days of tables
-to another backend and verifies the copy. A large tiering or migration is divided into ranges of hlcs (the clients'
+to another backend and verifies the copy; it continues after an interruption, because its progress is stored. A *mark*
+is such a progress, stored at an adapter. A large tiering or migration is divided into ranges of hlcs (the clients'
 timestamps), one task each. This division is stored, so that a repeat after a crash has the same ranges
 (`lakesync.adapters.transfer.migration`). The driver receives only counts and errors. The assets of moves
 (`assets.moves`) call this module.
@@ -130,6 +131,7 @@ class LakeFlow(NamedTuple):
             intake = closing.enter_context(open_intake(self.config))
             readable, until = LoadBarrier(source), self.replay_range[1] if self.replay_range else None
             query = new_deltas_query(progress, self.row_filter, until=until)
+            # a page: the number of deltas that were read, those that meet the filter, and the position after the page
             for scanned, deltas, after in filtered_pages(readable, query, progress, self.row_filter, _no_stored_rows):
                 _push(intake, deltas, self.into)
                 crash_point("flow.after_push")  # tests kill the process here
@@ -145,7 +147,7 @@ class LakeFlow(NamedTuple):
 
 
 def _no_stored_rows(*_: object) -> set[str]:
-    """Return no row ids: a flow into the lake does not look which rows the lake has already."""
+    """Return no row ids, where `filtered_pages` asks which rows the target has: a flow into the lake does not look."""
     return set()
 
 
