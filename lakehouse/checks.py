@@ -2,9 +2,10 @@
 
 Accepted deltas are first in staging, the gateways' store; a flush moves them to the history, the Iceberg table
 `deltas`. Staging's ledger has, for each gateway and day of arrival, the number of accepted deltas and the sum of their
-ids, accepted and flushed; the history must have what was flushed. A *state table* has the current rows of one synced
-table, merged from the history. The asset checks (`assets.checks`), and the step that
-repeats past days (`assets.lake_tables`), call this module.
+ids, accepted and flushed; the history must have what was flushed. Staging has a log of pushes for each gateway and
+*shard* (a staging store for some tables); an *epoch* identifies a store's copy of a gateway. A *state table* has the
+current rows of one synced table, merged from the history. The asset checks (`assets.checks`), and the step that repeats
+past days (`assets.lake_tables`), call this module.
 """
 
 from __future__ import annotations
@@ -68,8 +69,11 @@ class DayCounts(msgspec.Struct, frozen=True):
     day: str
     """`YYYY-MM-DD`."""
     acknowledged: int
+    """Number of accepted deltas by the ledger."""
     unflushed: int
+    """Number of those that the ledger does not record as flushed."""
     in_lake: int
+    """Number of deltas in the history."""
     differing: tuple[str, ...]
     """The gateways whose deltas in the lake differ from those that the ledger records as flushed."""
 
@@ -91,6 +95,7 @@ class FutureDelta(msgspec.Struct, frozen=True):
     client_id: str
     delta_id: str
     ahead_ms: int
+    """Milliseconds by which the hlc is ahead of the arrival."""
 
 
 class AlteredDeltas(msgspec.Struct, frozen=True):
@@ -188,20 +193,20 @@ def days_against_lake(
     lake = _lake_sums(id_sums(_deltas(spark, names, days), ["gateway", "day"]).collect())
     ledger = _ledger(store, days)
     differences = _differing(lake, ledger)
-    found = []
+    counts = []
     for day in sorted(each.isoformat() for each in days):
         of_day = [each for each in ledger.values() if each.day == day]
         acknowledged = sum(each.count for each in of_day)
-        found.append(
+        counts.append(
             DayCounts(
                 day,
                 acknowledged,
                 acknowledged - sum(each.flushed_count for each in of_day),
-                sum(count for (_, of), (count, _) in lake.items() if of == day),
+                sum(count for (_, lake_day), (count, _) in lake.items() if lake_day == day),
                 tuple(each.gateway for each in differences if each.day == day),
             )
         )
-    return found
+    return counts
 
 
 @lake_errors
@@ -361,7 +366,10 @@ def _ledger(store: FlushStore, days: Collection[date] | None) -> dict[tuple[str,
 def _ledger_with_flushed(
     store: FlushStore, days: Collection[date] | None
 ) -> tuple[dict[tuple[str, str], LedgerDay], dict[_LogKey, int]]:
-    """Return the ledger, and for each log the number of the last push that the ledger has as flushed."""
+    """Return the ledger, and for each log the number of the last push that the ledger has as flushed.
+
+    The numbers are read before and after the ledger, until both are equal.
+    """
     flushed = _flushed(store)
     while True:
         ledger = _ledger(store, days)

@@ -68,7 +68,10 @@ ROWS_AT_ONCE = 50_000
 
 
 class DataFile(NamedTuple):
-    """A data file, or some of its row groups, and the position delete files that mark rows of it as deleted."""
+    """A data file, or some of its row groups, and the position delete files that mark rows of it as deleted.
+
+    A file that is divided among `every` tasks has a `DataFile` for each, with `first` from 0 on.
+    """
 
     path: str
     """The file's URI in the table's metadata."""
@@ -82,10 +85,10 @@ class DataFile(NamedTuple):
     """Distance between the row groups to read; 1 reads all from `first` on."""
 
     @classmethod
-    def of(cls, task: FileScanTask) -> DataFile:
+    def of(cls, scan_task: FileScanTask) -> DataFile:
         """Return the file of a planned scan task of pyiceberg."""
-        deletes = tuple(sorted(each.file_path for each in task.delete_files))
-        return cls(task.file.file_path, deletes, task.file.record_count)
+        deletes = tuple(sorted(each.file_path for each in scan_task.delete_files))
+        return cls(scan_task.file.file_path, deletes, scan_task.file.record_count)
 
 
 def divide_files(files: Iterable[DataFile], rows_per_task: int) -> list[list[DataFile]]:
@@ -146,11 +149,11 @@ def read_rows(
     if wanted is not None:  # read `key` first, and the other columns only of row groups with a wanted row
         for group in groups:
             (keys,) = opened.read_row_group(group, [key], use_threads=False).columns
-            found = np.flatnonzero(np.asarray(pc.is_in(keys, wanted)))
-            found = found[~np.isin(found + begins[group], deleted)]
-            if len(found):
+            indexes = np.flatnonzero(np.asarray(pc.is_in(keys, wanted)))
+            indexes = indexes[~np.isin(indexes + begins[group], deleted)]
+            if len(indexes):
                 rows = opened.read_row_group(group, schema.names, use_threads=False)
-                yield _in_schema(rows.take(pa.array(found)), schema)
+                yield _in_schema(rows.take(pa.array(indexes)), schema)
         return
     if not groups:
         return

@@ -1,8 +1,9 @@
 """The lake's table `gateways`: each gateway's configuration, and the namespace of its state tables.
 
 The table has one row for each gateway, with its schemas, sync rules and connectors. `lakesync staging rebuild` restores
-them from there if the staging store is lost. Secrets of connectors are references or encrypted. A property of the table
-has the digest of each row, so an unchanged configuration costs no Spark job.
+them from there if the staging store is lost. Secrets of connectors are encrypted, or references such as `env:NAME`. A
+property of the table has the digest of each row, so an unchanged configuration costs no Spark job. A *state table* has
+the current rows of one synced table; a *checkpoint* is a copy of a gateway's rows for new clients.
 
 Another property has the Iceberg namespace of each gateway that does not share one. It is written before the gateway's
 first merge: if the gateway were configured for another namespace later, only a part of its rows would be merged and
@@ -113,6 +114,6 @@ def assign_namespaces(
     if new:
         ensure_gateways(spark, names)
         set_properties(spark, names.gateways, {f"{NAMESPACE_PROPERTY}{gateway}": new[gateway] for gateway in new})
-    # a gateway that had a checkpoint before it declared a namespace has its rows in the shared one
+    # a gateway that had a checkpoint before a namespace was configured for it has its rows in the shared one
     assigned = {**dict.fromkeys(unrecorded, namespaces.shared), **recorded, **new}
     return {gateway: namespace for gateway, namespace in assigned.items() if namespace != namespaces.of(gateway)}

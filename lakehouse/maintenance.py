@@ -11,6 +11,7 @@ second batch only once both are confirmed: maintenance compacts the history up t
 gateway's timestamp of a push). A file also has deltas of one gateway and shard only.
 
 The asset `maintenance` calls `maintain` and `trim_log`; erasures and polls of connectors call single procedures.
+`section` is the configuration's section `maintenance`.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ class FileCounts(msgspec.Struct, frozen=True):
     small_files: int = 0
     """Number of data files that are small enough to be compacted."""
     delete_files: int = 0
+    """Number of files that mark rows of data files as deleted."""
     bytes: int = 0
     rows: int = 0
     """Number of rows in data files, deleted ones included."""
@@ -125,6 +127,7 @@ class TrimReport(msgspec.Struct, frozen=True):
     """What a trim of staging's log did."""
 
     bytes_freed: int
+    """Bytes of the deleted deltas."""
     bytes_waiting: int
     """Bytes of unflushed deltas, which stay in the log."""
     deltas_waiting: int
@@ -141,9 +144,9 @@ def trim_log(store: FlushStore, backlog: Sequence[Backlog]) -> TrimReport:
     Raises:
         StagingUnavailableError: the store cannot be reached.
     """
-    freed = sum(store.trim(waiting.gateway, waiting.shard) for waiting in backlog)
-    left = store.backlog()
-    return TrimReport(freed, sum(each.bytes for each in left), sum(each.deltas for each in left))
+    freed = sum(store.trim(shard.gateway, shard.shard) for shard in backlog)
+    unflushed = store.backlog()
+    return TrimReport(freed, sum(shard.bytes for shard in unflushed), sum(shard.deltas for shard in unflushed))
 
 
 @lake_errors
@@ -177,10 +180,10 @@ def apply_deletes(spark: SparkSession, names: LakeNames, name: str) -> int:
         names: catalogue and namespaces of the lake's tables.
         name: the table's full, quoted name.
     """
-    # a delete file is reason enough to rewrite a file, many small files are not
+    # by these options a file with a delete file is rewritten, and small files are not, however many
     options = "'delete-file-threshold', '1', 'min-input-files', '1000000', 'remove-dangling-deletes', 'true'"
-    found = _call(spark, names, "rewrite_data_files", f"table => '{_unquoted(name)}', options => map({options})")
-    return int(found["rewritten_data_files_count"])
+    row = _call(spark, names, "rewrite_data_files", f"table => '{_unquoted(name)}', options => map({options})")
+    return int(row["rewritten_data_files_count"])
 
 
 @lake_errors
@@ -192,8 +195,8 @@ def rewrite_manifests(spark: SparkSession, names: LakeNames, name: str) -> int:
         names: catalogue and namespaces of the lake's tables.
         name: the table's full, quoted name.
     """
-    found = _call(spark, names, "rewrite_manifests", f"table => '{_unquoted(name)}', use_caching => false")
-    return int(found["rewritten_manifests_count"])
+    row = _call(spark, names, "rewrite_manifests", f"table => '{_unquoted(name)}', use_caching => false")
+    return int(row["rewritten_manifests_count"])
 
 
 @lake_errors
@@ -207,8 +210,8 @@ def expire_snapshots(spark: SparkSession, names: LakeNames, name: str, older_tha
         older_than: the time before which a snapshot is old.
     """
     arguments = f"table => '{_unquoted(name)}', older_than => TIMESTAMP '{_timestamp(older_than)}', retain_last => 1"
-    found = _call(spark, names, "expire_snapshots", arguments)
-    return sum(int(count or 0) for key, count in found.asDict().items() if key.startswith("deleted_"))
+    row = _call(spark, names, "expire_snapshots", arguments)  # with a count for each kind of file
+    return sum(int(count or 0) for column, count in row.asDict().items() if column.startswith("deleted_"))
 
 
 @lake_errors
@@ -226,7 +229,7 @@ def location_of(spark: SparkSession, name: str) -> str:
 def _rewrite(
     spark: SparkSession, names: LakeNames, name: str, section: MaintenanceSection, where: str | None = None
 ) -> int:
-    """Compact the files of a table, or those that meet a condition, and return the number of rewritten ones."""
+    """Compact the files of a table, or those with rows that meet a condition; return the number of rewritten ones."""
     options = {
         "target-file-size-bytes": section.target_file_bytes,
         "min-input-files": section.min_input_files,
@@ -237,10 +240,10 @@ def _rewrite(
     given = ", ".join(f"'{key}', '{value}'" for key, value in options.items())
     arguments = f"table => '{_unquoted(name)}', options => map({given})"
     if where is None:
-        found = _call(spark, names, "rewrite_data_files", arguments)
+        row = _call(spark, names, "rewrite_data_files", arguments)
     else:
-        found = _call(spark, names, "rewrite_data_files", f"{arguments}, where => :where", where=where)
-    return int(found["rewritten_data_files_count"])
+        row = _call(spark, names, "rewrite_data_files", f"{arguments}, where => :where", where=where)
+    return int(row["rewritten_data_files_count"])
 
 
 def _compactable_ranges(
@@ -250,7 +253,7 @@ def _compactable_ranges(
 
     Each is a gateway's day in one shard that has enough small files, before the oldest unconfirmed arrival.
     """
-    bounds = sf.col("readable_metrics")
+    bounds = sf.col("readable_metrics")  # the least and greatest values of each column in a file
     low, high = (sf.struct(bounds["gateway"][end], bounds["shard"][end]) for end in ("lower_bound", "upper_bound"))
     small = sf.col("file_size_in_bytes") < _small_bytes(section)
     found = (

@@ -6,7 +6,8 @@ clients start. A failure is set aside if it concerns one gateway or table: the r
 last step fails. Dagster creates one `RunState` for each run, as the resource `run_state`; the steps (`assets`) and the
 functions that they call use it.
 
-A state table has the current rows of one synced table. A shard is a staging store with some of the tables.
+The history is the Iceberg table of all flushed deltas (changes of rows). A state table has the current rows of one
+synced table, merged from the history. A shard is a staging store with some of the tables.
 """
 
 from __future__ import annotations
@@ -124,7 +125,7 @@ class RunState:
             StagingUnavailableError: the staging store cannot be reached.
             LakeUnavailableError: Spark cannot be reached.
         """
-        return [each for each in self._store().gateways() if self._is_in(namespace, each)]
+        return [gateway for gateway in self._store().gateways() if self._is_in(namespace, gateway)]
 
     def read_cut_points(self) -> None:
         """Read the cut point of each gateway: the arrival up to which the run flushes and makes a checkpoint.
@@ -185,9 +186,9 @@ class RunState:
         """
         cut_points, store = self.cut_points(), self._store()
         moments = [wall_of(point.arrival) for point in cut_points.values()]
-        if cut_points.keys() != set(store.gateways()):
-            unflushed = [each for each in store.backlog() if each.gateway not in cut_points]
-            moments += [each.oldest_ms for each in unflushed if each.oldest_ms is not None]
+        if cut_points.keys() != set(store.gateways()):  # the other gateways have unflushed deltas
+            backlog = [shard for shard in store.backlog() if shard.gateway not in cut_points]
+            moments += [shard.oldest_ms for shard in backlog if shard.oldest_ms is not None]
         return min(moments, default=self._now_ms())
 
     def flushed(self, *, reread: bool = False) -> dict[str, int]:
@@ -196,7 +197,7 @@ class RunState:
         After this run's flush that is the gateway's cut point, so that the run's tables and checkpoints agree.
 
         Args:
-            reread: True to read the lake again, because it was flushed.
+            reread: True to read the lake again, because the run has flushed deltas to it.
 
         Raises:
             LakeUnavailableError: Spark cannot be reached.

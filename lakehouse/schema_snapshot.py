@@ -2,7 +2,10 @@
 
 Dagster's code location creates its assets from the file, so that it needs no connection to the staging store, which has
 the registrations. The schema sensor writes the file when they have changed. The steps of runs, which have a connection,
-call `registered`.
+call `registered` instead.
+
+A *state table* has the current rows of one synced table in the lake. It is in the Iceberg namespace that gateways
+share, or in a gateway's own.
 """
 
 from __future__ import annotations
@@ -131,7 +134,7 @@ def registered(store: GatewayStore, own_namespaces: Mapping[str, str] = MappingP
 
 
 def first_arrival_day(store: FlushStore) -> str | None:
-    """Return the UTC day of the first accepted push, `YYYY-MM-DD`; None if there was none.
+    """Return the UTC day of the first accepted push, `YYYY-MM-DD`; None if there was none. The schema sensor calls it.
 
     Raises:
         StagingUnavailableError: the store cannot be reached.
@@ -154,8 +157,8 @@ def join_schemas(first: TableSchema, second: TableSchema) -> TableSchema:
         first: the schema whose types are kept.
         second: the schema whose further columns are added.
     """
-    known = {column.name for column in first.columns}
-    added = tuple(column for column in second.columns if column.name not in known)
+    names = {column.name for column in first.columns}
+    added = tuple(column for column in second.columns if column.name not in names)
     return msgspec.structs.replace(first, columns=(*first.columns, *added))
 
 

@@ -67,7 +67,7 @@ def is_lost(error: BaseException) -> bool:
         return True
     condition = error.getCondition() if isinstance(error, PySparkException) else None
     text = f"{condition} {error}"
-    return any(sign in text for sign in _LOST)
+    return any(lost_condition in text for lost_condition in _LOST)
 
 
 def is_unanswered(error: BaseException) -> bool:

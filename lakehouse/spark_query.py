@@ -2,8 +2,8 @@
 
 The query reads the lake's tables as if all accepted deltas were in them. To the rows of a state table (the current rows
 of one synced table) it merges the deltas that the table lacks: newer ones of the history (the table `deltas`), and
-those that are not flushed to the lake yet. `lakesync.analysis.plans`, which the other engine also uses, plans which
-snapshots and deltas that are. Each table of the statement becomes a temporary view.
+those that are not flushed to the lake yet. `lakesync.analysis.plans`, which the other engine (DuckDB, in the process of
+the command) also uses, plans which snapshots and deltas to read. Each table of the statement becomes a temporary view.
 
 `python -m lakehouse.spark_query FD` reads `{"sql", "arrival", "snapshot"}` as JSON from stdin. It writes the result to
 the file descriptor FD as an Arrow stream, or an error as JSON, `{"code", "error"}`, with exit code 3. FD is not stdout,
@@ -157,6 +157,9 @@ class _Views:
         The frame has the typed columns. Columns without a type in the schema (untyped) have a type inferred from their
         values, which is expensive, so the frame has only those that the statement reads.
 
+        There are three cases: without newer deltas and untyped columns the stored rows are the result; otherwise the
+        deltas are merged into them, after a first merge that finds the types of untyped columns if it has to.
+
         Raises:
             NotFoundError: there is neither a table nor a delta.
         """
@@ -173,8 +176,8 @@ class _Views:
         untyped: dict[str, str] = {}
         if plan.table is None or statement.reads_others([*KEYS, *plan.typed]):  # it may read untyped columns
             # merged without typed columns, for the values in `_cells`
-            cells = merged_frames(increment, base, (), division) if newer_count or base is None else base
-            inferred = self._inferred_types(cells, plan)
+            merged = merged_frames(increment, base, (), division) if newer_count or base is None else base
+            inferred = self._inferred_types(merged, plan)
             self.columns[wanted.qualified] = [*KEYS, *plan.typed, *inferred]
             untyped = {name: kind for name, kind in inferred.items() if statement.reads(name)}
         result = [*KEYS, *plan.typed, *untyped]

@@ -4,6 +4,9 @@ Spark Connect has no interface to a table's snapshots and files; pyiceberg has. 
 with the settings of the session's catalogue, and never commits. `overwrite` commits by Spark: Iceberg rejects the
 commit if another writer has changed the replaced rows since the snapshot that the caller read, so two runs cannot
 overwrite each other's rows. All modules of `lakehouse` that plan which files to read, or commit rows, call this module.
+
+A *state table* has the current rows of one synced table, which merges compute from its deltas (changes of rows). Its
+mark for a gateway is the arrival (the gateway's timestamp of a push) up to which deltas are merged.
 """
 
 from __future__ import annotations
@@ -111,6 +114,8 @@ def marks_of(version: TableVersion) -> dict[str, int]:
 def planned_files(table: Table, snapshot: int | None, where: BooleanExpression | None = None) -> list[FileScanTask]:
     """Return the data files of a snapshot that may have rows which meet a condition, with their delete files.
 
+    Each is a scan task of pyiceberg.
+
     Args:
         table: the table, opened by pyiceberg.
         snapshot: id of the snapshot; None for an empty table, which has no files.
@@ -123,15 +128,15 @@ def planned_files(table: Table, snapshot: int | None, where: BooleanExpression |
 
     if snapshot is None:
         return []
-    found = list(table.scan(where if where is not None else AlwaysTrue(), snapshot_id=snapshot).plan_files())
-    for task in found:
-        for file in (task.file, *task.delete_files):
+    planned = list(table.scan(where if where is not None else AlwaysTrue(), snapshot_id=snapshot).plan_files())
+    for scan_task in planned:
+        for file in (scan_task.file, *scan_task.delete_files):
             if not has_known_scheme(file.file_path) or file.file_format.value != "PARQUET":
                 raise ConfigurationError(
                     f"tasks cannot open the file {file.file_path} of {'.'.join(table.name())}: keep the warehouse in a "
                     "folder or on S3, and its files in Parquet"
                 )
-    return found
+    return planned
 
 
 @lru_cache(16)  # a session's catalogue does not change

@@ -218,7 +218,7 @@ def create_table(
 
 
 def _upgrade(spark: SparkSession, name: str, version: TableVersion, wanted: dict[str, str]) -> None:
-    """Set the properties that a table lacks or has with other values: an earlier version of LakeSync created it."""
+    """Set the properties that a table lacks or has with other values, because an older LakeSync made it."""
     changed = {key: value for key, value in wanted.items() if version.properties.get(key) != value}
     changed.pop("format-version", None)  # not among the properties
     if changed:

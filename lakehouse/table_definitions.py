@@ -74,9 +74,9 @@ _gone boolean, _arrival bigint
 
 `_row` is the row id. `_cells` has all column values as JSON text, each with the delta that wrote it and that delta's
 number of columns (`width`). A delta that still owns so many columns of the row is sent to clients with its own id; the
-`width` also breaks ties between deltas. `_tombstone` is
-the stamp (the client's timestamp and id) of the row's newest DELETE, `_inserted` that of its newest INSERT. `_gone`
-says whether the row is deleted, and `_arrival` is the latest arrival of its deltas."""
+`width` also breaks ties between deltas. `_tombstone` is the stamp (the client's timestamp and id) of the row's newest
+DELETE, `_inserted` that of its newest INSERT, null if a DELETE is newer. `_gone` says whether the row is deleted, and
+`_arrival` is the latest arrival of its deltas."""
 
 STATE_PROPERTIES = {
     "format-version": "2",

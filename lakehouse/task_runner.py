@@ -1,8 +1,9 @@
 """Runs work in parallel: in Spark tasks, and in threads that call Spark.
 
-Work for tasks is divided into numbered parts. Spark would carry only the text of an error from a task to the driver, so
-a part yields its `LakeSyncError` as a row of its result. Threads are for small Spark queries: planning takes most of
-their time, and uses one core for each query. All modules of `lakehouse` that work in tasks call this module.
+Work for tasks is divided into numbered parts. A function, which Spark sends to its Python workers, yields the result of
+the part with a number. Spark would carry only the text of an error from a task to the driver, so a part yields its
+`LakeSyncError` as a row of its result. Threads are for small Spark queries: planning takes most of their time, and uses
+one core for each query. All modules of `lakehouse` that work in tasks call this module.
 """
 
 from __future__ import annotations

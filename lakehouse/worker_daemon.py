@@ -1,7 +1,7 @@
 """The process from which Spark forks its Python workers, after it has imported what tasks need.
 
-Spark starts it by the setting `spark.python.daemon.module`. Spark ends a worker that has waited for a minute. Without
-this daemon each new worker would spend seconds on imports.
+`lakesync up` configures Spark to start it (setting `spark.python.daemon.module`). Spark ends a worker that has waited
+for a minute. Without this daemon each new worker would spend seconds on imports.
 """
 
 import gc
