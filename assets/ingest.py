@@ -98,7 +98,7 @@ def _connector_tables(
         staging: StagingResource,
         intake: IntakeResource,
     ) -> Iterator[dg.MaterializeResult[None]]:
-        from lakehouse.landing.polls import Connection, poll_connector, replay_connector
+        from lakehouse.landing.polls import PollContext, poll_connector, replay_connector
         from lakehouse.marks import record_poll
 
         is_poll = config.poll or is_requested_by(POLL_SENSOR, context.run)
@@ -107,13 +107,13 @@ def _connector_tables(
         ]
         begun_ms = staging.now_ms()
         with failure_policy(context, pyspark):
-            connection = Connection(
+            poll_context = PollContext(
                 settings, pyspark.spark_session, lake.names, staging.store, staging.now_ms, intake.opener
             )
             result = (
-                poll_connector(connection, gateway, name, wanted)
+                poll_connector(poll_context, gateway, name, wanted)
                 if is_poll
-                else replay_connector(connection, gateway, name, days_of(context), wanted)
+                else replay_connector(poll_context, gateway, name, days_of(context), wanted)
             )
             failed = {table.table: table.error for table in result.tables if table.error is not None}
             if is_poll:  # even if a table failed; the next poll continues where this one stopped

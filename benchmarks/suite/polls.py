@@ -26,7 +26,7 @@ from benchmarks import server
 from benchmarks.lake import Lake, lake
 from benchmarks.suite import Benchmark
 from benchmarks.usage import MeasuredProcess, Usage
-from lakehouse.landing.polls import Connection, ConnectorPoll, poll_connector
+from lakehouse.landing.polls import ConnectorPoll, PollContext, poll_connector
 from lakesync.connectors import Connectors, Secrets
 from lakesync.connectors.base import ConnectorConfig
 from lakesync.connectors.host_policy import HostPolicy
@@ -89,7 +89,7 @@ def run(options: Namespace) -> dict[str, Any]:
             connectors={"allowed_hosts": _HOSTS.allowed},
         )
         with dg.build_resources(run_resources(config)) as resources:
-            connection = Connection(
+            context = PollContext(
                 config,
                 resources.pyspark.spark_session,
                 resources.stores.names,
@@ -97,8 +97,8 @@ def run(options: Namespace) -> dict[str, Any]:
                 resources.staging.now_ms,
                 resources.intake.opener,
             )
-            first, used, spark = _poll(connection, connector["name"], bench)
-            again, idle, idle_spark = _poll(connection, connector["name"], bench)
+            first, used, spark = _poll(context, connector["name"], bench)
+            again, idle, idle_spark = _poll(context, connector["name"], bench)
         plain = _plain_rate(options.source, settings)
     read = next(each for each in first.tables if each.table == _TABLES[options.source])
     rows, report = read.delivered.inserted, read.read
@@ -131,10 +131,10 @@ def run(options: Namespace) -> dict[str, Any]:
     }
 
 
-def _poll(connection: Connection, name: str, bench: Lake) -> tuple[ConnectorPoll, Usage, Usage]:
+def _poll(context: PollContext, name: str, bench: Lake) -> tuple[ConnectorPoll, Usage, Usage]:
     """Run a poll and measure this process and Spark."""
     with MeasuredProcess(os.getpid()).measure() as used, bench.spark_process.measure() as spark:
-        done = poll_connector(connection, server.GATEWAY, name)
+        done = poll_connector(context, server.GATEWAY, name)
     for error in done.errors:
         raise error
     return done, used[0], spark[0]

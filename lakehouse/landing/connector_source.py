@@ -78,6 +78,7 @@ class ConnectorSource(DataSource):
         """Return the reader of the table that the options name."""
         name, gateway = self.options.get("connector"), self.options.get("gateway")
         table = self.options.get("path") or self.options.get("table")
+        # without the option `gateway`, connectors of all gateways match
         matching = [
             config for config in self.settings.configs if config.name == name and gateway in (None, config.gateway)
         ]
@@ -194,7 +195,7 @@ def read_poll(spark: SparkSession, plan: PollPlan) -> DataFrame:
 
 
 def format_of(connector_type: str) -> str:
-    """Return the format name under which Spark reads connectors of a type."""
+    """Return the format name under which Spark reads connectors of a type. A poll adds a digest of its connector."""
     return f"lakesync_{connector_type}"
 
 

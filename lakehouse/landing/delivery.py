@@ -1,10 +1,12 @@
 """Pushes the changes that polls of a connector have found to the connector's gateway, in Spark tasks.
 
 A poll reads an external system and appends the rows to the lake's table `landing`, page by page. A page is numbered by
-the hlc (timestamp) of its first row. The deltas that follow from these rows are pushed in the order of pages, so the
-last page that was pushed completely says where to continue. An intake is a connection that pushes to a gateway. While
-the gateway rejects pushes because too much is unflushed (backpressure), the driver waits and then starts another task.
-Polls and replays of connectors (`lakehouse.landing.polls`) call this module.
+the hlc (timestamp) of its first row. The deltas (changes of rows) that follow from these rows are pushed in the order
+of pages, so the last page that was pushed completely says where to continue. The table `known` has each row's version
+as of an earlier page, from which the deltas are computed. An intake is a connection that pushes to a gateway.
+
+While the gateway rejects pushes because too much is unflushed (backpressure), the driver waits and then starts another
+task. Polls and replays of connectors (`lakehouse.landing.polls`) create a `Delivery`.
 """
 
 from __future__ import annotations
@@ -97,7 +99,10 @@ class PushTask(NamedTuple):
         yield pa.RecordBatch.from_pylist([{"report": msgspec.json.encode(pushed).decode()}], _REPORT)
 
     def _push(self, intake: Intake, batches: Iterable[pa.RecordBatch], pushed: TaskReport) -> None:
-        """Push the new deltas until all are pushed or the task's time is over, and count them in `pushed`."""
+        """Push the new deltas until all are pushed or the task's time is over, and count them in `pushed`.
+
+        The deltas are in order of pages. So a page is complete when a delta of a later page has been pushed.
+        """
         deadline = time.monotonic() + SECONDS_PER_TASK
         current_page: int | None = None
         for rows, is_new in self._chunks(batches):
@@ -107,7 +112,7 @@ class PushTask(NamedTuple):
                 pushed.pushes += 1
                 _count(pushed, rows)
             for page in rows["page"].unique().to_pylist():
-                if page != current_page:  # a page is complete once a later one begins
+                if page != current_page:
                     pushed.page, current_page = current_page, page
             if time.monotonic() >= deadline and is_new:
                 return
@@ -179,8 +184,8 @@ class Delivery:
         report = DeliveryReport()
         if not self._landing.is_due(table.name):
             return report
-        self._prepare(table)
-        # the newest landed hlc lies in the last page
+        self._ensure_schema(table)
+        # the newest landed hlc is at or after the number of the last page, and before that of the next
         for page in self._push(self._landing.deltas(table.name), report, self._landing.newest):
             crash_point("delivery.pushed")  # tests kill the process here
             self._landing.record_delivered(table.name, page)
@@ -201,13 +206,13 @@ class Delivery:
             BackpressureError, LakeUnavailableError, LakeSyncError: as `deliver`.
         """
         report = DeliveryReport()
-        self._prepare(table)
-        deltas = self._landing.history(table.name, days)
+        self._ensure_schema(table)
+        deltas = self._landing.deltas_of_days(table.name, days)
         if deltas is not None:
             list(self._push(deltas, report, self._landing.newest))  # pages are not recorded again
         return report
 
-    def _prepare(self, table: Table) -> None:
+    def _ensure_schema(self, table: Table) -> None:
         """Register the table's schema at the gateway, if the connector has one and the gateway has none yet."""
         if (schema := table.schema()) is not None:
             with self._open_intake() as intake:
@@ -227,10 +232,10 @@ class Delivery:
             The page up to which everything is pushed; finally `last_page`.
         """
         waited_in_vain = 0.0  # seconds of waiting since the gateway last accepted a push
-        next_request = 0.0  # when so many are reached, a flush is requested (again)
+        next_request = 0.0  # when `waited_in_vain` reaches it, a flush is requested (again)
         last_yielded = 0
         while True:
-            pushed = self._run(deltas, total.deltas)
+            pushed = self._run_task(deltas, total.deltas)
             total.inserted += pushed.inserted
             total.updated += pushed.updated
             total.deleted += pushed.deleted
@@ -241,7 +246,7 @@ class Delivery:
             if pushed.page is not None and pushed.page > last_yielded:
                 last_yielded = pushed.page
                 yield last_yielded
-            if pushed.failure is None:
+            if pushed.failure is None:  # the task's time was over; another one continues
                 continue
             error = pushed.failure.error()
             if pushed.deltas:
@@ -256,7 +261,7 @@ class Delivery:
             waited_in_vain += pause
             total.waited_s += pause
 
-    def _run(self, deltas: DataFrame, skipped: int) -> TaskReport:
+    def _run_task(self, deltas: DataFrame, skipped: int) -> TaskReport:
         """Run one task, which continues after the first `skipped` deltas."""
         task = PushTask(self._open_intake, self._gateway, self._landing.client_id, self._chunk, skipped)
         (row,) = deltas.mapInArrow(task.run, column_ddl(_REPORT)).collect()
@@ -264,7 +269,7 @@ class Delivery:
 
 
 def _count(pushed: TaskReport, deltas: pa.Table) -> None:
-    """Add the numbers of inserted, updated and deleted rows to a report."""
+    """Add the numbers of INSERTs, UPDATEs and DELETEs among deltas to a report."""
     for each in deltas["op"].combine_chunks().value_counts().to_pylist():
         match each["values"]:
             case "INSERT":

@@ -43,7 +43,7 @@ _encode_sorted = msgspec.json.Encoder(order="sorted").encode
 
 
 class KnownRows(NamedTuple):
-    """A polled table's rows as of a page."""
+    """A polled table's rows as of a page: those of `known`, changed by the pages that landed after it."""
 
     landed: LandedTable
     """The table's files in `known` and `landing`."""
@@ -51,7 +51,7 @@ class KnownRows(NamedTuple):
     """The last page that counts."""
 
     def rows(self, bucket: int | None = None) -> Iterator[pa.Table]:
-        """Yield the rows of a bucket, or with None of all buckets, in the columns `KNOWN_ROWS`.
+        """Yield the rows of a bucket (a share of the row ids), or with None of all, in the columns `KNOWN_ROWS`.
 
         A landed version is current if it is the row's newest, and neither a delete nor a claim of a later page removed
         it. A row of `known` is current if no later page has it or claims it.
@@ -71,6 +71,7 @@ class KnownRows(NamedTuple):
                 deleted[row.row_id] = max(row.page, deleted.get(row.row_id, NO_PAGE))
 
         def is_claimed_after(columns: str, page: int) -> bool:
+            """Return whether a page after `page` claims a value of the row, given as JSON."""
             return bool(claims) and any(claims.get(key, NO_PAGE) > page for key in keys.of(columns))
 
         for rows in self._pages(bucket):
@@ -102,13 +103,14 @@ class KnownRows(NamedTuple):
 
 
 def compare_census(rows: KnownRows, census: Census) -> CensusComparison:
-    """Compare the ids that the source has with the known rows.
+    """Compare the ids that the source has with the known rows. The Spark tasks of polls call it.
 
     Args:
         rows: the known rows.
         census: every row id at the source. Or every value of another column: then a known row is absent at the source
             if its value is.
     """
+    # the values to compare: row ids, or the values of `census.column` as text
     at_source = pc.unique(pa.chunked_array([pa.array(values, pa.string()) for values in census.values], pa.string()))
     keys = ClaimKeys([census.column] if census.column is not None else [])
     known_count, absent, known_ids = 0, list[SourceRow](), [pa.array([], pa.string())]
@@ -118,12 +120,12 @@ def compare_census(rows: KnownRows, census: Census) -> CensusComparison:
             values = batch["row_id"].combine_chunks()
             known_ids.append(values)
         else:
-            texts = batch["columns"].to_pylist()
-            values = pa.array([next((value for _, value in keys.of(text)), None) for text in texts], pa.string())
-        missing = batch.filter(pc.invert(pc.is_in(values, value_set=at_source)))
+            columns_and_values = map(keys.of, batch["columns"].to_pylist())  # for each row one pair, or none for null
+            values = pa.array([pairs[0][1] if pairs else None for pairs in columns_and_values], pa.string())
+        absent_rows = batch.filter(pc.invert(pc.is_in(values, value_set=at_source)))
         absent += [
             SourceRow(row_id, msgspec.json.decode(columns))
-            for row_id, columns in value_tuples(missing, *KNOWN_ROWS.names)
+            for row_id, columns in value_tuples(absent_rows, *KNOWN_ROWS.names)
         ]
     if census.column is not None:
         return CensusComparison(known_count, absent, [])

@@ -51,9 +51,9 @@ if TYPE_CHECKING:
     from lakesync.connectors.polling import IngestSettings
 
 BUDGETS_PER_LANDING = 4
-"""From one task, a landing has at most about this many times the connector's setting `memoryBudgetBytes` of rows."""
+"""A task stops after about this many times the bytes of the connector's setting `memoryBudgetBytes`."""
 _RAISED = "USER_RAISED_EXCEPTION"
-"""Spark's error condition of `raise_error`."""
+"""Condition of the error that Spark's function `raise_error` raises."""
 
 
 class PolledSource(NamedTuple):
@@ -114,23 +114,23 @@ class LakeLanding(LandedTables):
         report = PollReport(list(reports.values()))
         due_ms = self._now_ms() - ingest.census_interval_ms
         # A table whose source does not report deletions needs a census in each poll (`needs_census`), the others need
-        # one at intervals. Reading all rows for the first time counts as a census.
+        # one at intervals. The first reading of all rows is recorded as a census.
         last_census_ms = {table: self._position(table).counted_ms for table in self._tables}
-        never_counted = {table for table, last_ms in last_census_ms.items() if last_ms is None}
+        without_census = {table for table, last_ms in last_census_ms.items() if last_ms is None}
         census_due = {table for table, last_ms in last_census_ms.items() if last_ms is not None and last_ms <= due_ms}
         try:
             polled = [table for table in self._tables if wanted is None or table in wanted]
             unfinished = polled
             while unfinished and (ingest.max_calls is None or report.usage.calls < ingest.max_calls):
-                results = self._read_and_land(unfinished, ingest, report, first_reads=never_counted)
+                results = self._read_and_land(unfinished, ingest, report, first_reads=without_census)
                 has_more = {result.table for result in results if result.has_more and result.failure is None}
                 unfinished = [table for table in unfinished if table in has_more]
             read = [table for table in polled if table not in unfinished and reports[table].error is None]
-            counted = [table for table in read if self._tables[table].needs_census or table in census_due]
-            if counted:
-                for table in counted:
+            census_tables = [table for table in read if self._tables[table].needs_census or table in census_due]
+            if census_tables:
+                for table in census_tables:
                     reports[table].census_taken = True
-                self._read_and_land(list(self._tables), ingest, report, counted=counted)
+                self._read_and_land(list(self._tables), ingest, report, census_tables=census_tables)
         except FlushError as error:
             for each in report.tables:
                 each.error = each.error or error
@@ -144,23 +144,23 @@ class LakeLanding(LandedTables):
         report: PollReport,
         *,
         first_reads: Collection[str] = (),
-        counted: Collection[str] = (),
+        census_tables: Collection[str] = (),
     ) -> list[TableResult]:
         """Read the changes of tables, or take censuses, and land the result in one commit.
 
         Args:
-            tables: the tables to read; with `counted` all tables, since a census may land rows of each.
+            tables: the tables to read; with `census_tables` all tables, since a census may land rows of each.
             ingest: the connector's settings.
             report: the poll's report, to which the results are added.
             first_reads: tables of which all rows are read for the first time, which is recorded as a census.
-            counted: tables of which a census is taken; empty to read changes.
+            census_tables: tables of which a census is taken; empty to read changes.
 
         Raises:
             FlushError: the rows were not committed.
         """
         first = max(hlc.start_of(self._now_ms()), self._newest + 1)
         max_calls = None if ingest.max_calls is None else ingest.max_calls - report.usage.calls
-        with_census = counted or first_reads
+        recorded = census_tables or first_reads
         plan = PollPlan(
             self._polled.open_source,
             self._polled.config,
@@ -168,10 +168,10 @@ class LakeLanding(LandedTables):
             first=first,
             newest=self._newest,
             now_ms=self._now_ms(),
-            tables=tuple(self._table_plan(table, records_census=table in with_census) for table in tables),
+            tables=tuple(self._table_plan(table, records_census=table in recorded) for table in tables),
             max_bytes=BUDGETS_PER_LANDING * ingest.memory_budget_bytes,
             max_calls=max_calls,
-            deleted_share=ingest.deleted_share if counted else None,
+            deleted_share=ingest.deleted_share if census_tables else None,
         )
         with _computed_once(self._iceberg.spark, read_poll(self._iceberg.spark, plan)) as rows:
             reports = rows.where(sf.col("kind") == REPORT).select("columns").collect()
@@ -224,7 +224,7 @@ class LakeLanding(LandedTables):
                     f"({brief(error)}); the next poll reads them"
                 ) from error
             raise
-        self._plan_landing()
+        self._read_landing_files()
         self._number, self._newest = constants.landing, max(file.highest_hlc for file in self._files)
         # from the commit, not from the reports: a task that was lost meanwhile may have read other rows
         self._positions = _positions(self._files, self._tables, self._polled.config.type)
@@ -266,7 +266,7 @@ def _positions(
 ) -> dict[str, ReadPosition]:
     """Return table → its newest read position in `landing`, if a connector of the given type wrote it."""
     found: dict[str, ReadPosition] = {}
-    for file in sorted(files, key=lambda each: each.last_page, reverse=True):
+    for file in sorted(files, key=lambda each: each.last_page, reverse=True):  # the newest first
         if not any(table not in found and file.may_have(table) for table in tables):
             continue
         file_system, path = parse_iceberg_uri(file.path)
@@ -276,8 +276,9 @@ def _positions(
             filters=pc.field("kind") == POSITION,
             filesystem=file_system,
         )
-        newest = sorted(position_rows.to_pylist(), key=lambda row: row["landing"])
-        of_file = {row["table_name"]: msgspec.json.decode(row["columns"], type=ReadPosition) for row in newest}
+        # of several positions of a table in the file, the last landing's counts
+        in_order = sorted(position_rows.to_pylist(), key=lambda row: row["landing"])
+        of_file = {row["table_name"]: msgspec.json.decode(row["columns"], type=ReadPosition) for row in in_order}
         found = {**of_file, **found}
     return {table: position for table, position in found.items() if table in tables and position.type == connector_type}
 

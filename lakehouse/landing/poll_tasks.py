@@ -2,9 +2,11 @@
 
 A source is a connector's external system, for example a Jira site. A poll reads its changes since a cursor, or takes a
 census: a list of all ids, which shows which rows were deleted. The rows of one poll that are then committed together to
-the lake's table `landing` are a landing. The driver divides a landing among tasks (`PollPlan.parts`), and each task
-reads one part (`PollPlan.read`). Besides the rows, it returns one row of the kind `report` for each table that it read.
-`lakehouse.landing.connector_source` calls both methods.
+the lake's table `landing` are a landing. A source returns rows in pages, each with the cursor after it.
+
+The driver divides a landing among tasks (`PollPlan.parts`), and each task reads one part (`PollPlan.read`). Besides the
+rows, it returns one row of the kind `report` for each table that it read. `lakehouse.landing.connector_source` calls
+both methods.
 """
 
 from __future__ import annotations
@@ -149,7 +151,7 @@ class PollPlan(NamedTuple):
     """In a census, the share of a table's rows that it may delete; None if this is not a census."""
 
     def parts(self) -> list[Part]:
-        """Divide the poll among tasks. Only if the source can divide tables, it is called here."""
+        """Divide the poll among tasks. A source that can divide tables is asked for the division of each."""
         if self.deleted_share is not None:
             return [Part()]
         found = [Part(number) for number in range(len(self.tables))]
@@ -226,7 +228,7 @@ class PollPlan(NamedTuple):
         known = RowDigests(KnownRows(table.landed, self.newest)) if table.lands_only_changes else None
         deadline = time.monotonic() + SECONDS_PER_TASK
         with closing(self.open_source(self.config)) as source:
-            resumable = getattr(source, "resumable", False)
+            resumable = getattr(source, "resumable", False)  # whether the next poll can continue from any page's cursor
             # Bytes before the first page that moved the cursor, from which `max_bytes` counts; None before that page.
             # A landing that stopped before it would make no progress: the next one would read the same pages again.
             bytes_before: int | None = None
@@ -306,6 +308,7 @@ class PollPlan(NamedTuple):
         """
         identities = {each.name: each.identity for each in self.tables}
 
+        # called by `census_pages` with the ids that the source has
         def compare(_: str, census: Census) -> CensusComparison:
             comparison = compare_census(KnownRows(table.landed, self.newest), census)
             # the lake lacks the unknown rows, so they must not count as unchanged when they are read
@@ -337,7 +340,7 @@ def _divide_table(number: int, position: ReadPosition, division: ParallelRead) -
 
 
 def _read_piece(piece: TablePart, table: str, rows: LandedRows, result: TableResult) -> Iterator[pa.RecordBatch]:
-    """Read one part of a table, and yield its landed rows in batches."""
+    """Read one piece of a divided table, and yield its landed rows in batches."""
     result.pages = 1
     for piece_rows in piece.pages():
         page = Page(table, piece_rows)

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from lakesync.staging.store.pipeline import FlushStore
 
 
-class Connection(NamedTuple):
-    """The connections of a run that a poll needs."""
+class PollContext(NamedTuple):
+    """What a poll or replay works with: the connections of the run, and the project's configuration."""
 
     config: Config
     spark: SparkSession
@@ -74,12 +74,12 @@ class ConnectorPoll:
 
 
 def poll_connector(
-    connection: Connection, gateway: str, name: str, tables: Collection[str] | None = None
+    context: PollContext, gateway: str, name: str, tables: Collection[str] | None = None
 ) -> ConnectorPoll:
     """Read the changes at a connector's source, land them, and push the deltas. Tables fail independently.
 
     Args:
-        connection: the connections of the run.
+        context: the connections of the run, and the configuration.
         gateway: the connector's gateway.
         name: the connector's name.
         tables: names of the tables to poll; None for all.
@@ -89,7 +89,7 @@ def poll_connector(
         ConfigurationError: its secrets cannot be read.
         LakeUnavailableError, StagingUnavailableError: Spark or the gateway cannot be reached.
     """
-    with _opened(connection, gateway, name) as (polled, landing, delivery, ingest):
+    with _opened(context, gateway, name) as (polled, landing, delivery, ingest):
         report = landing.poll(ingest, tables)
         result = ConnectorPoll([], report)
         for table, read in zip(polled.tables, report.tables, strict=True):
@@ -101,12 +101,12 @@ def poll_connector(
 
 
 def replay_connector(
-    connection: Connection, gateway: str, name: str, days: Sequence[date], tables: Collection[str] | None = None
+    context: PollContext, gateway: str, name: str, days: Sequence[date], tables: Collection[str] | None = None
 ) -> ConnectorPoll:
     """Push the deltas that landed on past days again, without a call to the source.
 
     Args:
-        connection: the connections of the run.
+        context: the connections of the run, and the configuration.
         gateway: the connector's gateway.
         name: the connector's name.
         days: UTC days on which rows landed.
@@ -115,22 +115,22 @@ def replay_connector(
     Raises:
         NotFoundError, ConfigurationError, LakeUnavailableError, StagingUnavailableError: as `poll_connector`.
     """
-    with _opened(connection, gateway, name) as (polled, _, delivery, _):
+    with _opened(context, gateway, name) as (polled, _, delivery, _):
         wanted = [table for table in polled.tables if tables is None or table.name in tables]
         return ConnectorPoll([_push(partial(delivery.replay, table, days), TablePoll(table.name)) for table in wanted])
 
 
 @contextmanager
 def _opened(
-    connection: Connection, gateway: str, name: str
+    context: PollContext, gateway: str, name: str
 ) -> Iterator[tuple[PolledSource, LakeLanding, Delivery, IngestSettings]]:
-    """Open a connector's source for the block, with what lands its rows, what pushes the deltas, and its settings.
+    """Open a connector's source for the block; yield it with its landings, its delivery and the connector's settings.
 
     Raises:
         NotFoundError: there is no such connector, or it is not polled.
         ConfigurationError: its secrets cannot be read.
     """
-    config, spark, names, store, now_ms, open_intake = connection
+    config, spark, names, store, now_ms, open_intake = context
     stored = next((each for each in store.connectors(gateway) if each.name == name), None)
     if stored is None or stored.ingest is None:
         raise NotFoundError(f"gateway {gateway!r} has no connector {name!r} that is polled: register it with `ingest`")

@@ -81,7 +81,7 @@ class LandedTables:
         self._iceberg = connector_tables
         self._tables = {table.name: table for table in tables}
         self._marks: dict[str, Mark] = {}
-        self._plan()
+        self._read_metadata()
         # the last landing's number; the subclass `LakeLanding`, which adds landings, counts on from it
         self._number = max((file.landing for file in self._files), default=0)
         self._newest = max((file.highest_hlc for file in self._files), default=0)
@@ -111,7 +111,7 @@ class LandedTables:
             self._landed(table), self._marks[table].delivered, self._newest, sum(file.rows for file in files)
         )
 
-    def history(self, table: str, days: Collection[date]) -> DataFrame | None:
+    def deltas_of_days(self, table: str, days: Collection[date]) -> DataFrame | None:
         """Return the deltas of the pages that landed on some days, whether they were pushed or not.
 
         A replay pushes them again; the gateway ignores the deltas that it has.
@@ -173,7 +173,7 @@ class LandedTables:
             write_known(self._iceberg, KnownRows(landed, mark.delivered), self._known_snapshot)
             # `known` contains all delivered pages now
             self._marks[table] = record_mark(self._iceberg, table, mark._replace(known=mark.delivered))
-            self._plan_known()
+            self._read_known_files()
 
     def _deltas_of_pages(self, landed: LandedTable, after: int, through: int, rows: int) -> DataFrame:
         """Return the deltas of the pages after `after` up to `through`, which have about `rows` landed rows."""
@@ -201,25 +201,25 @@ class LandedTables:
         return declared.identity if declared is not None else None
 
     @lake_errors
-    def _plan(self) -> None:
+    def _read_metadata(self) -> None:
         """Read the files and marks of both tables. Create the tables if they are missing."""
         try:
-            self._plan_landing()
-            self._plan_known()
+            self._read_landing_files()
+            self._read_known_files()
         except _MISSING:
             ensure_landing(self._iceberg.spark, self._iceberg.names)
-            self._plan_landing()
-            self._plan_known()
+            self._read_landing_files()
+            self._read_known_files()
 
-    def _plan_landing(self) -> None:
-        """Find the files of landed rows in the table's current snapshot."""
+    def _read_landing_files(self) -> None:
+        """Find the files of landed rows in the current snapshot of `landing`."""
         with open_table(self._iceberg.spark, self._iceberg.names.landing) as landing:
             self._files = self._iceberg.landed_files(landing)
             # for the subclass `LakeLanding`, whose commits are checked against this snapshot
             self._landing_snapshot = landing.metadata.current_snapshot_id
 
-    def _plan_known(self) -> None:
-        """Find the files of known rows, and the marks, in the table's current snapshot."""
+    def _read_known_files(self) -> None:
+        """Find the files of known rows, and the marks, in the current snapshot of `known`."""
         with open_table(self._iceberg.spark, self._iceberg.names.known) as known:
             self._known_files: dict[str, list[KnownFile]] = self._iceberg.known_files(known)
             self._known_snapshot = known.metadata.current_snapshot_id
@@ -242,13 +242,13 @@ def write_known(tables: ConnectorTables, known: KnownRows, snapshot: int | None)
     table, name = known.landed.table, tables.names.known
     constants = (tables.gateway, tables.connector, table)
 
-    def rows(bucket: int) -> Iterator[pa.RecordBatch]:
-        for found in known.rows(bucket):
-            for batch in found.to_batches():
+    def write_bucket(bucket: int) -> Iterator[pa.RecordBatch]:
+        for rows_of_bucket in known.rows(bucket):
+            for batch in rows_of_bucket.to_batches():
                 constant_columns = [pa.repeat(pa.scalar(value), batch.num_rows) for value in constants]
                 yield pa.record_batch([*constant_columns, *batch.columns], KNOWN_COLUMNS)
 
-    written = in_tasks(tables.spark, BUCKETS, rows, KNOWN_COLUMNS)
+    written = in_tasks(tables.spark, BUCKETS, write_bucket, KNOWN_COLUMNS)
     batch = ("known", *constants, str(known.last_page))
     commit_rows(tables, name, written, tables.condition(table_name=table), snapshot, batch)
 

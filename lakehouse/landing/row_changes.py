@@ -1,11 +1,11 @@
 """Computes the deltas that follow from a polled table's landed rows, to be pushed to the gateway.
 
 A poll reads an external system and appends the rows to the lake's table `landing`, page by page. The number of a page
-is the hlc (timestamp) of its first row. A page has new versions of rows, ids of deleted rows, and *claims* (not those
-of tokens). A claim says that the page has all rows with a certain value in a column, so that other rows with this value
-are deleted. A row's changes follow from its versions, deletes and claims in order of pages (`replay_versions`); each
-change with an effect becomes a delta. `lakesync.testing.landing` has the same rules in their simplest form, and a
-property test holds both equal.
+is the hlc (timestamp) of its first row. A page has new versions of rows, ids of deleted rows, and *claims*, which have
+nothing to do with access tokens. A claim says that the page has all rows with a certain value in a column, so that
+other rows with this value are deleted. A row's changes follow from its versions, deletes and claims in order of pages
+(`replay_versions`); each change with an effect becomes a delta. `lakesync.testing.landing` has the same rules in their
+simplest form, and a property test holds both equal.
 
 The table `known` has the rows as of some page, `LandedTable.since`; as versions they have the page `NO_PAGE`, below all
 others. The Spark tasks that `lakehouse.landing.reading` starts call `PendingPages.deltas`;
@@ -136,22 +136,24 @@ class Claims:
 
 def replay_versions(
     versions: Sequence[Version],
-    gone: Iterable[tuple[int, int]],
+    deletes: Iterable[tuple[int, int]],
     keys: Callable[[str], Iterable[tuple[str, str]]],
     claims: Claims,
 ) -> Iterator[Change]:
     """Yield the changes of one row in order of page and hlc, also those without an effect.
 
+    A change is a version, a delete, or a claim after a version that has the claimed value, before the next version.
+
     Args:
         versions: the row's versions, in order of page and hlc.
-        gone: `(page, hlc)` at which the source reports the row as deleted; ignored if the page also has the row.
+        deletes: `(page, hlc)` at which the source reports the row as deleted; ignored if the page also has the row.
         keys: returns the claim keys of a version's JSON.
         claims: the claims of all pages. A claim deletes the row if it fits the row's version and its page lacks the
             row.
     """
     pages_with_row = {version.page for version in versions}
     changes: list[tuple[int, int, str | None]] = list(versions)
-    changes += [(page, hlc, None) for page, hlc in gone if page not in pages_with_row]
+    changes += [(page, hlc, None) for page, hlc in deletes if page not in pages_with_row]
     for number, version in enumerate(versions):
         next_page = versions[number + 1].page if number + 1 < len(versions) else None
         for key in keys(version.columns):
@@ -216,7 +218,7 @@ class _PendingRows:
         self._keys = ClaimKeys(self._claim_columns)
         self._claims = Claims()
         self._versions: dict[str, list[Version]] = {}
-        self._gone: dict[str, list[tuple[int, int]]] = {}
+        self._deletes: dict[str, list[tuple[int, int]]] = {}
         for row in self._landed_rows(pages.after, pages.through):
             self._add_claims(row)
             if row.kind != CLAIM and self._is_own(row.row_id):  # a claim has no row id
@@ -233,7 +235,7 @@ class _PendingRows:
                 versions.sort(key=lambda version: (version.page, version.hlc))
             changes += [
                 (row_id, change)
-                for change in replay_versions(versions, self._gone.get(row_id, ()), keys, self._claims)
+                for change in replay_versions(versions, self._deletes.get(row_id, ()), keys, self._claims)
                 if change.page > pages.after and change.columns != change.before
             ]
             if len(changes) >= ROWS_AT_ONCE:
@@ -248,7 +250,7 @@ class _PendingRows:
         a claimed value.
         """
         landed, after = self._landed, self._pages.after
-        wanted = {*self._versions, *self._gone}
+        wanted = {*self._versions, *self._deletes}
         row_ids = None if self._claim_columns else pa.array(sorted(wanted), pa.string())
         for rows in landed.known_rows(row_ids=row_ids):
             for row_id, columns in value_tuples(rows, *KNOWN_ROWS.names):
@@ -277,7 +279,7 @@ class _PendingRows:
         if row.kind == ROW:
             self._versions.setdefault(row.row_id, []).append(Version(row.page, row.hlc, row.columns))
         elif row.kind == DELETED_ROW:
-            self._gone.setdefault(row.row_id, []).append((row.page, row.hlc))
+            self._deletes.setdefault(row.row_id, []).append((row.page, row.hlc))
 
     def _add_claims(self, row: LandedRow, among: Collection[tuple[str, str]] | None = None) -> None:
         """Remember the `(column, value)` that a landed row claims; with `among`, only if they are among these."""

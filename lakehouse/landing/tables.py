@@ -128,8 +128,8 @@ class ConnectorTables(NamedTuple):
     def landed_files(self, landing: Table) -> list[LandedFile]:
         """Return the connector's files of `landing`, in order of their first page."""
         found = []
-        for task in self._planned(landing, self.names.landing):
-            file = task.file
+        for scan_task in self._planned(landing, self.names.landing):
+            file = scan_task.file
             (_, number), (first, last), (_, highest_hlc) = (
                 column_bounds(landing, file, column) for column in ("landing", "page", "hlc")
             )
@@ -138,7 +138,7 @@ class ConnectorTables(NamedTuple):
                     file.file_path,
                     file.record_count,
                     file.file_size_in_bytes,
-                    EPOCH + timedelta(days=file.partition[2]),
+                    EPOCH + timedelta(days=file.partition[2]),  # the partition's fields: gateway, connector, day
                     landing=_int(number),
                     first_page=_int(first),
                     last_page=_int(last),
@@ -152,9 +152,10 @@ class ConnectorTables(NamedTuple):
     def known_files(self, known: Table) -> dict[str, list[KnownFile]]:
         """Return polled table → its files of `known`."""
         found: dict[str, list[KnownFile]] = {}
-        for task in self._planned(known, self.names.known):
-            table, bucket = task.file.partition[2], task.file.partition[3]
-            found.setdefault(table, []).append(KnownFile(task.file.file_path, task.file.record_count, bucket))
+        for scan_task in self._planned(known, self.names.known):
+            file = scan_task.file
+            table, bucket = file.partition[2], file.partition[3]
+            found.setdefault(table, []).append(KnownFile(file.file_path, file.record_count, bucket))
         return found
 
     def marks(self, known: Table, tables: Iterable[str]) -> dict[str, Mark]:
@@ -172,7 +173,7 @@ class ConnectorTables(NamedTuple):
     def _marks_in_snapshots(self, known: Table) -> dict[str, Mark]:
         """Return polled table → the mark that follows from the commits to `known`."""
         found: dict[str, Mark] = {}
-        for batch in filter(None, map(batch_of, known.metadata.snapshots)):
+        for batch in filter(None, map(batch_of, known.metadata.snapshots)):  # `batch_of` lists the parts of an id
             if batch[:3] == ["known", self.gateway, self.connector]:
                 table, last_page = batch[3], int(batch[4])
                 found[table] = found.get(table, Mark()).max_with(Mark(known=last_page, delivered=last_page))
@@ -192,16 +193,16 @@ class ConnectorTables(NamedTuple):
         return f"lakesync.read.{self.gateway}.{self.connector}.{table}"
 
     def _planned(self, table: Table, name: str) -> list[FileScanTask]:
-        """Return the connector's data files. Files with deleted rows are first rewritten without them.
+        """Return the connector's data files, as scan tasks of pyiceberg. Files with deleted rows are rewritten first.
 
         LakeSync writes no delete files here, but earlier versions did, and other engines may.
         """
-        tasks = list(table.scan(self._of_connector()).plan_files())
-        if any(task.delete_files for task in tasks):
+        planned = list(table.scan(self._of_connector()).plan_files())
+        if any(scan_task.delete_files for scan_task in planned):
             apply_deletes(self.spark, self.names, name)
             table.refresh()
-            tasks = list(table.scan(self._of_connector()).plan_files())
-        return tasks
+            planned = list(table.scan(self._of_connector()).plan_files())
+        return planned
 
     def _of_connector(self) -> BooleanExpression:
         """Return the filter for the rows of this connector."""
@@ -214,7 +215,8 @@ def batch_of(snapshot: Snapshot) -> list[str] | None:
     The id is what `commit_rows` stored: `known`, gateway, connector, polled table and last page; or `landing`, gateway,
     connector, number of the landing and a random id.
     """
-    text = snapshot.summary.additional_properties.get(BATCH_PROPERTY) if snapshot.summary is not None else None
+    summary = snapshot.summary
+    text = summary.additional_properties.get(BATCH_PROPERTY) if summary is not None else None
     return None if text is None else json.loads(text)
 
 

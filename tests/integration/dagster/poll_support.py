@@ -10,7 +10,7 @@ from functools import cached_property
 import dagster as dg
 from pydantic import SecretStr
 
-from lakehouse.landing.polls import Connection, poll_connector
+from lakehouse.landing.polls import PollContext, poll_connector
 from lakehouse.schema_snapshot import registered
 from lakesync.analysis.marks import report_in
 from lakesync.model.delta import extract_delta
@@ -26,7 +26,7 @@ NUMBERS = itertools.count()
 
 def connection(config, run):
     staging = run.staging
-    return Connection(
+    return PollContext(
         config, run.pyspark.spark_session, run.lake.names, staging.store, staging.now_ms, run.intake.opener
     )
 
