@@ -1,8 +1,9 @@
 """Metadata that a step reports with its result, for Dagster's pages: sizes, Spark's work, freshness and data versions.
 
-The assets of the lake, of checkpoints and of destinations call it at the end of a step; the failure policy, which wraps
-every step, adds the figures of Spark's jobs. A delta is a change that a client pushed; the history, the asset `deltas`,
-has all of them. A state table has the current rows, merged from the history.
+The assets of the lake, of checkpoints and of destinations call it at the end of a step; the failure policy
+(`assets.failure_policy`), which wraps every step, adds the figures of Spark's jobs. A delta is a change that a client
+pushed, and *acknowledged* when its gateway has accepted it. The history, the asset `deltas`, has all flushed deltas. A
+state table has the current rows, merged from the history.
 """
 
 import hashlib
@@ -56,8 +57,8 @@ def spark_metadata(resource: SparkConnectResource) -> Metadata:
     pages = f"{resource.ui_url.rstrip('/')}/jobs"
     links = ", ".join(f"[{job}]({pages}/job/?id={job})" for job in figures.jobs)
     metadata["spark/jobs"] = len(figures.jobs)
-    sums = [(name, sum_) for name, sum_ in figures._asdict().items() if name not in ("jobs", "is_complete")]
-    metadata |= {f"spark/{name}": sum_ for name, sum_ in sums}
+    sums = {name: total for name, total in figures._asdict().items() if name not in ("jobs", "is_complete")}
+    metadata |= {f"spark/{name}": total for name, total in sums.items()}
     metadata["spark/ui"] = dg.MetadataValue.md(f"[All jobs]({pages}/): {links}")
     if not figures.is_complete:
         metadata["spark/incomplete"] = "Spark has forgotten older jobs of this step: raise spark.ui.retainedJobs"

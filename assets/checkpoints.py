@@ -4,7 +4,10 @@ A checkpoint has all rows of one gateway at one arrival (the gateway's timestamp
 (protobuf messages). `checkpoint_snapshots` is the last step of a run that the flush sensor requests: it makes the
 checkpoint of every gateway from Iceberg snapshots of the state tables (with current rows), and tags these snapshots.
 `checkpoint` shows the checkpoints with a partition for each gateway. `lakehouse.checkpoints` does the work. The code
-location (`lakesync_dagster.definitions`) calls this module.
+location (`lakesync_dagster.definitions`) calls `checkpoints`.
+
+The run's state, `RunState`, has each gateway's *cut point* (the arrival up to which the run merges the tables) and the
+failures that were *set aside*: the run continues without the gateway or table, and fails in its last step.
 """
 
 from collections.abc import Iterator, Sequence
@@ -133,17 +136,17 @@ def _checkpoint_asset(config: Config) -> dg.AssetsDefinition:
             made = make_checkpoints(
                 pyspark.spark_session, store, run_state, config, lake.checkpoints_uri, gateways=gateways
             )
-            newest = {each.gateway: each for each in made}  # completed below
+            newest = {each.gateway: each for each in made}  # the loop adds those of gateways without a new checkpoint
             for gateway in gateways:
-                found = newest.get(gateway) or store.newest_checkpoint(gateway)
-                if found is None:
+                newest_of_gateway = newest.get(gateway) or store.newest_checkpoint(gateway)
+                if newest_of_gateway is None:
                     raise NotFoundError(
                         f"gateway {gateway!r} has no checkpoint: it has unflushed deltas, or none at all. Run "
                         "`lakesync flush`"
                     )
-                newest[gateway] = found
-                metadata = _partition_metadata(found, lake, run_state, staging.now_ms())
-                context.add_asset_metadata({**metadata, "is_new": found in made}, CHECKPOINT, gateway)
+                newest[gateway] = newest_of_gateway
+                metadata = _partition_metadata(newest_of_gateway, lake, run_state, staging.now_ms())
+                context.add_asset_metadata({**metadata, "is_new": newest_of_gateway in made}, CHECKPOINT, gateway)
         return dg.MaterializeResult(data_version=_version(list(newest.values())))
 
     return checkpoint
@@ -196,7 +199,7 @@ def _snapshots_metadata(made: Sequence[Checkpoint]) -> Metadata:
 
 
 def _valid_metadata(made: Sequence[Checkpoint], run_state: RunState, now_ms: int) -> Metadata:
-    """Return up to when the checkpoints have all changes, as metadata.
+    """Return the metadata of freshness: the time up to which the checkpoints have all changes.
 
     A run merges the tables up to each gateway's cut point, an arrival. A checkpoint that did not need to change has all
     changes up to there, although its own arrival is earlier.
@@ -209,7 +212,7 @@ def _valid_metadata(made: Sequence[Checkpoint], run_state: RunState, now_ms: int
 
 
 def _version(made: Sequence[Checkpoint]) -> dg.DataVersion:
-    """Return a data version that changes with the snapshots and the rules' versions."""
+    """Return a data version that changes with the snapshots and with the versions of the sync rules."""
     return content_version([_snapshots(made), {each.gateway: each.rules_version for each in made}])
 
 

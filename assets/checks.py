@@ -6,8 +6,9 @@ start. A `Check` says what is compared, which function of `lakehouse` finds the 
 location (`lakesync_dagster.definitions`) calls `checks`.
 
 A run for some UTC days of arrival (when gateways received the deltas) checks these days; a run without days, such as
-the nightly audit, checks everything. If a run of the flush sensor finds a fault, only the checkpoints of the affected
-gateways are delayed: the fault is set aside, which means that the run continues, and fails at its end.
+the audit (a nightly job that runs every check), checks everything. If a run of the flush sensor finds a fault, only the
+checkpoints of the affected gateways are delayed: the fault is set aside, which means that the run continues, and fails
+at its end.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -47,7 +48,7 @@ class CheckInputs:
     run_state: RunState
     """What the run's earlier steps merged, and which failures they set aside."""
     days: list[date] | None
-    """UTC days of arrival; None for all, as in the audit."""
+    """UTC days of arrival to check; None for all, as in the audit."""
     seed: int
     """Chooses the sample of rows."""
     is_flush: bool
@@ -277,14 +278,15 @@ def _checks_of(
     ) -> Iterator[dg.AssetCheckResult]:
         seed = int(context.run.run_id[:8], 16)  # a retried step compares the same sample
         days = None if key == CHECKPOINT else days_in_tags(context.run.tags)  # a checkpoint's partition is a gateway
-        is_flush = continues_on_failure(context.run)  # only runs of the flush sensor do
+        is_flush = continues_on_failure(context.run)  # only runs that the flush sensor requested do
         selected = context.selected_asset_check_keys
         wanted = [check for check in own_checks if dg.AssetCheckKey(key, check.name) in selected]
         found: dict[str, Sequence[msgspec.Struct]] = {}  # check → its faults
         not_run: dict[str, str] = {}  # check → why it could not run
         with failure_policy(context, pyspark):
             inputs = CheckInputs(pyspark.spark_session, lake, staging.store, run_state, days, seed, is_flush)
-            # stored after an audit without faults; the next one is due when the state has changed, or after some time
+            # The asset's state and the time, stored after an audit without faults. The next audit is due when the state
+            # has changed, or after some time.
             visit = Visit(_asset_state(inputs, key, table), staging.now_ms()) if context.run.job_name == AUDIT else None
             for check in wanted:
                 try:

@@ -59,7 +59,7 @@ def delta_columns() -> dg.TableSchema:
 
 
 def followed_columns() -> dg.TableSchema:
-    """Return the columns of the deltas in a database or object store to which they are copied."""
+    """Return the columns of deltas at a destination, flow or migration: the databases to which they are copied."""
     kept = {"gateway", "arrival", "table_name", "row_id", "op", "client_id", "hlc", "delta_id", "columns"}
     return dg.TableSchema([dg.TableColumn(*column) for column in _HISTORY if column[0] in kept])
 
@@ -105,7 +105,7 @@ def state_lineage(schema: TableSchema) -> dg.MarkdownMetadataValue:
 
 
 def _description(schema: TableSchema, column: Column) -> str | None:
-    """Describe a column by its role in the schema; None if it has none."""
+    """Describe a column's role in the schema (primary key, external id, reference); None if it has none."""
     parts = []
     if column.name in (schema.primary_key or ()):
         parts.append("part of the primary key")

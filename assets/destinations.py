@@ -4,8 +4,9 @@ A delta is a change that a client pushed. The lake's history, the asset `deltas`
 receives copies of them. It consists of adapters, each of which writes to one database or object store, and has a mark
 of its own: the newest delta that it has of each stream (one gateway's deltas in one staging store). A table that cannot
 be written there is *suspended*: set aside and retried later, so that other tables are not delayed. A value that the
-database rejects is a *dead letter*. `lakehouse.backends.destinations` does the work. The code location
-(`lakesync_dagster.definitions`) calls this module.
+database rejects is a *dead letter*. A *follower* describes one adapter for the Spark tasks that write to it.
+`lakehouse.backends.destinations` does the work. The code location (`lakesync_dagster.definitions`) calls `destinations`
+and `lake_comparisons`.
 """
 
 from collections.abc import Iterator
@@ -158,7 +159,8 @@ def _lake_comparison(destination: DestinationTarget) -> dg.AssetChecksDefinition
 
         with failure_policy(context, pyspark, retried=False):
             store = staging.store
-            # read before the comparison: the audit's mark says which state of the destination was compared, and when
+            # Read before the comparison, and stored if it finds no difference: the audit's mark says which state of the
+            # destination was compared, and when.
             visit = Visit(destination_state(store.marks().get(destination.mark_name)), staging.now_ms())
             try:
                 comparison = compare(pyspark.spark_session, follower_of(store, destination), lake.names)

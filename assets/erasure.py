@@ -46,14 +46,14 @@ if TYPE_CHECKING:
     """Returns what requests erase in a backend: an erasure for each adapter (database or object store) of it."""
 
 ERASURE = dg.AssetKey("erasure")
-"""The asset."""
+"""Key of the asset."""
 _ERASE = "erase"
 """Name of the graph, and prefix of its steps' names, so that they differ from the steps of other assets."""
 
 
 @dataclass(frozen=True)
 class _ErasureRun:
-    """What a step works with: the connections of its run."""
+    """What a step works with: the connections and the state of its run."""
 
     spark: "SparkSession"
     lake: LakeResource
@@ -124,7 +124,7 @@ def _erasure_step(
         path: names what the step erases in, usually by an asset's key; it becomes the step's name.
         pool: pool of the steps that write this asset.
         description: what the step leaves behind, for Dagster's pages.
-        erase: does the work and returns the step's metadata.
+        erase: does the work and returns the step's metadata. It is called when the step runs.
         is_first: whether no other step runs before it.
         is_retried: whether Dagster retries the step after a transient error. If not, the sensor requests another run.
     """
@@ -211,7 +211,8 @@ def _report_step(config: Config) -> dg.OpDefinition:
             for gateway, requests in due.items()
         ]
         if due:
-            state.forget_positions()  # read before the erasure, which has added deltas that checkpoints must contain
+            # `state` read the arrivals before the erasure, which has added deltas that checkpoints must contain
+            state.forget_positions()
             make_checkpoints(spark, store, state, config, uri)
         left = [each for result in results for each in result.left]
         if left:

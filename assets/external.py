@@ -77,7 +77,7 @@ def source_keys(config: Config, backend: str) -> Sequence[dg.AssetKey]:
 
     Args:
         config: the project's configuration, which declares the backends.
-        backend: name of a backend, or `lake`.
+        backend: name of a backend, or `lake` for the history `deltas`.
     """
     if backend == LAKE:
         return [DELTAS]
@@ -92,7 +92,7 @@ def backends(config: Config) -> list[dg.AssetSpec]:
     Args:
         config: the project's configuration, which declares the backends.
     """
-    written: dict[str, list[dg.AssetKey]] = {}
+    written: dict[str, list[dg.AssetKey]] = {}  # adapter → the assets of destinations that write to it
     for each in destination_targets(config):
         written.setdefault(each.target.name, []).append(target_key(each.destination, each.target.name))
     read = [*(flow.source for flow in config.flows.values()), *(each.source for each in config.migrations.values())]

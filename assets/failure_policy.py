@@ -1,8 +1,9 @@
 """Decides what happens when a step fails: Dagster retries it only after a transient error, which a retry may cure.
 
 All assets and checks run their work in `failure_policy`, which also adds the figures of a step's Spark jobs to its
-metadata. If a table or gateway fails in a run that the flush sensor requested, the steps of the flush set the failure
-aside (`set_aside`): the run continues without the table or gateway, and fails in its last step (`raise_set_aside`).
+metadata. A *flush* is a run that writes accepted changes to the lake, merges its tables and makes checkpoints. If a
+table or gateway fails in a run that the flush sensor requested, the steps of the flush set the failure aside
+(`set_aside`): the run continues without the table or gateway, and fails in its last step (`raise_set_aside`).
 """
 
 import json
@@ -70,8 +71,8 @@ def failure_policy(
         if pyspark is not None:
             pyspark.renew()
         retry_after = max(error.retry_after or 0 for error in transient)
-        op = context if isinstance(context, dg.OpExecutionContext) else context.op_execution_context
-        wait = retry_after or FIRST_WAIT_SECONDS * 2**op.retry_number
+        op_context = context if isinstance(context, dg.OpExecutionContext) else context.op_execution_context
+        wait = retry_after or FIRST_WAIT_SECONDS * 2**op_context.retry_number
         raise dg.RetryRequested(max_retries=RETRIES, seconds_to_wait=wait) from raised
 
 

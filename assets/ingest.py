@@ -3,7 +3,8 @@
 A connector reads an external system, its source, at intervals (it polls), and pushes the changes to a gateway as a
 client would. A poll first appends what it reads to the lake's table `landing` (the rows land), and then pushes it. A
 replay pushes again what landed on past days, without a call to the source. `lakehouse.landing.polls` does both. The
-code location (`lakesync_dagster.definitions`) calls this module; the erasure uses the pools.
+code location (`lakesync_dagster.definitions`) calls `connectors`. A pool is a name that steps share, of which Dagster
+runs one at a time: the steps of an erasure (`assets.erasure`) use the pool of the connector whose rows they erase.
 """
 
 import re
@@ -141,7 +142,7 @@ def table_metadata(table: "TablePoll", connector_result: "ConnectorPoll") -> Met
         connector_result: the result for the connector.
     """
     delivered = table.delivered
-    found: Metadata = {
+    metadata: Metadata = {
         "inserted": delivered.inserted,
         "updated": delivered.updated,
         "deleted": delivered.deleted,
@@ -150,9 +151,9 @@ def table_metadata(table: "TablePoll", connector_result: "ConnectorPoll") -> Met
     }
     read = table.read
     if read is None:
-        return found
+        return metadata
     usage = connector_result.report.usage
-    found |= {
+    metadata |= {
         "pages": read.pages,
         "rows": read.rows,
         "unchanged": max(0, read.rows - delivered.inserted - delivered.updated),
@@ -162,8 +163,8 @@ def table_metadata(table: "TablePoll", connector_result: "ConnectorPoll") -> Met
         **_cursor(read.cursor),
     }
     if usage.left is not None:  # the source reports how many calls its quota still allows
-        found["budget_left"] = usage.left
-    return found
+        metadata["budget_left"] = usage.left
+    return metadata
 
 
 def _cursor(cursor: Mapping[str, Any] | None) -> Metadata:
@@ -188,7 +189,9 @@ def _seconds_of(text: object) -> float | None:
         moment = datetime.fromisoformat(text) if isinstance(text, str) else None
     except ValueError:
         return None
-    return None if moment is None else (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    if moment is None:
+        return None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 def connector_pool(gateway: str, name: str) -> str:

@@ -139,7 +139,7 @@ def history(days: dg.PartitionsDefinition, config: Config) -> dg.AssetsDefinitio
 
 
 def _report_flush_by_day(context: dg.AssetExecutionContext, reports: "Sequence[FlushReport]") -> None:
-    """Add to each partition what was flushed of its day. A batch (one append) counts for the day of its first delta."""
+    """Add to each partition what was flushed of its day. A batch (one commit) counts for the day of its first delta."""
     keys = context.partition_keys
     by_day: dict[str, list[FlushReport]] = {key: [] for key in keys}
     for report in reports:
@@ -245,6 +245,7 @@ def _state_table(
             contract = settings.contracts.get(schema.table, "evolve")
 
             def merge(upto: Mapping[str, int], contract: "Contract") -> "MergeReport":
+                """Merge the deltas up to some arrivals, given by gateway."""
                 return merge_table(
                     spark, schema, upto, days=days, rebuild=config.rebuild, names=names, contract=contract
                 )
@@ -270,12 +271,9 @@ def _state_table(
             by_day = days is not None or len(context.partition_keys) > 1
             if by_day:
                 ranges = {name: (report.since.get(name, 0), arrival) for name, arrival in flushed.items()}
-                found = merged_by_day(spark, schema.table, ranges, days, names) if report.deltas_in else {}
-                counts = [
-                    count
-                    for day, merged in found.items()
-                    for count in ((day, "deltas_in", merged.deltas), (day, "rows_merged", merged.rows))
-                ]
+                by_days = merged_by_day(spark, schema.table, ranges, days, names) if report.deltas_in else {}
+                counts = [(day, "deltas_in", merged.deltas) for day, merged in by_days.items()]
+                counts += [(day, "rows_merged", merged.rows) for day, merged in by_days.items()]
                 report_by_day(context, ["deltas_in", "rows_merged"], counts)
             valid_through_ms = table_valid_through_ms(report.marks, flushed, run_state.valid_through_ms())
             metadata = {

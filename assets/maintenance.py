@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from lakehouse.maintenance import MaintenanceReport
 
 MAINTENANCE = dg.AssetKey("maintenance")
-"""The asset; its job has the same name."""
+"""Key of the asset; its job has the same name."""
 HISTORY, LOG, RUNS = "deltas", "staging", "runs"
 """Partitions that every project has: the Iceberg table of all changes, staging's log, and Dagster's runs. Each state
 table, with the current rows of a synced table, has one more."""
@@ -197,11 +197,11 @@ def delete_old_runs(instance: dg.DagsterInstance, before: datetime) -> OldRuns:
         instance: Dagster's instance.
         before: runs created before this time are old.
     """
-    needed = _runs_to_keep(instance)
-    old = [run_id for run_id in _old_runs(instance, before) if run_id not in needed]
-    for run_id in old:
+    kept = _runs_to_keep(instance)
+    deleted = [run_id for run_id in _old_runs(instance, before) if run_id not in kept]
+    for run_id in deleted:
         instance.delete_run(run_id)
-    return OldRuns(len(old), sum(1 for _ in _old_runs(instance, before)))
+    return OldRuns(len(deleted), sum(1 for _ in _old_runs(instance, before)))
 
 
 def _old_runs(instance: dg.DagsterInstance, before: datetime) -> Iterator[str]:
@@ -215,18 +215,18 @@ def _old_runs(instance: dg.DagsterInstance, before: datetime) -> Iterator[str]:
 
 
 def _runs_to_keep(instance: dg.DagsterInstance) -> set[str]:
-    """Return the runs with the newest materialisation of an asset or partition."""
-    needed: set[str] = set()
+    """Return the ids of the runs with the newest materialisation of an asset or partition."""
+    kept: set[str] = set()
     storage = instance.event_log_storage
     for key in instance.get_asset_keys():
         newest = instance.get_latest_materialization_event(key)
         if newest is not None:
-            needed.add(newest.run_id)
+            kept.add(newest.run_id)
         by_partition = storage.get_latest_storage_id_by_partition(key, dg.DagsterEventType.ASSET_MATERIALIZATION)
         ids = sorted(by_partition.values())
         for start in range(0, len(ids), RUNS_AT_ONCE):
             wanted = dg.EventRecordsFilter(
                 dg.DagsterEventType.ASSET_MATERIALIZATION, asset_key=key, storage_ids=ids[start : start + RUNS_AT_ONCE]
             )
-            needed |= {record.event_log_entry.run_id for record in storage.get_event_records(wanted)}
-    return needed
+            kept |= {record.event_log_entry.run_id for record in storage.get_event_records(wanted)}
+    return kept

@@ -2,7 +2,8 @@
 
 A delta is a change of some columns of one row. A backend, which `lakesync.toml` declares, stores deltas; it consists of
 adapters, each for one database or object store. `lakehouse.backends.moves` does the work. The code location
-(`lakesync_dagster.definitions`) calls this module; the sensor that requests the runs uses the functions on partitions.
+(`lakesync_dagster.definitions`) calls `flows`, `migrations` and `tiers`; the sensor that requests the runs uses the
+functions on partitions, and the asset `erasure` the keys and pools.
 
 - A *flow* copies the deltas whose rows meet a filter. It is partitioned by the day on which a gateway received them.
 - A *migration* copies whole tables from one backend to another, and compares both. It is partitioned by table and day.
@@ -104,6 +105,7 @@ def _flow_asset(
         from lakehouse.backends.moves import flow
 
         requested_by_sensor = is_requested_by(MOVE_SENSOR, context.run)
+        # first and last arrival of the deltas to copy again; None to copy only new ones
         replayed = None if requested_by_sensor else arrivals_of(days_of(context))
         with failure_policy(context, pyspark, retried=False):  # the sensor requests a flow that is due again
             spark, begun_ms = pyspark.spark_session, staging.now_ms()
@@ -225,7 +227,7 @@ def _table_and_day(key: dg.MultiPartitionKey) -> tuple[str, date]:
 
 
 def _migration_counts(reports: "Sequence[MigrationReport]") -> dict[str, int]:
-    """Return the metadata of one or more partitions of a migration, added up."""
+    """Return the counts of one or more partitions of a migration, added up, as metadata."""
     return {
         "dagster/row_count": sum(report.deltas for report in reports),
         "copied": sum(report.copied for report in reports),

@@ -5,7 +5,7 @@ tag is a named text that a run carries. A slot is a kind of run: Dagster limits 
 progress at once. The asset `deltas` is the history: an Iceberg table with every change that gateways accepted from
 clients. A state table has the current rows of one synced table. A move is a run that copies changes between backends
 (databases and object stores): for a flow, a migration or a pair of tiers. A poll is a run that reads an external system
-by a connector.
+by a connector. The external assets (`assets.external`) are those that Dagster shows and does not materialise.
 """
 
 import dagster as dg
