@@ -6,6 +6,7 @@ import socket
 import struct
 import threading
 from contextlib import closing
+from typing import Any
 
 import psycopg
 import pymysql
@@ -21,7 +22,7 @@ from lakesync.model.types import StoredConnector
 from lakesync.testing.servers import Response, serve
 from tests.attacks.rebinding import rebind
 
-DATABASES = {"postgres": (postgres.reader, "postgresql"), "mysql": (mysql.reader, "mysql")}
+DATABASES: dict[str, Any] = {"postgres": (postgres.reader, "postgresql"), "mysql": (mysql.reader, "mysql")}
 
 
 class Listener:

@@ -314,3 +314,6 @@ def _fold(known: list[Delta], delta: Delta) -> None:
 
 def _values(delta: Delta) -> Values:
     return {cell["column"]: cell["value"] for cell in delta["columns"]}
+
+
+AnyClient = StockClient | NamedClient

@@ -35,7 +35,7 @@ from dataclasses import dataclass, field
 from itertools import combinations, permutations
 from typing import Any
 
-from tests.blackbox.clients import Client, NamedClient, Page, StockClient, WrongError
+from tests.blackbox.clients import AnyClient, NamedClient, Page, StockClient, WrongError
 from tests.blackbox.exchange import brief, headers_of, named, spell, wrong_rows
 from tests.blackbox.law import Delta, Key, Ledger, Values, id_sum, key_of
 from tests.blackbox.line import Line
@@ -49,7 +49,7 @@ class _Sent:
 
     kind: str
     """`pull`, `push`, `rules`, `flush` or `connect`."""
-    client: Client
+    client: AnyClient
     claims: dict[str, Any]
     """In its token."""
     process: int
@@ -85,7 +85,7 @@ class _Sent:
 class OverlappingGame(Game):
     """A history in which requests may overlap."""
 
-    def play_together(self, group: list[tuple[float, str, Client, list[Any]]]) -> None:
+    def play_together(self, group: list[tuple[float, str, AnyClient, list[Any]]]) -> None:
         """Do steps whose requests are on their way at the same time; edits come before them.
 
         Args:
@@ -121,7 +121,7 @@ class OverlappingGame(Game):
 
     # -- before ------------------------------------------------------------------------------------------------------
 
-    def _prepare(self, kind: str, client: Client, detail: list[Any], others: list[_Sent]) -> _Sent | None:
+    def _prepare(self, kind: str, client: AnyClient, detail: list[Any], others: list[_Sent]) -> _Sent | None:
         """Return the request of a step; None if it has none, or if its client does not make it beside the others."""
         mine = [each for each in others if each.client is client and each.own]
         new = _Sent(kind, client, client.claims, client.process, 0.0)
@@ -301,7 +301,7 @@ class OverlappingGame(Game):
 
     # -- the verdict -------------------------------------------------------------------------------------------------
 
-    def _judge(self, sent: list[_Sent], before: dict[Client, set[Key]]) -> None:
+    def _judge(self, sent: list[_Sent], before: dict[AnyClient, set[Key]]) -> None:
         """Find the orders that explain the answers in each shard, and note what follows from them.
 
         Args:
@@ -336,7 +336,7 @@ class OverlappingGame(Game):
                 self._follow_claims(each.client)
         self._note_visible_rows()
 
-    def _explain(self, sent: list[_Sent], before: dict[Client, set[Key]], shard: str) -> list[_Outcome]:
+    def _explain(self, sent: list[_Sent], before: dict[AnyClient, set[Key]], shard: str) -> list[_Outcome]:
         """Return the outcomes that explain what the answers say of a shard's rows."""
         compare = not self.reindexing and all(each.kind != "rules" for each in sent)
         explained: list[_Outcome] = []
@@ -374,8 +374,8 @@ class _Outcome:
     def __init__(
         self,
         ledger: Ledger,
-        visible: dict[Client, set[Key]],
-        clients: list[Client],
+        visible: dict[AnyClient, set[Key]],
+        clients: list[AnyClient],
         shard_of: Callable[[str], str],
         shard: str | None = None,
     ) -> None:

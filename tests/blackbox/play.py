@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from typing import Any
 
-from tests.blackbox.clients import Client, NamedClient, Page, StockClient, WrongError
+from tests.blackbox.clients import AnyClient, NamedClient, Page, StockClient, WrongError
 from tests.blackbox.exchange import START_MS, Exchange, brief, headers_of, named, spell
 from tests.blackbox.histories import FILLERS, RULES, groups_of
 from tests.blackbox.law import Delta, id_sum, key_of, shows
@@ -44,7 +44,7 @@ class Game(Exchange):
         self._markers = 0
 
     @staticmethod
-    def _client(name: str, kind: str, claims: dict[str, Any], skew: int) -> Client:
+    def _client(name: str, kind: str, claims: dict[str, Any], skew: int) -> AnyClient:
         if kind == "named":
             return NamedClient(name, dict(claims), skew)
         return StockClient(name, dict(claims), skew, letter=kind == "letter")
@@ -79,14 +79,14 @@ class Game(Exchange):
             self._release()
             self._all_ended()
 
-    def play_together(self, group: list[tuple[float, str, Client, list[Any]]]) -> None:
+    def play_together(self, group: list[tuple[float, str, AnyClient, list[Any]]]) -> None:
         """Do steps whose requests are on their way at the same time."""
         raise NotImplementedError
 
-    def _person(self, who: int) -> Client:
+    def _person(self, who: int) -> AnyClient:
         return self._people[who % len(self._people)]
 
-    def _another(self, client: Client, kind: str) -> Client:
+    def _another(self, client: AnyClient, kind: str) -> AnyClient:
         """Another device of the same user, which has nothing; the one of before is used no more until the end."""
         self._cut(client)
         new = self._client(f"c{len(self.clients) + 1}", kind, client.claims, client.skew)
@@ -97,7 +97,7 @@ class Game(Exchange):
 
     # -- steps -------------------------------------------------------------------------------------------------------
 
-    def _do(self, kind: str, client: Client, *detail: Any) -> None:
+    def _do(self, kind: str, client: AnyClient, *detail: Any) -> None:
         match kind:
             case "edit":
                 self._edit(client, *detail)
@@ -176,7 +176,7 @@ class Game(Exchange):
             case _:
                 raise ValueError(f"no such step: {kind}")
 
-    def _edit(self, client: Client, op: str, table: str, row_id: str, values: dict[str, Any], tick: int) -> None:
+    def _edit(self, client: AnyClient, op: str, table: str, row_id: str, values: dict[str, Any], tick: int) -> None:
         self.now += tick
         key = (table, row_id)
         if op == "INSERT" and client.has(key):
@@ -207,7 +207,7 @@ class Game(Exchange):
             return "0123456789abcdef" + digest[16:]
         return f"id-{digest[:20]}" if style == "text" else digest
 
-    def _pull(self, client: Client, limit: int, fate: str) -> None:
+    def _pull(self, client: AnyClient, limit: int, fate: str) -> None:
         if isinstance(client, NamedClient) and client.doubt and not self._push(client, fate):
             return
         if fate == "request lost":
@@ -231,7 +231,7 @@ class Game(Exchange):
             client.proven = client.proven or (client.cursor > 1 and not self.reindexing)
             self._compare(client, "after a complete page")
 
-    def _ask_as_another(self, client: Client, claims: dict[str, Any], request: dict[str, Any]) -> None:
+    def _ask_as_another(self, client: AnyClient, claims: dict[str, Any], request: dict[str, Any]) -> None:
         """A pull with another token of the client's own, whose answer is lost.
 
         The other token's claims count as the client's until its next request (`Client.shown`).
@@ -246,7 +246,7 @@ class Game(Exchange):
         client.claims = before
         client.answer_lost(push=False)
 
-    def _at_once(self, client: Client, claims: dict[str, Any], limit: int, fate: str) -> None:
+    def _at_once(self, client: AnyClient, claims: dict[str, Any], limit: int, fate: str) -> None:
         """A push and a pull with another token at the same time: the server may serve them in either order.
 
         The client takes the page after the answer to its push, and has the new token from then on. It drops a page that
@@ -279,7 +279,7 @@ class Game(Exchange):
         if fate != "whole" or not rows.isdisjoint(map(key_of, page["deltas"])) or not client.take(page):
             client.answer_lost(push=False)
 
-    def _odd_pull(self, client: Client, kind: str, limit: int) -> None:
+    def _odd_pull(self, client: AnyClient, kind: str, limit: int) -> None:
         """A cursor that was never handed out."""
         self._cut(client)
         if isinstance(client, NamedClient) and client.doubt:
@@ -294,7 +294,7 @@ class Game(Exchange):
         if page is not None and (not page["deltas"] or not client.take(page)):
             client.cursor = before
 
-    def _push(self, client: Client, fate: str, *, odd: bool = False) -> bool:
+    def _push(self, client: AnyClient, fate: str, *, odd: bool = False) -> bool:
         """Push what waits. Whether its outcome is known."""
         request = self._push_request(client, odd=odd)
         if request is None:
@@ -312,7 +312,7 @@ class Game(Exchange):
         client.pushed(request["deltas"], cursor)
         return True
 
-    def _push_request(self, client: Client, *, odd: bool = False) -> dict[str, Any] | None:
+    def _push_request(self, client: AnyClient, *, odd: bool = False) -> dict[str, Any] | None:
         """The push that a client sends next, where it sends one."""
         may = not client.must_pull if isinstance(client, NamedClient) else client.asked_since_wiped
         if not may or not client.outbox:
@@ -395,7 +395,7 @@ class Game(Exchange):
                 staging("confirm", process, batch_id=batch["batch_id"], deltas=len(ids), id_sum=id_sum(ids))
                 staging("trim", process, gateway=self.gateway, shard=shard)
 
-    def _killed(self, client: Client) -> Iterator[Request | None]:
+    def _killed(self, client: AnyClient) -> Iterator[Request | None]:
         """A process dies, perhaps with a push on its way, which is repeated: to another, or once it is back."""
         self._release()  # others wait for what is kept back, and this one for them
         request = self._push_request(client)
@@ -442,7 +442,7 @@ class Game(Exchange):
             self.requests.append(f"{process} listens again")
         self._deafened.clear()
 
-    def _deaf(self, client: Client, writer: int, limit: int) -> None:
+    def _deaf(self, client: AnyClient, writer: int, limit: int) -> None:
         """The process of a client's line misses that another one sends rows to the client over HTTP.
 
         It must not look for them by itself meanwhile: no promise holds before it can know what the other one sent. So
@@ -469,7 +469,7 @@ class Game(Exchange):
         if page is not None and any(each["op"] != "DELETE" for each in page["deltas"]):
             line.await_frame(TOLD)  # it does not know what the client has, and sends that again
 
-    def _bring_row(self, client: Client, process: int) -> bool:
+    def _bring_row(self, client: AnyClient, process: int) -> bool:
         """Write a row that a client may see, and wait until its line has brought it; whether there is such a row."""
         values = {"team": "abcdefg", "kind": "pq", "x": (0, 1, 2, 3)}
         rows = [dict(zip(values, each, strict=True)) for each in product(*values.values())]
@@ -497,7 +497,7 @@ class Game(Exchange):
 
     # -- lines -------------------------------------------------------------------------------------------------------
 
-    def _cross(self, client: Client, limit: int) -> None:
+    def _cross(self, client: AnyClient, limit: int) -> None:
         """A pull over a line, and another's push while it is served."""
         others = [each for each in self.clients if each is not client]
         if client.name not in self._lines:
@@ -508,7 +508,7 @@ class Game(Exchange):
             self._push(other, "whole")
         self._take_live(client, "crossed")
 
-    def _take_live(self, client: Client, fate: str) -> None:
+    def _take_live(self, client: AnyClient, fate: str) -> None:
         """Take the answer to a pull, after the broadcasts that come before it."""
         page = self._answer(client, drop=fate == "answer lost")
         if page is None or fate == "answer lost":
@@ -526,7 +526,7 @@ class Game(Exchange):
         if not page["hasMore"] and fate != "crossed":
             self._compare(client, "after a complete page on its line")
 
-    def _await_rows(self, client: Client) -> None:
+    def _await_rows(self, client: AnyClient) -> None:
         """Wait until a connected client has every row that it may see."""
         deadline = time.monotonic() + TOLD
         while (
@@ -564,7 +564,7 @@ class Game(Exchange):
                 self._catch_up(client)
             self._compare(client, "in the end", force=True)
 
-    def _catch_up(self, client: Client) -> None:
+    def _catch_up(self, client: AnyClient) -> None:
         for _ in range(400):
             if (token := self.setting.get("token")) is not None:
                 self._ask_as_another(client, token, client.pull_request(self.setting["last limit"]))
@@ -577,7 +577,7 @@ class Game(Exchange):
                 return
         raise WrongError(f"{client.name} pulls and pulls, and never comes to an end")
 
-    def _difference(self, client: Client) -> str | None:
+    def _difference(self, client: AnyClient) -> str | None:
         wanted, rows = self.ledger.visible(client.claims), client.rows
         wrong = [
             f"{key}: has {rows.get(key)}, should have {wanted.get(key)}"
@@ -586,7 +586,7 @@ class Game(Exchange):
         ]
         return "; ".join(wrong) or None
 
-    def _compare(self, client: Client, when: str, *, force: bool = False) -> None:
+    def _compare(self, client: AnyClient, when: str, *, force: bool = False) -> None:
         if not client.settled or (self.reindexing and not force):
             return
         found = self._difference(client)

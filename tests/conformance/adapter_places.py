@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import boto3
@@ -137,7 +138,7 @@ OBJECT_STORES: dict[str, Callable[[Path], LakeAdapter]] = {
 }
 """An object store over a fresh folder; called again, another one over the same objects."""
 
-DATABASES: dict[str, Callable[[Path], DatabaseAdapter]] = {
+DATABASES: dict[str, Callable[[Path], Any]] = {
     "sqlite": lambda folder: SqliteAdapter(folder / "deltas.db"),
     "postgres": lambda folder: PostgresAdapter(postgres_uri(folder)),
     "mariadb": lambda folder: MySqlAdapter(mysql_uri(folder)),

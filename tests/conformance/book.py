@@ -8,7 +8,7 @@ from lakesync.model.delta import dedup_key, delta_id, id_number
 from lakesync.model.merge import RowState
 from lakesync.model.types import ColumnValue, RowDelta
 from lakesync.rules.model import SyncRules
-from lakesync.staging.records import ARRIVAL_STEP, LogEntry, Move, StoredRow
+from lakesync.staging.records import ARRIVAL_STEP, Entry, LogEntry, Move, StoredRow
 from lakesync.staging.store import Commit, View
 from lakesync.wire.log import decode_body, pack
 
@@ -117,7 +117,7 @@ def _moves(row: StoredRow, old: tuple[str, ...]) -> list[Move]:
     return moves + [move(bucket, "stay" if bucket in old else "join") for bucket in row.keys]
 
 
-def contents(view: View) -> tuple[list[StoredRow], list[tuple]]:
+def contents(view: View) -> tuple[list[StoredRow], list[Entry]]:
     """Everything that a reading can see, for comparison."""
     buckets = view.buckets("")
     entries = view.entries_after(buckets, 0, 100_000)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from lakesync.engine import Engine
@@ -65,8 +67,16 @@ class World:
         self.cursors[client] = cursor
         return rows
 
+    def query(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        """Query the gateway's tables."""
+
+        def answer(view: Any) -> list[tuple[Any, ...]]:
+            return list(view._query(statement, *values))
+
+        return self.store.read("g", answer).result()
+
     def logged(self):
         """Every delta of the log that has a body."""
         query = "SELECT body FROM log WHERE gateway = ? AND body IS NOT NULL ORDER BY seq"
-        bodies = self.store.read("g", lambda view: view._query(query)).result()
+        bodies = self.query(query)
         return [delta for (body,) in bodies for delta in decode_body(bytes(body))]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from lakesync.adapters import DeltaBatch, StoredDelta
@@ -29,7 +31,7 @@ def source(request, tmp_path):
 def test_a_source_is_pulled_through_rules_in_pages(source, clock):
     limit = 100 if isinstance(source, BigQueryAdapter) else 1  # the emulator takes a second a query
     author = Author("etl", clock)
-    edits = [
+    edits: list[list[tuple[str, dict[str, Any]]]] = [
         [("r1", {"team": "a", "x": 1}), ("r2", {"team": "b", "x": 2}), ("r3", {"team": "a", "x": 3})],
         [("r1", {"team": "a", "x": 4}), ("r3", {"team": "b"}), ("r4", {"team": "a", "x": {"é": None}})],
     ]

@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -17,6 +18,7 @@ from lakesync.engine.rebuild import rebuild
 from lakesync.model.errors import ConfigurationError, IntegrityError
 from lakesync.model.types import ColumnValue, RowDelta, StoredConnector
 from lakesync.staging import open_staging
+from lakesync.staging.sharded import ShardedStore
 from lakesync.staging.shards import ShardMap
 from tests.conformance.test_rebuild import _ENTRIES, RULES, SCHEMA, Client, Lake, everything
 
@@ -43,11 +45,17 @@ def write(row: str, table: str, clock, **values) -> RowDelta:
     return RowDelta("INSERT", table, row, "alice", cells, clock.now_ms << 16, f"{table}-{row}-{clock.now_ms}")
 
 
+def stores_of(engine: Engine) -> list[Any]:
+    """The stores of the shards."""
+    assert isinstance(engine.store, ShardedStore)
+    return list(engine.store.stores.values())
+
+
 def carried(engine: Engine) -> Lake:
     """A lake that holds all of it."""
     lake = Lake()
     entries = []
-    for store in engine.store.stores.values():
+    for store in stores_of(engine):
         entries += store.submit("g", lambda commit: commit._query(_ENTRIES)).result()
     for arrival, client, body in sorted(entries):
         lake.carry(engine, [_Entry(arrival, client, body)])
@@ -91,7 +99,7 @@ def check(engine: Engine, alice: Client, sent, seen, *, ours: bool) -> None:
     alice.pull(engine, ours=ours)
     assert alice.rows == everything(engine, "red")
     assert engine.gateway("g").config().rules == RULES
-    assert [store.gateway_config("g").schemas.keys() for store in engine.store.stores.values()] == [{"notes"}] * 3
+    assert [store.gateway_config("g").schemas.keys() for store in stores_of(engine)] == [{"notes"}] * 3
 
 
 @pytest.mark.parametrize("ours", [False, True], ids=["stock", "ours"])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 from sqlalchemy.exc import SQLAlchemyError
@@ -112,7 +113,7 @@ def test_a_commit_without_an_answer_is_reported_as_unknown(proxy, hush, resume, 
 
 
 def test_an_adapter_times_out_on_a_silent_server_and_recovers(proxy, hush, resume):
-    adapter = PostgresAdapter(f"{proxy.url}?connect_timeout=2")
+    adapter: Any = PostgresAdapter(f"{proxy.url}?connect_timeout=2")
     assert adapter.get_latest_state("g", "notes", ["r"]) is not None
 
     def interrupted():
@@ -132,7 +133,7 @@ def test_an_adapter_times_out_on_a_silent_server_and_recovers(proxy, hush, resum
 
 @pytest.mark.parametrize(("given", "seconds"), [("", 310), ("?options=-c%20statement_timeout%3D20000", 30)])
 def test_an_adapter_waits_longer_than_the_servers_own_limit(own_database, given, seconds):
-    adapter = PostgresAdapter(own_database + given)
+    adapter: Any = PostgresAdapter(own_database + given)
     with adapter._executor.connect() as connection:
         assert connection._sql.response_seconds == seconds
         with connection.limited(100):
@@ -146,7 +147,7 @@ def test_an_adapter_waits_longer_than_the_servers_own_limit(own_database, given,
 
 def test_the_catalogues_connections_detect_a_dead_server(own_database):
     uri = own_database.replace("postgresql://", "postgresql+psycopg://") + "?connect_timeout=3"
-    catalogue = open_iceberg("lake", uri, {"warehouse": "file:///nowhere"})
+    catalogue: Any = open_iceberg("lake", uri, {"warehouse": "file:///nowhere"})
     with catalogue.engine.connect() as connection:
         given = connection.connection.driver_connection.info.get_parameters()
     assert (given["connect_timeout"], given["tcp_user_timeout"]) == ("3", "25000")
@@ -155,7 +156,7 @@ def test_the_catalogues_connections_detect_a_dead_server(own_database):
 
 def test_a_catalogue_times_out_on_a_silent_server_and_recovers(proxy, hush, resume):
     uri = proxy.url.replace("postgresql://", "postgresql+psycopg://")
-    catalogue = open_iceberg("lake", uri, {"warehouse": "file:///nowhere"})
+    catalogue: Any = open_iceberg("lake", uri, {"warehouse": "file:///nowhere"})
     catalogue.create_tables()
     assert catalogue.list_namespaces() == []
     hush()
@@ -172,7 +173,8 @@ def test_a_connector_times_out_on_a_silent_server_and_recovers(proxy, hush, resu
     def interrupted():
         with reader.snapshot() as snapshot:
             hush()
-            snapshot._connection.response_seconds = 1.0
+            connection: Any = snapshot._connection
+            connection.response_seconds = 1.0
             snapshot.columns("SELECT 1 AS one")
 
     with pytest.raises(AdapterError, match=SILENT):

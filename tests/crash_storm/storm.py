@@ -83,9 +83,10 @@ class Storm:
         started = time.monotonic()
         pushers = [Pusher(f"client-{n}", self._where(n), self._seed, self._count) for n in range(CLIENTS)]
         lake = Lake(self._staging, self._where(0))
+        threads: list[Pusher | Lake] = [*pushers, lake]
         for gateway in self._gateways:
             gateway.start(self._plan())
-        for thread in (*pushers, lake):
+        for thread in threads:
             thread.start()
         for _ in range(kills):
             gateway = self._random.choice(self._gateways)
@@ -95,12 +96,12 @@ class Storm:
             else:
                 self._start_into_trouble(gateway, self._server)
             on_kill()
-        for thread in (*pushers, lake):
+        for thread in threads:
             thread.end()
         for gateway in self._gateways:
             gateway.kill()
             gateway.start()
-        for thread in (*pushers, lake):
+        for thread in threads:
             thread.join()
         lake.finish()
         for gateway in self._gateways:

@@ -65,7 +65,7 @@ def migration(source: str, target: str, page: int) -> int:
 
 def tiering(source: str, target: str, page: int) -> int:
     """Move everything; how many deltas this run moved."""
-    composite.PAGE_DELTAS = page
+    composite.PAGE_DELTAS = page  # type: ignore[attr-defined]  # patched
     with _opened(source, target) as (hot, cold):
         return LifecycleAdapter(hot, cold, 0).migrate_to_tier().deltas
 
@@ -98,7 +98,7 @@ def migration_in_ranges(source: str, target: str, page: int) -> int:
 
 def tiering_in_ranges(source: str, target: str, page: int) -> int:
     """Move everything in ranges, several at a time; how many deltas this run moved."""
-    composite.PAGE_DELTAS = page
+    composite.PAGE_DELTAS = page  # type: ignore[attr-defined]  # patched
 
     def move(part: HlcRange) -> int:
         with _opened(source, target) as (hot, cold):

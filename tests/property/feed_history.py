@@ -178,9 +178,9 @@ class History:
                 for request in client.asked[-detail[0] :][:1]:
                     world.gateway.submit_pull(request, client.claims).result()
             case "old push":
-                for request in client.pushed[-detail[0] :][:1]:
-                    world.gateway.submit_push(request, client.claims).result()
-                    world.pushed(request.deltas)
+                for push in client.pushed[-detail[0] :][:1]:
+                    world.gateway.submit_push(push, client.claims).result()
+                    world.pushed(push.deltas)
             case "claims":
                 client.disconnect()
                 client.claims = {**client.claims, "group": GROUPS[detail[0]]}

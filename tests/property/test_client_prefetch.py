@@ -78,10 +78,12 @@ class World:
 
     def sync(self, what: str, page: int, lost: int, row_id: str) -> None:
         """Bob pulls; when his page of that number is to be written, all that can be ahead of it is."""
-        self.bob.transport.pulls_until_loss = lost
+        transport = self.bob.transport
+        assert isinstance(transport, LossyTransport)
+        transport.pulls_until_loss = lost
         with self._before_page(what, page, row_id), suppress(UnreachableError, Killed):
             self.bob.sync()
-        self.bob.transport.pulls_until_loss = 0
+        transport.pulls_until_loss = 0
         if what in ("kill", "cut"):
             self.bob.close()
             if (saved := self._folder / "saved").exists():

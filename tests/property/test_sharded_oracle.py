@@ -55,7 +55,8 @@ class ShardedHistory(History):
     def __init__(self, folder: Path, skews: Sequence[int] = (0, 0, 0), rules: int = 0) -> None:
         super().__init__(folder, skews, rules)
         self.cuts: NewestCuts = NewestCuts()
-        for client in (*self.clients, self.core):
+        clients: tuple[Any, ...] = (*self.clients, self.core)
+        for client in clients:
             client.tables = TABLES
 
     def _open(self) -> Engine:
@@ -119,7 +120,8 @@ def test_every_client_of_a_sharded_gateway_ends_with_its_rows(
 
 def test_histories_that_once_broke_a_promise_keep_it_over_shards() -> None:
     """Those that the search over one store found."""
-    examples = test_feed_oracle.test_every_client_ends_with_its_rows.hypothesis_explicit_examples
+    oracle: Any = test_feed_oracle.test_every_client_ends_with_its_rows
+    examples = oracle.hypothesis_explicit_examples
     assert examples
     for each in examples:
         play(**each.kwargs, kind=ShardedHistory)

@@ -61,5 +61,6 @@ def test_apps_that_write_by_sql_converge_to_their_visible_rows(
     finally:
         history.close()
         for player in history.players:
+            assert isinstance(player.client, WholeClient)
             player.client.close()
         shutil.rmtree(folder)

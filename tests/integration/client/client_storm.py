@@ -26,6 +26,7 @@ from lakesync.engine import SyncGateway
 from lakesync.model.types import SyncPull
 from tests.blackbox.server import Server
 from tests.integration.client import app_remaker, app_writer
+from tests.integration.client.client_writer import open_gateway
 
 
 def play(folder: Path, kills: int, seed: int) -> dict[str, int]:
@@ -74,7 +75,7 @@ def play_remaking(folder: Path, kills: int, seed: int) -> dict[str, int]:
 
 def _compared(folder: Path, app: Client, kept: Path, seed: int) -> dict[str, int]:
     """What came of an app, whose diary and pushes are in `folder`, and of its gateway, whose data is in `kept`."""
-    engine, gateway = app_writer.open_gateway(kept)
+    engine, gateway = open_gateway(kept)
     with closing(engine):
         position = app.coordinator.replica.store.position()
         sent = engine.store.submit("g", lambda commit: commit.known_ids("me", 0, 1 << 62)).result()
@@ -140,7 +141,7 @@ def _killed_after(
 
 
 def _looked_at(folder: Path, told: dict[str, int]) -> dict[str, int]:
-    engine, gateway = app_writer.open_gateway(folder)
+    engine, gateway = open_gateway(folder)
     with closing(engine), app_writer.open_app(folder, gateway) as app:
         before = {row["row_id"]: row["mine"] for row in app["notes"] if row["mine"] is not None}
         app.sync()

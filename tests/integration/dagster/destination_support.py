@@ -6,7 +6,7 @@ import dagster as dg
 import psycopg
 from pydantic import SecretStr
 
-from assets.names import MOVE_SENSOR, REQUESTED_BY
+from assets.names import DESTINATION_SENSOR, MOVE_SENSOR, REQUESTED_BY
 from lakehouse.backends.comparison import compare
 from lakehouse.backends.day_rebuild import rebuild_days
 from lakehouse.backends.declared import destination_targets, follower_of
@@ -25,7 +25,6 @@ from lakesync.model.delta import extract_delta
 from lakesync.model.schema import parse_schema
 from lakesync.model.types import SyncPush
 from lakesync_dagster.definitions import make_definitions
-from sensors.external_systems import DESTINATION_SENSOR
 from tests.integration.gateway_support import SERVICE, wall_ms
 from tests.run_support import a_run
 

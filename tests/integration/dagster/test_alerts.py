@@ -6,6 +6,7 @@ import http.server
 import json
 import threading
 import traceback
+from typing import Any
 
 import dagster as dg
 import pytest
@@ -43,6 +44,8 @@ def broken():
 
 
 class Receiver(http.server.BaseHTTPRequestHandler):
+    server: Any
+
     def do_POST(self):
         body = self.rfile.read(int(self.headers["Content-Length"]))
         stamped = f"{self.headers[TIMESTAMP]}.".encode() + body
@@ -65,7 +68,7 @@ class Receiver(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def receiver():
-    server = http.server.HTTPServer(("127.0.0.1", 0), Receiver)
+    server: Any = http.server.HTTPServer(("127.0.0.1", 0), Receiver)
     server.told, server.takes, server.status, server.requests = [], True, 500, 0
     thread = threading.Thread(target=server.serve_forever)
     thread.start()

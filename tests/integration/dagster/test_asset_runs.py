@@ -132,8 +132,8 @@ def test_a_run_reports_its_figures_and_publishes_no_faulty_checkpoint(house, spa
 
     # A merge of so small a table would mend it, so nothing is pushed to it.
     with session(spark_server["config"]) as spark:
-        with open_table(spark, "lake.tab_house.planes") as table:
-            assert series["tables/planes"]["dagster/uri"] == table.location()
+        with open_table(spark, "lake.tab_house.planes") as planes:
+            assert series["tables/planes"]["dagster/uri"] == planes.location()
         spark.sql("INSERT INTO lake.tab_house.planes SELECT * FROM lake.tab_house.planes WHERE _row = '7'")
     third = house.run()
     assert not third.success

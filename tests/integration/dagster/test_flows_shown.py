@@ -100,10 +100,10 @@ def test_both_flows_of_the_overview_deliver_their_rows(analytics, own_database, 
     assert run("flows_home") == (3, 3), served.log.read_text()
     (tmp_path / "flows" / "home.json").unlink()  # how far it was is lost, so it begins anew
     assert run("flows_home") == (3, 3)
-    with a_run(config) as run:
-        spark = run.pyspark.spark_session
-        flush_backlog(spark, run.staging.store, names=run.lake.names)
-        found = spark.table(run.lake.names.deltas).select("gateway", "row_id", "client_id", "hlc").collect()
+    with a_run(config) as given:
+        spark = given.pyspark.spark_session
+        flush_backlog(spark, given.staging.store, names=given.lake.names)
+        found = spark.table(given.lake.names.deltas).select("gateway", "row_id", "client_id", "hlc").collect()
     assert sorted(map(tuple, found)) == [("home", f"f{n}", "etl", n) for n in (2, 4, 6)]
 
     assert admin.call("POST", "/admin/sync-rules/{gw}", json=RULES).status_code == 200

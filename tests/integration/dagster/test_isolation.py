@@ -92,8 +92,8 @@ def test_b11_one_failing_part_of_each_kind_does_not_delay_the_others(tenants, sp
     with session(spark_server["config"]) as spark:
         twins = "lake.tab_isolation.twins"
         spark.sql(f"INSERT INTO {twins} SELECT * FROM {twins} WHERE _gateway = 'doubled'")
-        with open_table(spark, "lake.tab_isolation.wrecks") as table:
-            for file in table.inspect.files()["file_path"].to_pylist():
+        with open_table(spark, "lake.tab_isolation.wrecks") as wrecks:
+            for file in wrecks.inspect.files()["file_path"].to_pylist():
                 Path(urlsplit(file).path).unlink()
     with pytest.raises(Exception, match="cannot become string"):
         tenants.register("also_fine", "orders", {"n": "string"})

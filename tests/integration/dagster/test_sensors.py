@@ -7,6 +7,7 @@ import time
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from functools import partialmethod
+from typing import Any
 
 import dagster as dg
 import pytest
@@ -295,6 +296,8 @@ def test_a_checkpoint_is_due_after_a_change_of_rules(house):
 class Webserver(http.server.BaseHTTPRequestHandler):
     """Answers a reload as Dagster's webserver does; what it really does is for the end-to-end test."""
 
+    server: Any
+
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.server.asked.append(body["variables"])
@@ -310,7 +313,7 @@ class Webserver(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def webserver():
-    server = http.server.HTTPServer(("127.0.0.1", 0), Webserver)
+    server: Any = http.server.HTTPServer(("127.0.0.1", 0), Webserver)
     server.asked = []
     server.answer = {
         "__typename": "WorkspaceLocationEntry",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from lakesync.model.types import RowDelta, SyncPush
 from lakesync.staging import open_store
 from lakesync.testing import ManualClock
 
-KINDS = {
+KINDS: dict[str, Callable[[Path], Any]] = {
     "parquet": lambda folder: ObjectDeltas(LocalDisk(folder / "objects")),
     "json": lambda folder: ObjectDeltas(LocalDisk(folder / "objects"), "json"),
     "sqlite": lambda folder: SqliteAdapter(folder / "deltas.db"),

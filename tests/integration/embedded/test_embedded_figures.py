@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from lakesync.flush import BufferStats, FlushSettings, TableStats, WideRowThreshold, thresholds
 from lakesync.model.errors import StagingUnavailableError
+from lakesync.staging.log_reader import read_log
 from lakesync.testing import ManualClock
 from tests.integration.embedded.embedded_support import KINDS, Author, gateway_over
 
@@ -39,7 +40,6 @@ def test_the_backlog_figures_survive_a_restart(clock, tmp_path):
 
 def test_pushes_that_were_read_before_a_failure_are_counted_once(clock, tmp_path, monkeypatch):
     author, staging = Author("a", clock), f"sqlite://{tmp_path / 'staging'}"
-    read_log = thresholds.read_log
 
     def interrupted(source, log_range):
         yield next(read_log(source, log_range))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import ClassVar
 
 import psycopg
 import pytest
@@ -26,7 +27,7 @@ FASTER = 20
 class _SlowOnce(BaseHTTPRequestHandler):
     """Gives no response to the first request."""
 
-    paths: list[str]
+    paths: ClassVar[list[str]]
     ended: threading.Event
 
     def do_POST(self):
@@ -47,18 +48,22 @@ def test_a_push_that_timed_out_is_repeated(monkeypatch):
     connect, read = gateway_connections._TIMEOUT
     monkeypatch.setattr(gateway_connections, "_TIMEOUT", (connect, read / FASTER))
     monkeypatch.setattr(gateway_connections, "_RETRY_SECONDS", gateway_connections._RETRY_SECONDS / FASTER)
-    handler = type("Handler", (_SlowOnce,), {"paths": [], "ended": threading.Event()})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server, requests.Session() as session:
+
+    class Handler(_SlowOnce):
+        paths: ClassVar[list[str]] = []
+        ended = threading.Event()
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server, requests.Session() as session:
         session.trust_env = False
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
             RemoteIntake(session, f"http://127.0.0.1:{server.server_port}").push("g", b"{}")
         finally:
-            handler.ended.set()
+            Handler.ended.set()
             server.shutdown()
             thread.join()
-    assert handler.paths == ["/internal/push/g"] * 2
+    assert Handler.paths == ["/internal/push/g"] * 2
 
 
 @pytest.mark.parametrize("opened", [open_intake, pipeline_store])

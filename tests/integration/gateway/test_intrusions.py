@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 import requests
@@ -87,7 +88,7 @@ def test_values_cannot_add_lines_to_the_log(spawn):
     assert client.push(delta(evil, {"n": evil}, client=evil)).status_code == 200
     assert client.push(delta("t1", {"n": 1}, client=evil, table="no\n" + forged)).status_code == 400
     assert client.call("GET", "/sync/{gw}/schema", params={"table": evil}).status_code in (400, 404)
-    requests.get(process.url + "/" + requests.utils.quote(evil), headers={"User-Agent": "x"}, timeout=DEADLINE)
+    requests.get(process.url + "/" + quote(evil), headers={"User-Agent": "x"}, timeout=DEADLINE)
     requests.get(process.url + "/health", params={"token": client.token}, timeout=DEADLINE)
     lines = until(
         lambda: len(found := [line for line in process.lines() if line["event"] == "request"]) >= 5 and found, "the log"

@@ -17,12 +17,14 @@ from lakehouse.history.flush import flush_backlog, flush_batch, flushed_arrivals
 from lakehouse.sessions import session
 from lakehouse.table_creation import ensure_deltas
 from lakehouse.table_definitions import LakeNames
+from lakesync.config import Config
 from lakesync.engine import Engine
 from lakesync.model.delta import delta_id
 from lakesync.model.errors import FlushError, IntegrityError, LakeSyncError
 from lakesync.model.types import ColumnValue, RowDelta, SyncPush
 from lakesync.staging import open_store
 from lakesync.staging.remote import RemoteStore
+from lakesync.staging.store import StagingStore
 from tests import lake_drivers
 from tests.forked import Forked
 from tests.integration.gateway_support import SERVICE, wall_ms
@@ -35,9 +37,9 @@ pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute whe
 class Lab:
     """One gateway whose deltas go to one lake."""
 
-    config: object
+    config: Config
     engine: Engine
-    store: object
+    store: StagingStore
     gateway: str
     pushed: list
 

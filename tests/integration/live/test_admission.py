@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from contextlib import ExitStack, suppress
 
@@ -21,7 +22,7 @@ def refused(client, **options):
     answer = raised.value.response
     assert answer.headers["content-type"] == "application/json"
     assert answer.headers["cache-control"] == "no-store"
-    body = requests.models.complexjson.loads(answer.body)
+    body = json.loads(answer.body)
     assert body["requestId"] == answer.headers["x-request-id"]
     return answer.status_code, body
 

@@ -107,7 +107,8 @@ def test_a_server_that_is_restarted_under_load_loses_nothing(tmp_path, mode):
         acknowledged = threading.Semaphore(0)
         pushers = [Pusher(f"client-{n}", lambda n=n: gateways[n % 2].url, 3, acknowledged.release) for n in range(4)]
         lake = Lake(postgres.uri, lambda: gateways[0].url)
-        for thread in (*pushers, lake):
+        threads: list[Pusher | Lake] = [*pushers, lake]
+        for thread in threads:
             thread.start()
         for _ in range(3):
             for _ in range(20):
@@ -115,9 +116,9 @@ def test_a_server_that_is_restarted_under_load_loses_nothing(tmp_path, mode):
             postgres.restart(mode)
         for _ in range(20):
             assert acknowledged.acquire(timeout=60), "no push was acknowledged after the last restart"
-        for thread in (*pushers, lake):
+        for thread in threads:
             thread.end()
-        for thread in (*pushers, lake):
+        for thread in threads:
             thread.join()
         lake.finish()
         verdict = Verdict([pusher.journal for pusher in pushers], lake.deltas())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from typing import Any
 
 import pytest
 import requests
@@ -24,7 +25,7 @@ def sharded(spawn):
     return start
 
 
-def one_of_each(row: str, client: str = "alice") -> list[dict[str, object]]:
+def one_of_each(row: str, client: str = "alice") -> list[dict[str, Any]]:
     """A row of a table of either shard."""
     return [
         delta(row, {"title": row}, client=client, table="todos"),
@@ -32,11 +33,11 @@ def one_of_each(row: str, client: str = "alice") -> list[dict[str, object]]:
     ]
 
 
-def rows_of(pages: list[dict[str, object]]) -> Counter[tuple[str, str, str]]:
+def rows_of(pages: list[dict[str, Any]]) -> Counter[tuple[str, str, str]]:
     return Counter((each["op"], each["table"], each["rowId"]) for page in pages for each in page["deltas"])
 
 
-def walk(client, since: str = "0", limit: int = 1000) -> list[dict[str, object]]:
+def walk(client, since: str = "0", limit: int = 1000) -> list[dict[str, Any]]:
     """Pages until there are no more."""
     pages = [client.pull(since, limit=limit).json()]
     while pages[-1]["hasMore"]:

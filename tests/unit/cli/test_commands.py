@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import typer
@@ -14,7 +15,8 @@ from lakesync.cli.app import COMMANDS, LazyCommand, app
 
 def commands():
     """Every command, with the words that name it."""
-    for name, unloaded in typer.main.get_command(app).commands.items():
+    group: Any = typer.main.get_command(app)
+    for name, unloaded in group.commands.items():
         assert isinstance(unloaded, LazyCommand)
         command = unloaded.load()
         yield (name,), command

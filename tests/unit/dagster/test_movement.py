@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from assets.moves import newest_movable_day
-from assets.names import MOVE_SENSOR
+from assets.names import DESTINATION_SENSOR, MOVE_SENSOR
 from lakehouse.marks import CopiedDays
 from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.analysis.lags import compare_marks
@@ -23,7 +23,7 @@ from lakesync.staging import open_store
 from lakesync_dagster.definitions import arrival_days, make_definitions
 from sensors import backoff as attempts
 from sensors.due_times import timed_parts
-from sensors.external_systems import DESTINATION_SENSOR, move_sensor
+from sensors.external_systems import move_sensor
 from sensors.lags import PipelineLags
 
 DECLARED = """

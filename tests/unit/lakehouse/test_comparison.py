@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ class Busy(Follower, frozen=True):
     left: Iterator[int] = iter(())
 
     def open(self):
-        adapter = super().open()
+        adapter: Any = super().open()
         digests = adapter.digests
 
         def moving(scope):

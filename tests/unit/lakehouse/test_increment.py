@@ -12,6 +12,7 @@ from lakehouse.history.decoding import day_of
 from lakehouse.tables import increments
 from lakehouse.tables.increment import Increment
 from lakehouse.tables.increments import plan_files
+from lakesync.analysis.catalogue import column_bounds
 
 DAY_MS = 86_400_000
 FIELDS = {"gateway": StringType(), "day": DateType(), "table_name": StringType(), "arrival": LongType()}
@@ -63,7 +64,7 @@ def test_column_bounds_give_the_size_of_an_increment(table, name, ranges, files,
 
 
 def test_a_file_whose_gateways_are_not_recorded_is_read(table, monkeypatch):
-    bounds = increments.column_bounds
+    bounds = column_bounds
 
     def without_gateway(of_table, file, column):
         return (None, None) if column == "gateway" else bounds(of_table, file, column)

@@ -41,7 +41,7 @@ def gateways(store):
 @given(pushes=st.lists(arrivals_and_moves, max_size=4), limit=st.integers(1, 5), skip=st.integers(0, 40))
 def test_entries_equal_those_of_a_naive_model(store, gateways, pushes, limit, skip):
     gateway = gateways()
-    model: dict[tuple[str, str], list] = {}
+    model: dict[tuple[str, str], _History] = {}
 
     def work(commit, moves):
         made = []

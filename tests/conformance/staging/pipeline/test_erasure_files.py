@@ -7,6 +7,7 @@ import uuid
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -27,9 +28,7 @@ def test_no_file_contains_erased_values(tmp_path, clock):
     for number, needle in enumerate(needles):
         world.write("x", "r1", name=needle)
         world.write("a", f"kept-{number}", name="kept" * 20)
-        bodies += world.store.read(
-            "g", lambda view: view._query("SELECT body FROM log WHERE gateway = ? AND client_id = ?", "x")
-        ).result()
+        bodies += world.query("SELECT body FROM log WHERE gateway = ? AND client_id = ?", "x")
         if number == 20:
             batch = world.store.plan("g", "main", 100)
             waiting = [(day.count, day.id_sum) for day in world.store.ledger("g")]
@@ -57,8 +56,9 @@ def test_a_concurrent_reader_of_the_files_delays_an_erasure(tmp_path, clock):
 
     world = World(f"sqlite://{tmp_path / 'staging'}", clock)
     world.write("a", "r1", name=SECRET)
-    world.store.read("g", lambda view: view._query("SELECT 1 FROM gateway WHERE id = ?")).result()
-    for connection in (world.store._opened.journal.sql, world.store._opened.state.sql):
+    world.query("SELECT 1 FROM gateway WHERE id = ?")
+    store: Any = world.store
+    for connection in (store._opened.journal.sql, store._opened.state.sql):
         connection.execute("PRAGMA busy_timeout=50")
     with closing(sqlite3.connect(tmp_path / "staging" / "log.db", isolation_level=None)) as reader:
         reader.execute("BEGIN")

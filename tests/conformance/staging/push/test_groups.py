@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from concurrent.futures import wait
+from typing import Any
 
 import pytest
 
@@ -120,6 +121,10 @@ def test_postgres_commits_are_durable_before_the_answer(request, clock, book):
     store = open_store(postgres(request), clock)
     store.open(book)
     store.ensure_gateway("g")
-    asked = store.submit("g", lambda commit: commit._connection.execute("SHOW synchronous_commit").fetchone()).result()
+
+    def shown(commit: Any) -> Any:
+        return commit._connection.execute("SHOW synchronous_commit").fetchone()
+
+    asked = store.submit("g", shown).result()
     assert asked == ("on",)
     store.close()

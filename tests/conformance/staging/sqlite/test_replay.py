@@ -6,6 +6,7 @@ import sqlite3
 import tempfile
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -140,7 +141,8 @@ def test_entries_written_before_their_rows_are_replayed_identically(tmp_path):
     clock = ManualClock()
     engine = Engine(SqliteStore(tmp_path / "live", clock, WriteBehindLimits(3600, 10**9)), clock, ANYWHERE)
     engine.open()
-    opened = engine.store._opened
+    store: Any = engine.store
+    opened = store._opened
     step = Clients(engine.gateway("g"), clock).play
 
     def write_a_bit() -> bool:
@@ -173,7 +175,8 @@ def test_a_read_of_another_gateway_does_not_disturb_the_write_behind(tmp_path):
     clock = ManualClock()
     engine = Engine(SqliteStore(tmp_path / "live", clock, WriteBehindLimits(3600, 10**9)), clock, ANYWHERE)
     engine.open()
-    opened = engine.store._opened
+    store: Any = engine.store
+    opened = store._opened
     Clients(engine.gateway("g"), clock).play("push", "c1", [("r1", 3, {"team": "a"})])
     written = []
     while not all(written[-2:]) or len(written) < 2:
