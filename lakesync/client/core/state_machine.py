@@ -305,7 +305,8 @@ class ClientCore:
             self._pending = None
             return self._handle_response(request, response)
         except Exception:
-            self._pending = None
+            if not isinstance(response, Broadcast):  # after a broadcast the request still waits for its own response
+                self._pending = None
             self._puller.mark_gap()
             raise
 

@@ -1,5 +1,7 @@
 """Pages applied to rows with and without edits."""
 
+from unittest.mock import Mock
+
 import pytest
 
 from lakesync.client.core import Broadcast, Wait
@@ -134,6 +136,19 @@ class TestBroadcasts:
         me.core.connection_closed()
         assert [edit.status for edit in me.core.edits()] == ["sent"]
         assert me.core.next_request() == Wait(1.0)
+
+    def test_a_request_stays_pending_when_a_broadcast_cannot_be_stored(self, monkeypatch):
+        me = self.live()
+        me.edit("r1", {"x": 1}, {"x": 2})
+        push = me.core.next_request()
+        with monkeypatch.context() as patch:
+            patch.setattr(me.store, "commit", Mock(side_effect=OSError("the disk is full")))
+            with pytest.raises(OSError, match="full"):
+                me.core.receive(Broadcast(page(2000, delta("INSERT", "r2", 0, x=1))))
+        assert me.core.has_pending_request
+        me.core.receive(PushResult(2500, len(push.deltas)))
+        assert (me.core.edits(), me.core.cursor) == ([], 1000)
+        assert me.core.next_request() == SyncPull("me", 1000, 1000)
 
     def test_a_push_only_client_ignores_broadcasts(self):
         me = self.live()
