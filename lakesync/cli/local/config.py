@@ -149,13 +149,12 @@ def _display_value(value: Any) -> Any:
         case SecretStr():
             return "(set)"
         case BaseModel():
-            fields = value.model_dump(mode="json").items()
-            return {key: _display_value(each) if isinstance(each, str) else each for key, each in fields}
+            return {key: _display_value(each) for key, each in value.model_dump(mode="json").items()}
         case Path():
             return str(value)
         case str() if "://" in value:
             return without_password(value)
-        case tuple():
+        case tuple() | list():
             return [_display_value(each) for each in value]
         case Mapping():
             return {key: "(set)" if SECRET_NAME.search(key) else _display_value(each) for key, each in value.items()}
@@ -170,12 +169,20 @@ def _source(name: str, files: Sequence[tuple[Path, Mapping[str, Any]]]) -> str:
         files: paths and contents of the settings files; the first has precedence.
     """
     section, _, key = name.partition(".")
-    # `LAKESYNC_SECTION` has a setting outside of sections, or all settings of a section as JSON
-    for variable in (f"LAKESYNC_{section}_{key}".upper().rstrip("_"), f"LAKESYNC_{section}".upper()):
-        if variable in os.environ:
-            return variable
+    variable, section_variable = f"LAKESYNC_{section}_{key}".upper(), f"LAKESYNC_{section}".upper()
+    if key and variable in os.environ:
+        return variable
+    # a variable that is named like a section has settings of it as JSON
+    if section_variable in os.environ and (not key or _has(json.loads(os.environ[section_variable]), key)):
+        return section_variable
     for path, content in files:
-        value = content.get(section)
-        if value is not None and (not key or (isinstance(value, Mapping) and key in value)):
+        if content.get(section) is not None and (not key or _has(content[section], key)):
             return str(path)
     return "derived" if name in _DERIVED else "default"
+
+
+def _has(section: object, key: str) -> bool:
+    """Return whether a section sets a setting; its tables `[connectors.NAME]` are the setting `connectors.declared`."""
+    if not isinstance(section, Mapping):
+        return False
+    return key in section or (key == "declared" and any(isinstance(each, Mapping) for each in section.values()))

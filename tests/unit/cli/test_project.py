@@ -232,6 +232,30 @@ def test_config_show_prints_the_source_of_each_setting(run, tmp_path, monkeypatc
     assert found["staging.url"][1] == "derived"
 
 
+def test_config_show_names_a_sections_variable_only_for_the_settings_in_it(run, monkeypatch):
+    Path("lakesync.toml").write_text('[spark]\nmemory = "3g"\n')
+    monkeypatch.setenv("LAKESYNC_SPARK", '{"cores": 3}')
+    monkeypatch.setenv("LAKESYNC_ADAPTERS", '{"files": "file:///objects"}')
+    result = run("config", "show", "--json")
+    found = {each["name"]: (each["value"], each["origin"]) for each in map(json.loads, result.stdout.splitlines())}
+    assert found["spark.cores"] == (3, "LAKESYNC_SPARK")
+    assert found["spark.memory"] == ("3g", str(Path("lakesync.toml").absolute()))
+    assert found["spark.port"] == (0, "default")
+    assert found["adapters.files"] == ("file:///objects", "LAKESYNC_ADAPTERS")
+
+
+def test_config_show_hides_the_secrets_of_a_declared_connector(run):
+    Path("lakesync.toml").write_text(
+        '[connectors.support]\ngateway = "app"\ntype = "jira"\njira = { domain = "desk", apiToken = "sesame" }\n'
+    )
+    result = run("config", "show", "--json", "--changed")
+    assert "sesame" not in result.output
+    found = {each["name"]: (each["value"], each["origin"]) for each in map(json.loads, result.stdout.splitlines())}
+    declared, origin = found["connectors.declared"]
+    assert declared["support"]["settings"] == {"domain": "desk", "apiToken": "(set)"}
+    assert origin == str(Path("lakesync.toml").absolute())
+
+
 @pytest.mark.parametrize(
     ("variable", "value", "shown"),
     [
