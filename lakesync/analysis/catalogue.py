@@ -65,6 +65,8 @@ def open_catalogue(config: Config) -> Catalog:
 def open_iceberg(name: str, uri: str, settings: Mapping[str, str]) -> Catalog:
     """Open an Iceberg catalogue with the settings of Spark's catalogue. Does not connect to a database yet.
 
+    `lakehouse.table_access`, which has a Spark session instead of the configuration, calls it too.
+
     Args:
         name: the catalogue's name in Spark.
         uri: `http(s)://…` of a REST catalogue, or a database URL of SQLAlchemy.

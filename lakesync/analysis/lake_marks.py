@@ -2,8 +2,8 @@
 
 A mark says how far a part of the pipeline, such as a state table, is with a gateway's deltas: the arrival (the
 gateway's timestamp of receipt) up to which it has all of them. `lakesync.analysis.lags` compares the marks. Staging is
-upstream of the history, the lake's table `deltas`; all other parts follow the history. Sensors, freshness checks and
-`lakesync status` call this module.
+upstream of the history, the lake's table `deltas`; all other parts follow the history. Sensors and freshness checks
+(`sensors`) use `MarkReader`; the schedules of maintenance and audits (`lakesync_dagster.jobs`) call `snapshots`.
 """
 
 from __future__ import annotations

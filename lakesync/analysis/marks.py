@@ -84,7 +84,7 @@ class FollowerMark(msgspec.Struct, frozen=True, rename="camel"):
     The authoritative mark is stored at the destination; this copy lets sensors see it without connecting there.
     """
 
-    selection: str = msgspec.field(name="choice")
+    selection: str = msgspec.field(name="choice")  # its name in the stored JSON
     """The tables and gateways that it follows, as text. If the configuration selects others, the mark is void."""
     streams: dict[str, int]
     """`GATEWAY/SHARD` → the arrival (the gateway's timestamp of a push) up to which it has everything. A shard is a

@@ -276,7 +276,11 @@ class TokenChecks:
         return self._role
 
     def _check_gateway(self) -> str:
-        """Derive the gateways that the bearer may use: those that the token names and that `enter`, if set, admits."""
+        """Derive the gateways that the bearer may use: those that the token names and that `enter`, if set, admits.
+
+        The default claim `gw` may be absent if `enter` is set, which then decides alone, or if the server has only one
+        gateway, which is then meant.
+        """
         path, enter = self._issuer.gateway_claim or _DEFAULT_GATEWAY_CLAIM, self._issuer.enter
         is_default = self._issuer.gateway_claim is None
         claim = self._claims.get(path, _ABSENT)

@@ -154,6 +154,8 @@ def flatten_claims(payload: Mapping[str, Any]) -> dict[str, Any]:
     The name of a claim may contain dots, such as Auth0's `https://example.com/team`; it is a path too. If a claim is
     named `a.b`, that path means this claim, not the claim `b` in the object `a`.
 
+    Objects are visited level by level, so that claims of deep objects are the first to be left out above `MAX_PATHS`.
+
     Args:
         payload: the decoded payload.
     """

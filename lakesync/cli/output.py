@@ -25,7 +25,7 @@ _NO_TERMINAL_WIDTH = 10_000
 
 def print_json(value: Any) -> None:
     """Print a value as one line of JSON."""
-    print(msgspec.json.encode(value, enc_hook=encode_other).decode())
+    print(msgspec.json.encode(value, enc_hook=_encode_other).decode())
 
 
 def print_rows(
@@ -34,7 +34,7 @@ def print_rows(
     """Print rows as one JSON object per line, or as a table.
 
     Args:
-        rows: the rows, each by key.
+        rows: the rows, each a mapping from keys to values.
         as_json: whether to print JSON, with all keys.
         columns: the columns of the table, as `key` or `key=Heading`; empty: all keys.
         if_empty: message on stderr if there are no rows, unless JSON is printed; empty: no message.
@@ -139,7 +139,7 @@ def cell(value: object) -> RenderableType:
         case int():
             return Text(f"{value:,}")
         case dict() | list() | tuple():
-            return Text(msgspec.json.encode(value, enc_hook=encode_other).decode())
+            return Text(msgspec.json.encode(value, enc_hook=_encode_other).decode())
     return Text(str(value))
 
 
@@ -163,7 +163,7 @@ def duration(seconds: float | None) -> str | None:
     return f"{seconds:.1f} s"
 
 
-def encode_other(value: object) -> object:
+def _encode_other(value: object) -> object:
     """Return the JSON form of a value that JSON has no type for; msgspec calls it while it encodes."""
     match value:
         case datetime() | date():

@@ -127,7 +127,7 @@ def _shared_table(first: _RowTables, second: _RowTables) -> str | None:
     """Return a table that both maintain, as part of a sentence; None if they share none."""
     if first.tables is None:
         first, second = second, first
-    if first.tables is None:  # so are those of the second
+    if first.tables is None:  # both maintain every table
         return "every table"
     shared = first.tables - second.excluded if second.tables is None else first.tables & second.tables
     return f"the table {min(shared)!r}" if shared else None

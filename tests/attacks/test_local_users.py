@@ -56,7 +56,7 @@ def test_the_run_socket_is_not_created_in_another_users_folder(tmp_path, monkeyp
         monkeypatch.setattr(os, "getuid", lambda: uid)
         dagster_home.run_socket(settings).parent.mkdir(0o700 if uid != os.geteuid() else 0o770)
     with pytest.raises(ConfigurationError, match="is not private to this user"):
-        dagster_home.write(settings, 1)
+        dagster_home.write_files(settings, 1)
 
 
 def test_opening_a_store_removes_the_permissions_of_others(tmp_path):

@@ -1,9 +1,9 @@
 """Writes the files that Dagster reads: `dagster.yaml` in its home folder, and a workspace that names the code server.
 
 The code server is the process in which Dagster loads LakeSync's definitions. `stack`, which runs `lakesync up`, calls
-`write` at each start. A `dagster.yaml` that `lakesync up` did not write belongs to the user, and is used unchanged.
-Unless the user chooses another run launcher, the *run host* starts Dagster's runs: a process that has imported
-everything, and forks itself for each run. `services`, which starts it, asks this module for its socket.
+`write_files` at each start. A `dagster.yaml` that `lakesync up` did not write belongs to the user, and is used
+unchanged. Unless the user chooses another run launcher, the *run host* starts Dagster's runs: a process that has
+imported everything, and forks itself for each run. `services`, which starts it, asks this module for its socket.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ load_from:
 """
 
 
-def write(config: Config, code_port: int) -> Path:
+def write_files(config: Config, code_port: int) -> Path:
     """Write the workspace, and `dagster.yaml` unless it is the user's own.
 
     Args:
@@ -190,7 +190,7 @@ def _check_user_settings(config: Config) -> None:
     Raises:
         ConfigurationError: there are such settings, or the file cannot be read.
     """
-    _user_settings(config)
+    _user_settings(config)  # raises if the file cannot be read
     for name in ("storage_url", "run_launcher"):
         if getattr(config.dagster, name) is not None:
             raise ConfigurationError(

@@ -68,7 +68,7 @@ def run(config: Config, display: Display, *, with_gateway: bool = True) -> None:
         spark = _embedded_spark(config, display)
         if spark is not None:
             config = config.replace(spark={"remote": spark.remote})
-        workspace = dagster_home.write(config, code_port)  # Dagster's file with the address of the code server
+        workspace = dagster_home.write_files(config, code_port)  # Dagster's file with the address of the code server
         all_services = services(config, spark, code_port, workspace, with_gateway=with_gateway)
         if config.dagster.host not in LOOPBACK_HOSTS:
             display.note(

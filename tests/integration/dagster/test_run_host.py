@@ -65,7 +65,7 @@ class Host:
         (self.port,) = free_ports(1)
         gateway = {"url": f"http://127.0.0.1:{self.port}"}
         self.config = load({"data_dir": folder, "gateway": gateway, "service_token": SERVICE})
-        dagster_home.write(self.config, 1)
+        dagster_home.write_files(self.config, 1)
         self.instance = dg.DagsterInstance.from_config(str(self.config.dagster.home))
         self.process = None
 

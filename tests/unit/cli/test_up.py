@@ -212,7 +212,7 @@ def test_damaged_secrets_are_not_replaced(tmp_path):
 def test_dagster_accepts_the_generated_files(conf):
     import dagster as dg
 
-    workspace = yaml.safe_load(dagster_home.write(conf, 7).read_text())
+    workspace = yaml.safe_load(dagster_home.write_files(conf, 7).read_text())
     assert workspace["load_from"][0]["grpc_server"]["port"] == 7
     with dg.DagsterInstance.from_config(str(conf.dagster.home)) as instance:
         assert not instance.telemetry_enabled
@@ -232,11 +232,11 @@ def test_dagsters_storage_and_run_launcher_are_those_of_the_settings(conf, monke
     launcher = {"module": "dagster", "class": "DefaultRunLauncher", "config": {}}
     storage = SecretStr(f"postgresql://dagster:{password}@127.0.0.1:1/dagster")
     changed = conf.replace(dagster={"run_launcher": launcher, "storage_url": storage})
-    dagster_home.write(changed, 7)
+    dagster_home.write_files(changed, 7)
     text = (changed.dagster.home / "dagster.yaml").read_text()
     assert password not in text
     assert yaml.safe_load(text)["storage"] == {"postgres": {"postgres_url": {"env": "DAGSTER_STORAGE_URL"}}}
-    dagster_home.write(changed.replace(dagster={"storage_url": None}), 7)
+    dagster_home.write_files(changed.replace(dagster={"storage_url": None}), 7)
     with dg.DagsterInstance.from_config(str(conf.dagster.home)) as instance:
         assert type(instance.run_launcher) is dg.DefaultRunLauncher
     found = {service.name: service for service in services(changed, None, 1, conf.data_dir / "workspace.yaml")}
@@ -260,18 +260,18 @@ def test_processes_that_launch_runs_get_the_variables_of_runs(conf, tmp_path):
 
 
 def test_a_dagster_yaml_of_the_users_own_is_used_as_it_is(conf, tmp_path):
-    dagster_home.write(conf, 7)
+    dagster_home.write_files(conf, 7)
     path = conf.dagster.home / "dagster.yaml"
     first, rest = path.read_text().split("\n", 1)
     assert first.startswith("# Written by `lakesync up`")
     own = rest.replace("dequeue_interval_seconds: 1", "dequeue_interval_seconds: 2")
     path.write_text(own)
-    dagster_home.write(conf, 8)
+    dagster_home.write_files(conf, 8)
     assert path.read_text() == own
     workspace = tmp_path / "workspace.yaml"
     assert "runs" in {service.name for service in services(conf, None, 1, workspace)}
     path.write_text("telemetry:\n  enabled: false\n")
-    dagster_home.write(conf, 8)
+    dagster_home.write_files(conf, 8)
     assert path.read_text() == "telemetry:\n  enabled: false\n"
     found = {service.name: service for service in services(conf, None, 1, workspace)}
     assert "runs" not in found
@@ -283,11 +283,11 @@ def test_a_setting_that_the_users_own_dagster_yaml_hides_is_rejected(conf):
     (conf.dagster.home / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
     changed = conf.replace(dagster={"run_launcher": {"module": "dagster", "class": "DefaultRunLauncher"}})
     with pytest.raises(ConfigurationError, match=r"dagster\.run_launcher has no effect, because .*dagster\.yaml"):
-        dagster_home.write(changed, 7)
+        dagster_home.write_files(changed, 7)
     for text in ("a: [", "- a list"):
         (conf.dagster.home / "dagster.yaml").write_text(text)
         with pytest.raises(ConfigurationError, match=r"dagster\.yaml"):
-            dagster_home.write(conf, 7)
+            dagster_home.write_files(conf, 7)
 
 
 @pytest.mark.parametrize(
