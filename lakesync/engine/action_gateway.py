@@ -1,7 +1,9 @@
 """The part of `SyncGateway` for actions that clients request, and for connectors that admins register at run time.
 
-An action is a request to an external system, for example "create a Jira issue". A connector describes such a system.
-The routes of `gateway/` and embedding apps call these methods.
+An *action* is a request to an external system, for example "create a Jira issue". A *connector* is such a system, as
+configured; its rows may also be *polled*, which means read at intervals. The *staging store*, the database that pushes
+are committed to, has the outcomes of actions and the registered connectors. The routes of `gateway/` and embedding apps
+call these methods.
 """
 
 from __future__ import annotations
@@ -57,11 +59,12 @@ class ActionGateway:
             claims: the verified claims of the client's token.
 
         Returns:
-            A future of the response, with one outcome for each action, in their order. It raises
-            StagingUnavailableError if the store does not respond; the request can be repeated then.
+            A future of the response, with one outcome for each action, in their order.
 
         Raises:
             ValidationError, ForbiddenError, ClockDriftError: no action was executed; the message names the invalid one.
+        Raises (in the future):
+            StagingUnavailableError: the store does not respond; the request can be repeated.
         """
         return self._dispatcher.submit(push, claims)
 

@@ -110,7 +110,7 @@ class Reindexer:
 
         Args:
             gateway_id: the gateway's id.
-            store: the staging store that contains the gateway.
+            store: the staging store (the database that pushes are committed to) that contains the gateway.
             rules: the gateway's cache of compiled sync rules.
             rows: the number of rows that one commit reads and updates.
         """

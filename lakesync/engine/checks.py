@@ -1,9 +1,11 @@
 """The engine's limits, and the checks of a push or pull before anything is stored.
 
 A *push* has *deltas*: INSERTs, UPDATEs and DELETEs of single rows, each with the client's timestamp (hlc) and an id. It
-is accepted or rejected as a whole; the error names each rejected delta. `SyncGateway` calls `check_push`, `check_pull`
-and `check_page_size`, which need no stored state. `engine.pushing` calls the others in the transaction that stores the
-push. The gateway server fills `EngineLimits` from its settings, and `open_gateway` from its arguments.
+is accepted or rejected as a whole; the error names each rejected delta. A *pull* requests a page of the deltas that the
+client lacks. The *claims* are the fields of the client's verified token; `sub` is the client's id. `SyncGateway` calls
+`check_push`, `check_pull` and `check_page_size`, which need no stored state. `engine.pushing` calls the others in the
+transaction that stores the push. The gateway server fills `EngineLimits` from its settings, and `open_gateway` from its
+arguments.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Computes a client's feed position: how far it was sent changes, and what it may have of the rows.
 
-`engine.explain` and `engine.lag` call it; it records nothing. A *cursor* says up to where a client has changes. The
-client's record is stored for pages that a client requests, but not for each broadcast on a WebSocket: the process that
-the client is connected to knows these. A *bucket key* names a bucket of the sync rules with the claims (fields of a
-token) that may see it. A *full pull* is all pages from cursor 0. `feed.positions` defines the terms of the result.
+`engine.explain` and `engine.lag` call it; it records nothing. The *feed* has the gateway's rows in the order of their
+latest change. A *cursor* says up to where a client has it. The client's *record*, what the store knows of it, is stored
+for pages that a client requests, but not for each broadcast on a WebSocket: the process that the client is connected to
+knows these. A *bucket key* names a bucket of the sync rules with the claims (fields of a token) that may see it. A
+*full pull* is all pages from cursor 0. `feed.positions` defines the terms of the result.
 """
 
 from __future__ import annotations

@@ -2,7 +2,9 @@
 
 A *gateway* is one tenant's or app's stream of changes; the *staging store* is the database that pushes are committed
 to. Its *log* has one row for each push. The store also has the merged rows, each with the *bucket keys* by which the
-sync rules show it to clients. A *shard* is a store with some of the tables. The gateway server and `open_gateway`
+sync rules show it to clients. A *shard* is a store with some of the tables. An *adapter* gives access to another
+database or object store: the *outlet*, to which deltas (changes of rows) are flushed, or a *source*, from which clients
+pull. A *connector* is an external system in which clients can request actions. The gateway server and `open_gateway`
 create one engine per process.
 """
 
@@ -65,10 +67,11 @@ class Engine:
             store: the staging store of all gateways, not opened yet.
             wall: returns the server's wall time in milliseconds since 1970.
             limits: limits of requests, and of the deltas that are not flushed to the lake; None for the defaults.
-            auto_create: whether a gateway is created when it is first named; otherwise only declared ones exist.
+            auto_create: whether a gateway is created when it is first named; otherwise only those of `write_scopes`
+                exist.
             connectors: the connector types, and the keys that encrypt their secrets; None for the built-in types.
-            write_scopes: the write scope (which rows clients may push to) of each declared gateway, by gateway id.
-                These gateways exist from the start.
+            write_scopes: the write scope (which rows clients may push to) of each gateway that the configuration
+                declares, by gateway id. These gateways exist from the start.
             outlet: the adapter that gateways flush to; None if the data pipeline flushes, or nothing does.
             sources: sources that clients of every gateway can pull from, by name. Each gateway gets the deltas of one
                 gateway from each: its own, unless the source names another.
@@ -163,7 +166,7 @@ class Engine:
 
         Args:
             commit: the open transaction in the gateway's store.
-            entry: the log row, with its body.
+            entry: the log row, with its body (the push's deltas).
 
         Raises:
             NotFoundError: the log row's body was trimmed (deleted after its flush).

@@ -3,8 +3,9 @@
 `SyncGateway.submit_explain` calls `explain` for the admin route behind `lakesync explain`; `engine.lag` calls
 `next_pull`. The sync rules put rows into *buckets*, and a client sees the rows in the buckets that its token's *claims*
 allow. A *bucket key* is a bucket's name with the values of the claims that it reads. The client's *record* says what
-the client was sent; it belongs to an *epoch*, which ends when the store is rebuilt. `engine.explanation` has the
-result, and makes sentences of it.
+the client was sent; it belongs to an *epoch*, which ends when the store is rebuilt. The *feed* has the gateway's rows
+in the order of their latest *arrivals* (the gateway's own timestamps of commits), and a client's *position* says up to
+where the client was sent it. `engine.explanation` has the result, and makes sentences of it.
 """
 
 from __future__ import annotations

@@ -6,11 +6,12 @@ base classes have the methods for the configuration, for *actions* (calls that c
 for *adapters* (databases and object stores to which the gateway flushes, or from which clients pull); this class has
 those for pushes and pulls.
 
-A *client* is a device with its own database. It *pushes* its changes (*deltas*), and *pulls* pages of changes by
-others. A *cursor* says up to where it has them. A *broadcast* is a page that the server sends over a WebSocket without
-a request. *Sync rules* and the *claims* of its token decide which rows the client may see, the *write scope* to which
-rows it may push. The store has a *record* of each client: what it was sent, and under which rules and claims. A
-*sharded* gateway has its tables in several stores; it is a subclass, in `engine.sharding`.
+A *client* is a device with its own database. It *pushes* its changes (*deltas*), and *pulls* pages of changes by others
+from the *feed*: the gateway's rows in the order of their latest change. A *cursor* says up to where the client has it.
+A *broadcast* is a page that the server sends over a WebSocket without a request. *Sync rules* and the *claims* of its
+token decide which rows the client may see, the *write scope* to which rows it may push. The store has a *record* of
+each client: what it was sent, and under which rules and claims. A *sharded* gateway has its tables in several stores;
+it is a subclass, in `engine.sharding`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """The lag of a client: the age of the oldest change by others that the client may see and was not sent.
 
-`SyncGateway.submit_unsent` calls `oldest_unsent`. The console, `lakesync clients`, `/admin/metrics`, `/metrics` and the
-explain route show the result. An *hlc* is a hybrid logical clock's timestamp. An *arrival* is the gateway's own
-timestamp of a commit. The *feed* has the rows in the order of their latest arrivals, by *bucket key*: a bucket of the
-sync rules with the claims that may see it. An *entry* is a row's history under one of these keys. A client's *position*
-in the feed has a *base*: the latest arrival at which the client certainly had everything that it could see. The lag is
-computed from the page that a pull of the client would return, so that it agrees with what the client is sent next.
+Changes are *deltas*: INSERTs, UPDATEs or DELETEs of rows. `SyncGateway.submit_unsent` calls `oldest_unsent`. The
+console, `lakesync clients`, `/admin/metrics`, `/metrics` and the explain route show the result. An *hlc* is a hybrid
+logical clock's timestamp. An *arrival* is the gateway's own timestamp of a commit. The *feed* has the rows in the order
+of their latest arrivals, by *bucket key*: a bucket of the sync rules with the claims that may see it. An *entry* is a
+row's history under one of these keys. A client's *position* in the feed has a *base*: the latest arrival at which the
+client certainly had everything that it could see. The lag is computed from the page that a pull of the client would
+return, so that it agrees with what the client is sent next.
 """
 
 from __future__ import annotations

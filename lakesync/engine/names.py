@@ -2,7 +2,8 @@
 
 The SQL engines that read the lake, and the databases of clients and destinations, ignore case. So each namespace of the
 lake (an Iceberg namespace, which gateways may share) has one spelling of each name: the one that was used first.
-`SyncGateway` checks schemas when they are registered, and `engine.pushing` checks pushes, each in its transaction.
+`SyncGateway` checks schemas when they are registered. `engine.pushing` checks the *deltas* (changes of rows) of each
+push. Both do so in their transaction, which also stores new names.
 """
 
 from __future__ import annotations

@@ -6,12 +6,13 @@ next page. The client's *record* says what each cursor means that the client was
 (through `Sources.read_page`). Most pulls find nothing new: then `unrecorded_cursor` returns the cursor of the response.
 Otherwise `engine.pulling` stores what the response's cursor means.
 
-A *scope* is a period in which a client was sent pages under the same claims and sync rules. At a *complete cursor* the
-client has exactly what it could see; a *page mark* is a cursor in the middle of the pages that follow such a *base*. A
-*transition* is a series of pages after the claims or rules changed, and a *resync* one from 0 for a client that may
-have any row. A *bucket key* names a bucket of the rules with the claims that may see it; a *re-index* computes those of
-all rows after the rules changed. *Broadcasts* are pages that the server sends over a WebSocket without a request.
-`docs/feed.md` explains the whole.
+A client's *position* is what its cursor means: up to where the feed was read, and what the client may have. A *scope*
+is a period in which a client was sent pages under the same claims (fields of its token) and sync rules. At a *complete
+cursor* the client has exactly what it could see; a *page mark* is a cursor in the middle of the pages that follow such
+a *base*. A *transition* is a series of pages after the claims or rules changed, and a *resync* one from 0 for a client
+that may have any row. A *bucket key* names a bucket of the rules with the claims that may see it; a *re-index* computes
+those of all rows after the rules changed. *Broadcasts* are pages that the server sends over a WebSocket without a
+request. `docs/feed.md` explains the whole.
 """
 
 from __future__ import annotations

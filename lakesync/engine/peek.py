@@ -1,8 +1,9 @@
-"""Reads pages of the rows that claims may see, without a client's record.
+"""Reads pages of the rows that a token's *claims* (fields) may see, without a client's record.
 
-`SyncGateway.submit_peek` calls it for `lakesync pull`, which must not affect what the app with the same token is sent.
-Nothing is stored. So the *cursor*, from which the next page is read, itself contains everything that the next page
-needs. It is text, and valid only with the same claims. An *arrival* is the gateway's own timestamp of a commit.
+A *page* has deltas: changes of rows, or the rows themselves as INSERTs. A client's *record* would say what the client
+was sent. `SyncGateway.submit_peek` calls it for `lakesync pull`, which must not affect what the app with the same token
+is sent. Nothing is stored. So the *cursor*, from which the next page is read, itself contains everything that the next
+page needs. It is text, and valid only with the same claims. An *arrival* is the gateway's own timestamp of a commit.
 """
 
 from __future__ import annotations

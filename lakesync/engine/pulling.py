@@ -15,12 +15,12 @@ next page. The client's *record* says what each cursor means that the client was
 The pull also *confirms* the cursor that the client sent: the client has stored everything up to it. The response itself
 is confirmed by the client's next pull, because it may be lost.
 
-A *scope* is a period in which a client was sent pages under the same claims and sync rules. A client's *position* is
-what its cursor means: up to where the feed was read, and the base, which is `NO_BASE` for a client that starts. A
-*rescan* reads earlier ranges of the feed again. A *transition* is a series of pages after the claims or rules changed,
-and a *resync* one from 0 for a client that may have any row. A *bucket key* names a bucket of the rules with the claims
-that may see it. *Broadcasts* are pages that the server sends over a WebSocket without a request. `NEVER_PULLED` is the
-cursor of a client that pushed before its first pull. `docs/feed.md` explains the whole.
+A *scope* is a period in which a client was sent pages under the same claims (fields of its token) and sync rules. A
+client's *position* is what its cursor means: up to where the feed was read, and the base, which is `NO_BASE` for a
+client that starts. A *rescan* reads earlier ranges of the feed again. A *transition* is a series of pages after the
+claims or rules changed, and a *resync* one from 0 for a client that may have any row. A *bucket key* names a bucket of
+the rules with the claims that may see it. *Broadcasts* are pages that the server sends over a WebSocket without a
+request. `NEVER_PULLED` is the cursor of a client that pushed before its first pull. `docs/feed.md` explains the whole.
 
 A client that lost its database starts again: it pulls from cursor 0, or from the cursor of a backup. A pull that it had
 sent before may still arrive after that. Its cursor must not be believed, because the client may no longer have the rows
@@ -87,27 +87,28 @@ def remember_page(
     ):
         reading = read(commit, request)
     record = latest or reading.record or ClientRecord(client_id, commit.epoch, request.now_ms)
+    # the reading sets `may_hold_unknown_rows` if it could not serve the cursor
     record = replace(
         record,
         last_seen_ms=request.now_ms,
         may_hold_unknown_rows=record.may_hold_unknown_rows
         or (reading.record is not None and reading.record.may_hold_unknown_rows),
     )
-    page = reading.page
+    page = reading.page  # it belongs to the newest scope from here on
     record = with_scope(record, reading.access, reading.newest, page.sent_up_to, page.upserted_up_to, page.older_keys)
-    if not request.confirmed:
+    if not request.confirmed:  # a page without a request; from it on, the client gets broadcasts
         record = with_subscription(
-            record, reading.access, cursor_is_unstored=request.has_not_pulled and bool(reading.page.deltas)
+            record, reading.access, cursor_is_unstored=request.has_not_pulled and bool(page.deltas)
         )
     if request.confirmed and not reading.is_complete:
         # More pages follow, and a broadcast may arrive between them. So from here on, the client may have rows that
         # these pages do not contain.
         record = with_possible_broadcasts(record, reading.newest)
-    if reading.page.deltas:
+    if page.deltas:
         record, cursor = _after_page(record, request, reading)
     else:
         record, cursor = _after_empty_page(record, request, reading)
-    if reading.page.deltas or has_other_connection:
+    if page.deltas or has_other_connection:
         announce_other_connection(commit, record, live=request.live)
     commit.put_client(reset_sources_on_restart(record, request, reading))
     return reading.with_cursor(cursor)

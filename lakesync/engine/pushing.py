@@ -2,8 +2,9 @@
 
 A *push* is a client's request with *deltas*: INSERTs, UPDATEs and DELETEs of single rows. `SyncGateway` submits
 `commit_push` to the store, and the gateway of a shard (a store for some tables) `dry_run_push` too; `docs/push.md`
-follows a push from bytes to the response. The response contains a *cursor*, from which the client pulls next. It
-depends on what the client certainly has: a push must not make the client skip changes by others.
+follows a push from bytes to the response. The response contains a *cursor*, from which the client pulls next. The
+client's *record* in the store says what each cursor means that the client was sent. The cursor depends on what the
+client certainly has: a push must not make the client skip changes by others.
 
 An *arrival* is the gateway's own timestamp of a commit. At a *complete cursor* the client has exactly what it could
 see; it is the *base* of the pages that follow, and a *page mark* is a cursor in the middle of these. `NEVER_PULLED` is

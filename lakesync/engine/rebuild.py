@@ -1,10 +1,10 @@
 """Rebuilds a staging store from the lake: merged rows, feed entries, and the ids of all accepted deltas.
 
 `lakesync staging rebuild` calls `rebuild` after the staging store (the database that pushes are committed to) was lost.
-The lake's table of all deltas has what clients pushed, except for what was not flushed yet. Such deltas are lost. Their
-ids are unknown too, so clients that still have them can push them again. What clients were sent is not in the lake
-either. So any client may have any row, and has to start again with its next pull. The new store has a new *epoch*, by
-which cursors and records from before are recognised.
+The lake's Iceberg table of all *deltas* (changes of rows) has what clients pushed, except for what was not flushed to
+it yet. Such deltas are lost. Their ids are unknown too, so clients that still have them can push them again. What
+clients were sent is not in the lake either. So any client may have any row, and has to start again with its next pull.
+The new store has a new *epoch*, by which cursors and records from before are recognised.
 
 An *arrival* is the gateway's own timestamp of a commit. A *bucket key* names a bucket of the sync rules with the claims
 that may see it. A *feed entry* is a row's history under one bucket key; a *move* is a change of an entry. A *shard* is

@@ -18,8 +18,8 @@ A stored `SourcePosition` has all of this for one source: the position up to whi
 the page that was sent and is not confirmed (`pending`), the place that a pass has reached (`pass_position`), and the
 newest marks.
 
-An *access period* is the time in which a client read a source under certain sync rules and claims. Old periods are kept
-to know later which rows the client may have, and may not see now.
+An *access period* is the time in which a client read a source under certain sync rules and claims (the fields of its
+token, which rules read). Old periods are kept to know later which rows the client may have, and may not see now.
 """
 
 from __future__ import annotations

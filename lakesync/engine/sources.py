@@ -3,8 +3,9 @@
 An *adapter* gives access to a database or object store with deltas: INSERTs, UPDATEs and DELETEs of rows, in an order
 in which each has a *position*. A client has one *cursor* for the gateway's own feed and all sources. The cursor of a
 source's page is a *mark*: a client that sends it back has received the page (`engine.source_positions`). Each client's
-positions in the sources are in its *record* in the staging store. `SyncGateway` calls `submit_pull` for pulls from a
-source, and `read_page` for every other pull.
+positions in the sources are in its *record* in the staging store, the database that pushes are committed to. The *feed*
+has the gateway's rows in the order of their latest change. `SyncGateway` calls `submit_pull` for pulls from a source,
+and `read_page` for every other pull.
 
 `engine.source_reading` reads the page of a source, through the gateway's sync rules.
 
@@ -115,12 +116,14 @@ class Sources:
                 request). Otherwise that connection's process is notified that the client may have these rows.
 
         Returns:
-            A future of the page. It raises AdapterError if the source cannot be read, and StagingUnavailableError if
-            the store does not respond.
+            A future of the page.
 
         Raises:
             NotFoundError: no source has this name.
             StagingUnavailableError: the gateway is closed.
+        Raises (in the future):
+            AdapterError: the source cannot be read.
+            StagingUnavailableError: the store does not respond.
         """
         with self._lock:
             source = self._sources.get(name)

@@ -1,9 +1,9 @@
 """Cursors in a client's record: creates them, and says what each one means.
 
 A client's *record* is what the gateway stores about it. `engine.pulling`, `engine.pushing` and `engine.subscriptions`
-call these functions in the transaction of a pull, a push or a subscription, and store the result;
-`engine.page_reading` looks up pages. All functions are pure: those named `with_…` return a changed copy of the
-`ClientRecord`, the others only read it. `feed.client_state` changes the scopes in the record. The terms:
+call these functions in the transaction of a pull, a push or a subscription, and store the result; `engine.page_reading`
+looks up pages. All functions are pure: those named `with_…` return a changed copy of the `ClientRecord`, the others
+only read it. `feed.client_state` changes the scopes in the record. The terms:
 
 - An *arrival* is the gateway's own timestamp of a commit. A *cursor* is the number that a client sends to continue
   after the last page that it has; `NEVER_PULLED` is that of a client that pushed before its first pull.

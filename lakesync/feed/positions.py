@@ -10,6 +10,7 @@ may have. `docs/feed.md` explains the whole; these are its terms:
   may see it. The *feed* of a bucket key has its rows in order of their latest change; the arrival of that change is the
   row's *feed position*. The row's *entry* there says when it joined the bucket, left it, and last changed in it.
 - A *page* is one response with changes. A client that lacks many changes is sent several pages.
+- A client's *record* is what the gateway stores about it: its scopes, and what its page marks mean.
 - A *scope* is a period in which a client was sent pages under the same claims and rules. *Past keys* are the bucket
   keys of earlier scopes that were removed from the client's record.
 - At a *complete cursor*, the client has exactly what it could see then. It is an arrival, except for the first one of a

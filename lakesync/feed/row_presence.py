@@ -12,8 +12,8 @@ client. It decides by three things:
   if it may have any row. A *rescan* reads earlier ranges of the feed.
 - The row's latest *writers*, because a client is not sent its own writes.
 
-All times are arrivals: the gateway's own timestamps of commits. The rules are a table in `docs/feed.md`, section "What
-a client has of a row".
+All times are arrivals: the gateway's own timestamps of commits. A row's *feed position* is the arrival of its latest
+change. The rules are a table in `docs/feed.md`, section "What a client has of a row".
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Scopes: the periods in which a client was sent pages under the same claims and sync rules.
 
-A client's record contains its scopes. `feed.client_state` changes them; `feed.positions`, `feed.client_cursors` and
-the engine ask these functions which scope a cursor belongs to. `engine.active_rules` computes an `Access`: what a
-client may see now.
+A client's *record*, what the gateway stores about it, contains its scopes. `feed.client_state` changes them;
+`feed.positions`, `feed.client_cursors` and the engine ask these functions which scope a cursor belongs to.
+`engine.active_rules` computes an `Access`: what a client may see now.
 
 - Sync rules put rows into *buckets*. A *bucket key* names a bucket with the claims (fields of a client's token) that
   may see it.

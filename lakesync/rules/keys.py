@@ -6,9 +6,9 @@ changes, is indexed by bucket keys, so that a pull reads only what its client ma
 a row when it commits a push or the rules change, and those of a client when it pulls; `docs/feed.md` explains them.
 
 A key is a JSON list: `[bucket#digest, [texts of equality filters], [texts of inequality filters]]`. The digest is that
-of the bucket's definition; a text is a row's value as filters compare it. By a bucket `mine` with the filter
-`team eq jwt:team`, a row whose `team` is `red` has the key `["mine#01f4c768972d",["red"]]`, and so has a client whose
-claim `team` is `red`. Each filter has one of three effects:
+of the bucket's definition; a text is a row's value as filters compare it. By a bucket `mine` with a filter that
+compares `team` with the claim `jwt:team`, a row whose `team` is `red` has the key `["mine#01f4c768972d",["red"]]`, and
+so has a client whose claim `team` is `red`. Each filter has one of three effects:
 
 - A filter on a constant decides whether a row has a key of the bucket at all.
 - An *equality filter* (`eq` or `in`) on a claim puts the row's text in the key. A client's keys can be computed from

@@ -1,12 +1,12 @@
 """The cursors of a sharded gateway: one integer that stands for a *vector*, a cursor in each shard.
 
-A *shard* is a staging store with some of the gateway's tables, and has a feed of its own. So a client's position is a
-vector. The client's cursor is an integer in the format of arrivals (milliseconds since 1970, shifted by 16 bits),
-higher than its earlier ones. The *default shard*, which also has what belongs to no table, stores the vectors: those of
-a client's newest cursors in the client's record. A *broadcast* (a page that the server sends to many clients without a
-request) has one cursor for all of them, and its vector is in a table of its own. A cursor that is in neither is
-unknown: the client has to start again. Two cursors need no vector: 0 (the client starts) and `NEVER_PULLED` (1: it
-pushed before its first pull).
+A *shard* is a staging store (a database that pushes are committed to) with some of the gateway's tables, and has a feed
+of its own. So a client's position is a vector. The client's cursor, from which it pulls next, is an integer in the
+format of arrivals (milliseconds since 1970, shifted by 16 bits), higher than its earlier ones. The *default shard*,
+which also has what belongs to no table, stores the vectors: those of a client's newest cursors in the client's record.
+A *broadcast* (a page that the server sends to many clients without a request) has one cursor for all of them, and its
+vector is in a table of its own. A cursor that is in neither is unknown: the client has to start again. Two cursors need
+no vector: 0 (the client starts) and `NEVER_PULLED` (1: it pushed before its first pull).
 
 A *source* is a database from which clients pull beside the gateway's feed; a source's page has a cursor of its own, a
 *mark*, which stands for a cursor of the feed. The other modules of this package call `Vectors`, whose `submit_…`
