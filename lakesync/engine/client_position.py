@@ -63,7 +63,7 @@ def claims_of(
         ("pull", tracked.claims),
         ("client id", {}),
     ]
-    source, claims = next((name, each) for name, each in candidates if each is not None)
+    source, claims = next((source, known) for source, known in candidates if known is not None)
     return source, {**claims, "sub": user_of(client_id)}
 
 

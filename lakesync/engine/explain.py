@@ -120,8 +120,8 @@ def _unconfirmed(
 class _OneRowView:
     """A `FeedView` of one row only, so that `pull_page` computes what a pull returns of this row.
 
-    An entry is a row's history under one bucket key: when the row joined, left and last changed. An explanation agrees
-    with what the client is really sent, and reads no other rows.
+    So an explanation agrees with what the client is really sent, and reads no other rows. An *entry* is the row's
+    history under one bucket key: when the row joined the bucket, left it, and last changed in it.
     """
 
     def __init__(self, view: FeedView, key: RowKey) -> None:

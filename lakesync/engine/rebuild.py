@@ -51,6 +51,7 @@ class LakePush(NamedTuple):
     arrival: int
     """The gateway's own HLC timestamp of the push's commit."""
     client_id: str
+    """The client that pushed."""
     deltas: list[RowDelta]
     """In the order of the push."""
 

@@ -39,6 +39,7 @@ class Source(NamedTuple):
     """An adapter, and which of its deltas clients pull."""
 
     adapter: DatabaseAdapter
+    """An open adapter."""
     gateway: str | None
     """The gateway whose deltas are read; None for all deltas of the adapter."""
 
@@ -47,6 +48,7 @@ class SourcePage(NamedTuple):
     """A page of a source."""
 
     deltas: list[RowDelta]
+    """What the client is sent of the rows that the page reached, whole rows only."""
     end: Position | None
     """The position in the source at which the page ends; None if the source is empty."""
     has_more: bool

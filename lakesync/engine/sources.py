@@ -207,8 +207,7 @@ class Sources:
     def _update_positions(self, pull: SyncPull, record: ClientRecord) -> None:
         """Store what the cursor of a pull from the gateway's own feed confirms about sources.
 
-        The pull does not wait for this write. If it fails, a page that the cursor confirms is sent again; but a client
-        that starts again without a cursor is not sent what it confirmed before.
+        The pull does not wait for this write. If it fails, the page that the cursor confirms is sent again.
 
         Args:
             pull: the pull; its cursor may be the mark of a source's page, which it confirms.

@@ -145,6 +145,7 @@ def apply(
     deltas, shared = rows.deltas, rows.shared_columns
     stored = commit.unfolded_rows(deltas.keys()) if stored is None else stored
     client_id, allowed = intern(sender.client_id), frozenset(sender.keys)
+    # `before` and `after`: a row, and all rows, before and after the push
     after: list[StoredRow] = []
     moves: list[Move] = []
     sender_is_current = True

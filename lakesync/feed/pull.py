@@ -55,6 +55,7 @@ class PulledPage(NamedTuple):
     """A page without its cursor, and what the caller must store to continue after it."""
 
     deltas: Sequence[RowDelta]
+    """What the client lacks of the rows that were read, encoded until it is read."""
     has_more: bool
     """Whether the page is full, so that there may be more."""
     read_up_to: int

@@ -34,9 +34,11 @@ class LiveDelta(msgspec.Struct, array_like=True, gc=False):
     """
 
     hlc: int
+    """The writer's timestamp."""
     client_id: str
     delta_id: str
     columns: dict[str, Raw]
+    """The values that it owns, as JSON texts, by column."""
     width: int
     """How many columns the delta had when it was pushed."""
 
@@ -88,6 +90,7 @@ class Cell(msgspec.Struct, frozen=True, gc=False):
 
     origin: Origin
     value: Raw
+    """The value as JSON text."""
     at: int
     """The arrival (the gateway's own timestamp of a commit) at which the value last changed; 0 if it is not tracked.
     Also the arrival at which another client's value last lost to it, so that the loser is sent the winning value."""

@@ -93,6 +93,7 @@ class Group(NamedTuple):
 
     stamp: Stamp
     columns: dict[str, Raw]
+    """The values as JSON texts, by column."""
     original: str | None
     """The id of the delta whose columns are exactly these; None if there is none."""
 
