@@ -1,8 +1,10 @@
 """`CoreState`: the store, position and clock that the parts of the client's core share. All commits go through it.
 
 The store has the client's rows and its edits, which are changes that the gateway has not acknowledged. The position is
-the client's cursor and everything else that a restarted client must know. One commit writes rows, edits and position
-together, so that they agree after a crash. `ClientCore`, `Pusher` and `Puller` use the same `CoreState`.
+the cursor (how far the client has pulled) and everything else that a restarted client must know. One commit writes
+rows, edits and position together, so that they agree after a crash. Each edit is stamped with a time of the client's
+clock; in a merge of changes to one column, the greatest stamp wins. `ClientCore`, `Pusher` and `Puller` use the same
+`CoreState`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """The life of an edit: made, pushed, accepted or refused, retried, dropped; and `EditClock`, which stamps edits.
 
-An *edit* is a change of the app that the gateway has not acknowledged. It is `waiting` to be pushed, `sent` in a push
-without a response, or `refused` by the gateway. A *known row* is a row as the gateway has it. An edit's stamp is its
-hybrid logical clock (hlc) with the client id; the greater stamp wins a merge. The client's core calls these functions.
-Each returns the changes to commit and stores nothing itself. `docs/client-core.md` has the state diagram.
+An *edit* is a change of the app that the gateway has not acknowledged, with the delta to push: the columns of one row
+that the app wrote. It is `waiting` to be pushed, `sent` in a push without a response, or `refused` by the gateway. A
+*known row* is a row as the gateway has it. An edit's stamp is its hybrid logical clock (hlc) with the client id; the
+greater stamp wins a merge. The client's core calls these functions. Each returns the changes to commit and stores
+nothing itself. `docs/client-core.md` has the state diagram.
 """
 
 from __future__ import annotations

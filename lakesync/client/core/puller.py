@@ -179,6 +179,8 @@ class Puller:
     def handle_failure(self, request: SyncPull | FetchCheckpoint, response: ErrorResponse | NoResponse) -> Changes:
         """Retry later; after RESYNC_REQUIRED start a full pull; after NOT_FOUND go on without checkpoint or source.
 
+        The gateway sends RESYNC_REQUIRED if it does not know the client's cursor.
+
         Args:
             request: the request that failed.
             response: why it failed.

@@ -1,9 +1,10 @@
 """Merging of rows in the client: pages of the gateway into known rows, and known rows with edits into the app's rows.
 
 A *known row* is a row as the gateway has it. An *edit* is a change of the app that the gateway has not acknowledged.
-The app's row is the merge of the known row and its edits. That merge (`lakesync.model.merge`) does not depend on order.
-So an accepted edit moves into the known row, and the app's row does not change. The other modules of the core call
-these functions, and the client's stores call `visible_row`.
+The app's row is the merge of the known row and its edits. The merge (`lakesync.model.merge`) takes for each column the
+value with the greatest *stamp* (hybrid logical clock and client id), so it does not depend on order. So an accepted
+edit moves into the known row, and the app's row does not change. The other modules of the core call these functions,
+and the client's stores call `visible_row`.
 
 A page is a set of changes that the gateway sends. A full pull is all pages from the beginning; each has a number, the
 generation of the rows that it names.

@@ -3,12 +3,14 @@
 `Replica` runs it over the app's database; tests run it over a `MemoryStore`. It does no input or output besides its
 store and takes its clocks as parameters, so that tests can run every order of events.
 
-An *edit* is a write of the app that the gateway has not acknowledged. It is `waiting` to be pushed; `sent` in a push
-without a response, which is *in doubt* and is repeated unchanged; or `refused` by the gateway. `Pusher` makes pushes of
-the edits. `Puller` requests pages (changes after the client's cursor) and applies them, and the gateway's broadcasts
-(pages without a request). A *full pull* is all pages from cursor 0. A *checkpoint* is a prepared copy of all rows, from
-which a new client starts instead; it arrives as frames. A *named source* is a database that the gateway reads for
-clients, beside its own changes.
+A *delta* is a change of some columns of one row; a hash of it is its id. Its *stamp* is its hlc (hybrid logical clock)
+and client id: in a merge, the greater stamp wins. An *edit* is a delta of the app that the gateway has not
+acknowledged. It is `waiting` to be pushed; `sent` in a push without a response, which is *in doubt* and is repeated
+unchanged; or `refused` by the gateway. A *known row* is a row as the gateway has it; with its edits it gives the app's
+row. `Pusher` makes pushes of the edits. `Puller` requests pages (changes after the client's cursor) and applies them,
+and the gateway's broadcasts (pages without a request). A *full pull* is all pages from cursor 0. A *checkpoint* is a
+prepared copy of all rows, from which a new client starts instead; it arrives as frames. A *named source* is a database
+that the gateway reads for clients, beside its own changes.
 """
 
 from __future__ import annotations
@@ -138,8 +140,8 @@ class ClientCore:
         rewritten = state.restamp_future_edits()
         edits = edit_lifecycle.make_edits(changes, self.client_id, state.clock, state.position.edit_count + 1)
         result = Changes(edits=dict(edits))
-        keys = {edit.delta.key for edit in edits.values()}
-        rows_to_write = keys & rewritten if applied else keys
+        edited = {edit.delta.key for edit in edits.values()}
+        rows_to_write = edited & rewritten if applied else edited
         if rows_to_write:
             edit_lifecycle.refresh_rows(state.store, result, rows_to_write)
         return state.commit(result, edit_count=state.position.edit_count + len(edits))
@@ -176,7 +178,7 @@ class ClientCore:
         return edit
 
     def mark_sending(self, ids: Collection[str]) -> Changes:
-        """Mark waiting edits as sent, if the app pushes them itself; they are in doubt until `ack` or `nack`.
+        """Mark waiting edits as sent, for an app that pushes them itself; they are in doubt until `ack` or `nack`.
 
         Args:
             ids: delta ids; those of other edits are ignored, as in `ack` and `nack`.
@@ -197,7 +199,7 @@ class ClientCore:
         return self._state.commit(Changes(edits={edit.number: replace(edit, status="waiting") for edit in edits}))
 
     def next_hlc(self) -> int:
-        """Return a new hlc (hybrid logical clock), above all edits and everything that the gateway sent."""
+        """Return a new hlc, above those of all edits and of everything that the gateway sent."""
         hlc = self._state.clock.now()
         self._state.commit(Changes())
         return hlc
@@ -267,9 +269,9 @@ class ClientCore:
             self.receive(NoResponse("the connection was closed"))
 
     def next_request(self) -> Request | Wait:
-        """Return the request to send now, or how long to wait.
+        """Return the request to send now, or how long to wait. The request is then pending.
 
-        Pass the response to every request to `receive`, or `NoResponse` if none arrives.
+        Pass its response to `receive`, or `NoResponse` if none arrives.
 
         Raises:
             RuntimeError: a request has no response yet.

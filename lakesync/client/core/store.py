@@ -1,9 +1,11 @@
 """A client's durable state: the values that it stores, the protocol `ClientStore`, and `MemoryStore`.
 
 The values are the client's position (how far it has pulled), known rows (rows as the gateway has them), and edits
-(changes that the gateway has not acknowledged). The core (`lakesync.client.core`) computes the changes of each step and
-calls the store to commit them. `SqliteClientStore` implements the protocol in the app's file. `MemoryStore` keeps the
-state in memory, for tests and for apps that keep nothing after the process ends.
+(changes that the gateway has not acknowledged). An edit is a *delta*: a change of some columns of one row. The *stamp*
+of a delta is its hlc (hybrid logical clock) and client id; in a merge, the greater stamp wins. A *page* is a set of
+deltas that the gateway sends. The core (`lakesync.client.core`) is the client's state machine. It computes what each
+step changes, and calls the store to commit that. `SqliteClientStore` implements the protocol in the app's file.
+`MemoryStore` keeps the state in memory, for tests and for apps that keep nothing after the process ends.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
     in_full_pull: bool = False
     """Whether a pull from cursor 0 is in progress; at its end, rows of older generations are removed."""
     hlc: int = 0
-    """The highest hlc (hybrid logical clock) issued to an edit or observed in a page."""
+    """The highest hlc issued to an edit or observed in a page."""
     gateway_hlc: int = 0
     """The highest hlc that the gateway accepted from this client or sent to it."""
     edit_count: int = 0
