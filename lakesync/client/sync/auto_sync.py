@@ -6,7 +6,8 @@ pulls on it. Pushes are HTTP requests in any case. The thread uses a subscriptio
 by HTTP until it opens another one.
 
 The session has the steps of a synchronisation. The replica is the app's database, with the core: the state machine that
-decides which request is next. The core has *caught up* if the gateway had no further page after the newest one.
+decides which request is next. A pull fetches a *page* of other clients' changes. The core has *caught up* if the
+gateway had no further page after the newest one.
 """
 
 from __future__ import annotations
@@ -152,7 +153,7 @@ class AutoSync:
             self._session.finish(result)
 
     def _cycle(self) -> float:
-        """Synchronise once without a subscription; return the seconds until the next time."""
+        """Synchronise once by HTTP; return the seconds until the next time, negative if it is overdue."""
         session, result = self._session, CycleResult()
         with session.exclusive():
             self._request_pull_if_due(self._interval)

@@ -143,7 +143,8 @@ def _group_rows(fields: DeltaFields | None) -> RowGroups:
     """Return the rows of a frame in groups.
 
     Args:
-        fields: the fields of the frame's deltas, each as a list; None if they could not be read by field.
+        fields: the fields of the frame's deltas, each as a list; None if they could not be read by field. `width` is
+            the number of columns if every delta writes the same ones, otherwise None.
 
     Raises:
         NotBulkWritableError: the deltas are not rows of an INSERT and UPDATEs.
@@ -303,7 +304,7 @@ def _read_rows(
             if row_id not in wanted:
                 continue
             values = {name: from_sql(kind, cell) for (name, kind), cell in zip(columns.items(), cells, strict=True)}
-            stamps = stamp_codec.decode(record)
+            stamps = stamp_codec.decode(record)  # `parts`: hlc, client and columns of each delta, the INSERT too
             if stamps.inserted is not None:
                 result.append(RowDelta("INSERT", table, row_id, stamps.inserted[1], (), stamps.inserted[0], ""))
             for hlc, client, part in stamps.parts:

@@ -130,6 +130,7 @@ class SyncCoordinator:
         self.queue: SyncQueue = queue or self.outbox
         """Chooses the next changes to push: the outbox, or the app's custom queue."""
         self.actions = ActionQueue(self.replica, self.wake)
+        """The queued actions, in the database."""
         self.tables = Tables(db, self.replica.store.schemas, self.notify_write)
         """The synced tables by name, to read and write rows."""
         self.tracker = SyncTracker(self.tables)

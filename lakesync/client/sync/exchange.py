@@ -46,7 +46,7 @@ class CycleResult(msgspec.Struct):
     tables: set[str] = set()
     """Tables with changed rows."""
     error: LakeSyncError | None = None
-    """The latest failure; None after a later success."""
+    """The latest failure; None after a later success of the same kind: of a push, or of a pull."""
     had_contact: bool = False
     """Whether a request was sent, or the gateway sent something."""
     found_new_column: bool = False
@@ -142,7 +142,7 @@ class Exchange:
         result.refused += refused
         if changes.known and not result.found_new_column:
             types = self._replica.types()
-            result.found_new_column = any(
+            result.found_new_column = any(  # rows written in bulk have no such column
                 not row.state.cells.keys() <= types[table].keys()
                 for (table, _), row in changes.known.items()
                 if row is not None and table in types

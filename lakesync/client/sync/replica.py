@@ -5,7 +5,7 @@
 change by the app that the gateway has not acknowledged. A step first turns what the app has written, on any connection,
 into edits, in the same transaction. So no page of the gateway is ever applied over a write that the core does not know.
 Reads use a second connection, because a step may have to wait for a transaction of the app in which the app itself
-reads. A *full pull* fetches all rows again and removes those that the gateway does not name.
+reads. A *full pull*, or *resync*, fetches all rows again and removes those that the gateway does not name.
 """
 
 from __future__ import annotations
@@ -49,8 +49,9 @@ class SyncThread(threading.Thread):
 class Replica:
     """A client's database and core. Thread-safe: one thread at a time runs a step.
 
-    `store.tracking` is the change tracking: triggers write every row that the app changes into a journal in the file. A
-    *recreated* table is one that the app dropped and created again, by which it lost its triggers.
+    `store` has the client's durable state, in tables beside the app's. `store.tracking` is the change tracking:
+    triggers write every row that the app changes into a journal in the file. A *recreated* table is one that the app
+    dropped and created again, by which it lost its triggers.
     """
 
     def __init__(
@@ -108,7 +109,7 @@ class Replica:
         for pragma in _PRAGMAS:
             self.db.execute(pragma)
         try:
-            stored_position(self.db).bound_to(client_id, gateway)  # before tables are created and their rows adopted
+            stored_position(self.db).bound_to(client_id, gateway)  # raises before any table is created or changed
             self.store = SqliteClientStore(self.db, schemas)
             self._bind(gateway)
             if queue is not None:
@@ -338,11 +339,11 @@ class Replica:
             self.store.tracking.remove(journalled)
         if len(journalled) == RECORDED_TOGETHER:
             return True
-        self.store.tracking.remove_unwritten()
+        self.store.tracking.remove_unwritten()  # rows that the triggers journalled before a write that did not happen
         return False
 
     def _resync(self, core: ClientCore) -> None:
-        """Write known rows and edits into recreated tables again, and start a full pull."""
+        """Write the rows with edits into recreated tables again, and start a full pull, which fetches the others."""
         self.store.forget_missing()
         if recreated := set(self.store.recreated_tables()):
             core.refresh_rows([key for key in self.store.edit_table.edited_rows() if key[0] in recreated])

@@ -1,11 +1,12 @@
 """Whole synchronisations, one at a time: push, pull, send actions, adopt new columns, and call the app's listeners.
 
-The core (`lakesync.client.core`) is a state machine that decides which request comes next. A session sends its
-requests with an `Exchange`, which passes the responses to the core. `SyncCoordinator` calls a session for the app, and
-`AutoSync` calls it in its thread. `ActionSender` sends the queued actions, which are requests that the gateway executes
-once in an external system. `SchemaSynchroniser` adds columns that the gateway's schemas have and the app's tables lack;
-apps may call it too. The replica is the app's database with the core. An edit is a change of the app that the gateway
-has not acknowledged; it is *refused* if the gateway rejected it.
+The core (`lakesync.client.core`) is a state machine that decides which request comes next: a push of the app's changes,
+or a pull of a page of other clients' changes. A session sends its requests with an `Exchange`, which passes the
+responses to the core. `SyncCoordinator` calls a session for the app, and `AutoSync` calls it in its thread.
+`ActionSender` sends the queued actions, which are requests that the gateway executes once in an external system.
+`SchemaSynchroniser` adds columns that the gateway's schemas have and the app's tables lack; apps may call it too. The
+replica is the app's database with the core. An edit is a change of the app that the gateway has not acknowledged; it is
+*refused* if the gateway rejected it.
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ class SyncSession:
         self._knows_schemas = False
         """Whether the gateway's newest schemas were adopted."""
         self._lock = threading.RLock()
+        """Held during a synchronisation, so that other threads wait for its end."""
         self.is_foreground = False
         """Whether the synchronisation in progress was started by the app, not by auto-sync."""
         self.is_cancelled = False
@@ -102,7 +104,7 @@ class SyncSession:
         self._sync_lock.acquire()
 
     def repeat_interrupted_request(self) -> None:
-        """Make the core repeat a request whose sender was interrupted before it passed on a response."""
+        """Make the core repeat a request whose sender was interrupted, so that the core got no response to it."""
         if self.replica.core.has_pending_request:
             self.replica.receive(NoResponse("interrupted"))
 
@@ -135,9 +137,10 @@ class SyncSession:
             self.exchange.prefetcher.stop()
 
     def push_custom_deltas(self, result: CycleResult) -> None:
-        """Push deltas that the app itself has put into its custom queue, the one that it passed to `lakesync.open`.
+        """Push the deltas that the app itself has put into its custom queue, which it passed to `lakesync.open`.
 
-        They do not change the app's rows. A failure is stored in `result.error`, and the queue keeps the deltas.
+        A delta is a change of one row. These deltas are not edits of this client, and do not change its rows. A failure
+        is stored in `result.error`, and the queue keeps the deltas.
         """
         replica = self.replica
         link, limit = replica.store.edit_table.queue_link, replica.limits.push_deltas

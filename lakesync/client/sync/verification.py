@@ -1,8 +1,9 @@
 """Verification: comparing an app's tables before and after all rows were pulled again.
 
-`SyncCoordinator.verify` calls it. The replica is the app's database with the client's state. Triggers on the app's
-tables record what the app writes, in a journal, from which the next step of the replica makes edits (changes to push).
-The client also has a record of each row that the gateway has.
+`SyncCoordinator.verify` calls it. Pulling all rows again, while the app keeps its changes, is a *resync*. The replica
+is the app's database with the client's state. Triggers on the app's tables record what the app writes, in a journal,
+from which the next step of the replica makes edits (changes to push). The client also has a record of each row that the
+gateway has.
 """
 
 from __future__ import annotations
