@@ -131,8 +131,8 @@ class BulkChanges:
             return rows.single
         rest: list[RowDelta] = []
         for group, deltas, records in groups:
-            new_records: Sequence[Record | None] = ()  # None for an update that is not newer; an empty one never is
-            if group.names:
+            new_records: Sequence[Record | None] = ()  # None for an update that is not newer
+            if group.names:  # UPDATEs without columns are merged row by row
                 new_records = stamp_codec.after_updates(records, group.hlcs, group.clients, group.names)
             newer = [index for index, record in enumerate(new_records) if record is not None]
             if len(newer) < len(deltas):
@@ -150,7 +150,7 @@ class BulkChanges:
         return rest
 
     def _write_counts(self) -> list[tuple[Operation, dict[str, int]]]:
-        """Return how many rows of which table each operation writes."""
+        """Return how many rows of which table each operation writes. A replaced row counts as INSERT and as UPDATE."""
         replaced = [group for group, _ in self.replaced]
         return [
             ("INSERT", _row_counts([*(group for group, _ in self.new), *replaced])),

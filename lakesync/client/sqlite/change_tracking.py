@@ -44,9 +44,9 @@ _QUIET = "CREATE TABLE IF NOT EXISTS _lakesync_quiet (one INTEGER PRIMARY KEY)"
 _TABLES = """CREATE TABLE IF NOT EXISTS _lakesync_tables (
     tbl TEXT PRIMARY KEY NOT NULL, version INTEGER NOT NULL, schema BLOB NOT NULL,
     changes INTEGER NOT NULL DEFAULT 0, triggers TEXT, remade INTEGER NOT NULL DEFAULT 0) WITHOUT ROWID"""
-"""`changes` counts writes, for watches (queries that run again after a change). `triggers` is the digest of the
-triggers as they were created. `remade` is set when the app has recreated the table, until the client has requested its
-rows from the gateway again."""
+"""`changes` counts writes, for watches (the app's live queries). `triggers` is the digest of the triggers as they were
+created. `remade` is set when the app has recreated the table, until the client has requested its rows from the gateway
+again."""
 _ADDED_COLUMNS = {"triggers": "TEXT", "remade": "INTEGER NOT NULL DEFAULT 0"}
 """Columns of `_lakesync_tables` that files of earlier versions lack."""
 _EARLIER_TRIGGERS = {"insert", "inserted", "move", "updated", "deleted"}
@@ -105,6 +105,7 @@ class ChangeTracking:
         ((digest,),) = self._db.execute("SELECT triggers FROM _lakesync_tables WHERE tbl = ?", (table,))
         if digest is not None:
             return bool(digest == self._digest(table))
+        # a file of an earlier version has no digest: only the names can be compared
         existing = {
             name for name, trigger in self._triggers_of(table).items() if trigger.on_table.lower() == table.lower()
         }
@@ -162,7 +163,8 @@ class ChangeTracking:
     def without_any_trigger(self) -> Iterator[None]:
         """Drop the triggers of all tables, and create them again afterwards. Use it within a transaction only."""
         operations: tuple[Operation, ...] = ("INSERT", "UPDATE", "DELETE")
-        with self.without_triggers([(each, dict.fromkeys(self._schemas, DROP_TRIGGERS_FROM)) for each in operations]):
+        counts = dict.fromkeys(self._schemas, DROP_TRIGGERS_FROM)
+        with self.without_triggers([(operation, counts) for operation in operations]):
             yield
 
     @contextmanager
@@ -173,7 +175,7 @@ class ChangeTracking:
         self._db.execute("DELETE FROM _lakesync_quiet")
 
     def notify_watches(self, tables: set[str]) -> None:
-        """Count a change of these tables, so that watches run their queries again."""
+        """Count a change of these tables, so that watches (the app's live queries) run again."""
         statement = "UPDATE _lakesync_tables SET changes = changes + 1 WHERE tbl = ?"
         self._db.executemany(statement, [(table,) for table in tables])
 

@@ -2,12 +2,14 @@
 
 The state is: the client's *edits*, which are changes that the gateway has not acknowledged; its *position*, which is
 the gateway's cursor up to which it has pulled, with clocks and counters; the schemas of the synced tables; and a
-*record* of each row that the gateway has, so that later deltas can be merged. A row is *settled* if it has no edits:
-then its values are only in the app's table, and its record says when each was written.
+*record* of each row that the gateway has. Pages from the gateway contain *deltas*, which are changes of rows; records
+are needed to merge them. A row is *settled* if it has no edits: then its values are only in the app's table, and its
+record says when each was written.
 
-Triggers on the app's tables write each change of the app into a journal. A *recreated* table (`remade` in the file) is
-one that the app has dropped, recreated or renamed, so that it lost its triggers. A *generation* is the number of a full
-pull of all rows; rows of an older one were not in it. A *resync* is a full pull that keeps the edits.
+Triggers on the app's tables write each change of the app into a journal. They also count the changes of each table, for
+*watches*, which are the app's live queries. A *recreated* table (`remade` in the file) is one that the app has dropped,
+recreated or renamed, so that it lost its triggers. A *generation* is the number of a full pull of all rows; rows of an
+older one were not in it. A *resync* is a full pull that keeps the edits.
 """
 
 from __future__ import annotations
@@ -101,8 +103,10 @@ class SqliteClientStore:
         self._in_transaction = False
         """Whether `transaction` is running."""
         self.stamp_codec = StampCodec(connection, self.transaction)
+        """Encodes and decodes records."""
         self._rows = RowStorage(connection, self.stamp_codec)
         self.schemas: dict[str, TableSchema] = {}
+        """The schemas of the synced tables, by table."""
         self.tracking = ChangeTracking(connection, self.schemas)
         self.edit_table = EditTable(connection)
         self._checked_schema_version: tuple[int] | None = None
@@ -237,7 +241,8 @@ class SqliteClientStore:
         self.schemas[schema.table] = schema
         added = added_columns(before, schema)
         existing = existing_columns(self._db, schema, added) if before is not None else {}  # before the table gets them
-        whole_rows = self._rows.create_table(schema)  # rows that the table could not hold before, for lack of a column
+        # rows whose values are in their records, perhaps because the table lacked a column
+        whole_rows = self._rows.create_table(schema)
         if is_new or recreated or existing:
             check_existing_rows(self._db, schema)
         self._db.execute(
@@ -344,7 +349,9 @@ class SqliteClientStore:
         return changes, rest
 
     def copy_from(self, staging_tables: Mapping[str, str], generation: int) -> set[str]:
-        """Copy complete rows from staging tables, into which a checkpoint was loaded, except rows that have edits.
+        """Copy complete rows from staging tables, except rows that have edits.
+
+        The staging tables have the rows of a checkpoint, the snapshot of all rows from which a new client starts.
 
         Args:
             staging_tables: the quoted name of each synced table's staging table, with the name of its database. It has
@@ -370,7 +377,7 @@ class SqliteClientStore:
         with self.transaction(), self.tracking.paused():
             self._check_intact(changes.tables & self.schemas.keys())
             edited = {edit.delta.key for edit in changes.edits.values() if edit is not None}
-            self._rows.copy_settled(edited - changes.known.keys())
+            self._rows.copy_settled(edited - changes.known.keys())  # before their edits overwrite the values
             self.edit_table.put(changes.edits)
             if isinstance(changes.bulk, BulkChanges):
                 changes.bulk.write(self._db, self.stamp_codec, self.tracking)

@@ -64,7 +64,7 @@ def added_columns(before: TableSchema | None, schema: TableSchema) -> list[str]:
 
 
 def existing_columns(db: sqlite3.Connection, schema: TableSchema, added: list[str]) -> dict[str, str]:
-    """Return the added columns that the app's table already has, each with its DEFAULT as SQL.
+    """Return the added columns that the app's table already has, each with its DEFAULT as SQL (`NULL` if it has none).
 
     Args:
         db: the app's database.
@@ -94,21 +94,24 @@ def adopt_values(
     for name in existing:
         row_ids = [(row_id,) for (_, row_id), row in visible.items() if row is not None and name in row]
         db.executemany(f'UPDATE "{table}" SET "{name}" = NULL WHERE row_id = ?', row_ids)
-    is_default = {name: f'"{name}" IS ({default})' for name, default in existing.items()}
+    default_conditions = {name: f'"{name}" IS ({default})' for name, default in existing.items()}
     # Rows that are journalled already get the columns' values. A DEFAULT goes into both tables, so it is no change.
-    for name, condition in is_default.items():
+    for name, condition in default_conditions.items():
         for journal, where in ((before, f"{before}.there AND t.{condition}"), (after, f"{after}.here")):
             db.execute(
                 f'UPDATE {journal} SET "c_{name}" = t."{name}" FROM "{table}" t '
                 f"WHERE t.row_id = {journal}.row_id AND {where}"
             )
     # Other rows are added to the journal if the app has written one of the columns.
-    is_written = " OR ".join(f'("{name}" IS NOT NULL AND NOT {condition})' for name, condition in is_default.items())
+    is_written = " OR ".join(
+        f'("{name}" IS NOT NULL AND NOT {condition})' for name, condition in default_conditions.items()
+    )
     source = f'FROM "{table}" WHERE ({is_written}) AND row_id NOT IN (SELECT row_id FROM {before})'
     cells = {f'"c_{name}"': f'"{name}"' for name in schema.types}
     names, current = ", ".join(cells), ", ".join(cells.values())
     db.execute(f"INSERT INTO {after} (row_id, at, here, {names}) SELECT row_id, {NOW_MS}, 1, {current} {source}")
-    cells |= {f'"c_{name}"': f'CASE WHEN {condition} THEN "{name}" END' for name, condition in is_default.items()}
+    for name, condition in default_conditions.items():  # before, the column had its DEFAULT or no value
+        cells[f'"c_{name}"'] = f'CASE WHEN {condition} THEN "{name}" END'
     previous = ", ".join(cells.values())
     db.execute(f"INSERT INTO {before} (row_id, there, {names}) SELECT row_id, 1, {previous} {source}")
 

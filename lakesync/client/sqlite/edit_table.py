@@ -70,7 +70,7 @@ class EditTable:
         return self._db.execute("SELECT DISTINCT tbl, row_id FROM _lakesync_edits").fetchall()
 
     def put(self, edits: Mapping[int, Edit | None]) -> None:
-        """Insert or replace edits by number, or delete those that are None; prepare the queue's notification."""
+        """Insert or replace edits by number, or delete those that are None. `committed` then notifies the queue."""
         if self.queue_link is not None and edits:
             self.queue_link.collect_changes(self._by_number(edits), edits)
         deleted = [(number,) for number, edit in edits.items() if edit is None]

@@ -160,15 +160,16 @@ def _plan_each_row(rows: DeltasByRow, stored: StoredRecords, edited: AbstractSet
     new, replaced, updated = plan.new, plan.replaced, plan.updated
     for (row_id, deltas), row_generation, record in zip(rows.items(), *stored, strict=True):
         is_known = row_generation is not None
-        if row_id in edited or (is_known and record is None):
+        if row_id in edited or (is_known and record is None):  # the second: it is stored with its values
             plan.rest += deltas if isinstance(deltas, list) else (deltas,)
-        elif isinstance(deltas, list):
+        elif isinstance(deltas, list):  # several deltas of the row; in the branches after this one it has only one
             remaining = _after_last_delete(deltas)
             is_replaced = len(remaining) < len(deltas) or _is_outdated(row_generation, generation)
             if is_known and not (is_replaced and _takes_generation(row_generation, generation)):
                 plan.rest += deltas  # they must be merged with the values that the row has
             elif not remaining:
-                plan.deleted += [row_id] if is_known else []
+                if is_known:
+                    plan.deleted.append(row_id)
             elif _creates_row(remaining):
                 planned = replaced if is_known else new
                 planned.several.append(remaining)

@@ -4,7 +4,9 @@
 a *settled* row, which has no edits, has only stamps: when and by which client each column was written. Its values are
 in the app's table. A row with edits, or one that its table cannot store without loss, has its values in the record too
 (column `whole`). The record also has the row's *generation*: the number of the full pull (all pages from the beginning)
-that named the row last, or SOURCE_GENERATION for a row of a named source (a database beside the gateway's changes).
+that named the row last, or SOURCE_GENERATION for a row of a named source (a database beside the gateway's changes). The
+change journal, in which triggers keep each row as it was before the app wrote it, is the other place for values: while
+a row is journalled, the gateway's values of it are there.
 """
 
 from __future__ import annotations
@@ -244,9 +246,9 @@ class RowStorage:
         return copied.rowcount
 
     def forget_missing(self, table: str) -> None:
-        """Delete the records of settled rows that are missing from their table."""
+        """Delete the records of settled rows that are missing from their table and from its journal."""
         absent = " ".join(
-            f"AND row_id NOT IN (SELECT row_id FROM {each})" for each in (f'"{table}"', before_table(table))
+            f"AND row_id NOT IN (SELECT row_id FROM {source})" for source in (f'"{table}"', before_table(table))
         )
         self._db.execute(f"DELETE FROM {known_table(table)} WHERE whole IS NULL {absent}")
 

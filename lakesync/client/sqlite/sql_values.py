@@ -217,6 +217,8 @@ def escape_invalid_utf8(
 ) -> None:
     r"""Replace invalid bytes in the changed rows of a table, and in the copies of these rows in the change journal.
 
+    It does so in values and in row ids.
+
     Args:
         db: the app's database.
         table: a synced table.
@@ -225,24 +227,24 @@ def escape_invalid_utf8(
         types: the types of the table's columns. JSON has no `\x` escape, so in it invalid bytes become U+FFFD.
     """
     after, tables = journal[1], (f'"{table}"', *journal)
-    for each, prefix in zip(tables, ("", "c_", "c_"), strict=True):
+    for stored_in, prefix in zip(tables, ("", "c_", "c_"), strict=True):
         selected = "".join(f', "{prefix}{name}"' for name in types)
         with _text_as_bytes(db):
             rows = db.execute(
-                f"SELECT row_id{selected} FROM {each} WHERE row_id IN (SELECT row_id FROM {after})"
+                f"SELECT row_id{selected} FROM {stored_in} WHERE row_id IN (SELECT row_id FROM {after})"
             ).fetchall()
         for row_id, *cells in rows:
             for (name, kind), cell in zip(types.items(), cells, strict=True):
                 if _is_invalid(cell):
                     text = cell.decode(errors="replace" if kind == "json" else "backslashreplace")
                     where = "WHERE row_id = CAST(? AS TEXT)"
-                    db.execute(f'UPDATE {each} SET "{prefix}{name}" = ? {where}', (text, row_id))
+                    db.execute(f'UPDATE {stored_in} SET "{prefix}{name}" = ? {where}', (text, row_id))
     with _text_as_bytes(db):
         ids = [row_id for (row_id,) in db.execute(f"SELECT row_id FROM {after}").fetchall() if _is_invalid(row_id)]
     for row_id in ids:
-        for each in tables:
+        for stored_in in tables:
             db.execute(
-                f"UPDATE {each} SET row_id = ? WHERE row_id = CAST(? AS TEXT)",
+                f"UPDATE {stored_in} SET row_id = ? WHERE row_id = CAST(? AS TEXT)",
                 (row_id.decode(errors="backslashreplace"), row_id),
             )
 

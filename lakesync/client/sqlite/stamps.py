@@ -136,7 +136,7 @@ class StampCodec:
 
     def encode(self, stamps: Stamps) -> Record:
         """Return the record of one row."""
-        parts = [(stamp[:2], stamp[2]) for stamp in stamps.parts]
+        parts = [((hlc, client), columns) for hlc, client, columns in stamps.parts]
         inserted = _NOT_INSERTED
         if stamps.inserted is not None:
             if all(stamp != stamps.inserted for stamp, _ in parts):  # all columns of the INSERT were overwritten
@@ -162,6 +162,9 @@ class StampCodec:
     ) -> list[Record | None]:
         """Return the records of rows after an UPDATE of each.
 
+        Updates of the same columns change all rows of one layout alike: the new layout, and which deltas still own a
+        column, are found once. Then each binary record is made from the stamps that are kept and the update's.
+
         Args:
             records: the records before the updates; all binary with the same layout, or all text.
             hlcs: the updates' hlcs.
@@ -174,7 +177,8 @@ class StampCodec:
         updates = zip(records, hlcs, clients, strict=True)
         if isinstance(records[0], str):
             return [self._after_update_decoded(*update, columns) for update in updates]
-        layouts, *stamps = _unpack_columns(cast("Sequence[bytes]", records))  # stamps: hlc and client, by delta
+        # each a list over the rows: the layout's number, then each delta's hlc and client number in turn
+        layouts, *stamps = _unpack_columns(cast("Sequence[bytes]", records))
         number, kept_indexes = self._layout_after(layouts[0], columns)
         if len(kept_indexes) > 1:  # two, and the update: too many for a binary record
             return [self._after_update_decoded(*update, columns) for update in updates]

@@ -191,7 +191,7 @@ def check_triggers(db: sqlite3.Connection, tables: Collection[str]) -> None:
     triggers = db.execute("SELECT name, tbl_name, sql FROM sqlite_master WHERE type = 'trigger'").fetchall()
     for name, table, sql in triggers:
         body = _BODY.split(_STRINGS_AND_COMMENTS.sub(" ", sql), maxsplit=1)[-1]
-        written = {found.lower() for found in _WRITTEN_TABLE.findall(body)} & names
+        written = {target.lower() for target in _WRITTEN_TABLE.findall(body)} & names
         if table.lower() in names and written and "_lakesync_quiet" not in sql:
             raise ConfigurationError(
                 f"trigger {name!r} writes into table {written.pop()!r}, also while other clients' changes are applied: "
