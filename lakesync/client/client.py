@@ -114,7 +114,7 @@ class Client:
         return queries.Watch(self.db.path, sql, params, self._replica.tables(), self._closed)
 
     def history(self, table: str, row_id: str) -> list[Version]:
-        """Return the deltas of a row, oldest first: who wrote which columns when, and which are unacknowledged.
+        """Return the writes to a row, oldest first: who wrote which columns when, and which are unacknowledged.
 
         Args:
             table: a synced table.

@@ -203,13 +203,16 @@ class QueueLink:
     def collect_changes(self, before: Mapping[int, Edit], after: Mapping[int, Edit | None]) -> None:
         """Collect what the transaction in progress changes, for `notify` after its commit.
 
+        The queue contains an edit unless it is refused. So an edit that is deleted or refused is removed from the queue
+        (`ack`); one that is made or retried is added; a change between waiting and sent is reported.
+
         Args:
             before: the changed edits as they are stored now, by number; an edit that is made is absent.
             after: the same edits as they will be stored; None for an edit that is deleted.
         """
         for number, new in after.items():
             old = before.get(number)
-            queued = old if old is not None and old.status != "refused" else None
+            queued = old if old is not None and old.status != "refused" else None  # the edit as the queue has it
             if queued is not None and (new is None or new.status == "refused" or new.id != queued.id):
                 self._notifications.append(("ack", queued.delta))  # if only its id is new, it is pushed again below
                 self._numbers.pop(queued.id, None)

@@ -128,7 +128,7 @@ def versions(row: KnownRow | None, edits: list[Edit]) -> list[Version]:
     """
     result: list[Version] = []
     if row is not None:
-        for write in row.state.live:
+        for write in row.state.live:  # the writes whose value some column still has
             values = {name: msgspec.json.decode(value) for name, value in write.columns.items()}
             result.append(Version(write.hlc, write.client_id, values, "synced"))
         if not row.state.cells and row.state.inserted is not None:  # a row without values shows only its INSERT

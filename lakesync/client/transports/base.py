@@ -5,9 +5,9 @@
 gateway responds with an error, the method raises the class of `lakesync.model.errors` with the error's code. If no
 complete response arrives, it raises `UnreachableError`; then the gateway may or may not have processed the request.
 
-A *page* is a part of the changes that a client lacks. Its *cursor* is where the next page begins. A *broadcast* is a
-page that the gateway sends without a request. An *action* is a request that the gateway executes once in an external
-system, through a connector.
+A *delta* is a change of some columns of one row. A *page* is a part of the deltas that a client lacks. Its *cursor* is
+where the next page begins. A *broadcast* is a page that the gateway sends without a request. An *action* is a request
+that the gateway executes once in an external system, through a connector.
 """
 
 from __future__ import annotations

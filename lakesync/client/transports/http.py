@@ -268,6 +268,7 @@ def clock_difference(date: str, local_time: float) -> float:
 
 def _reason(error: OSError) -> str:
     """Return the message of the error that `requests` has wrapped, without class names."""
+    # requests wraps urllib3's error, whose text begins with the class or the connection that failed
     inner = getattr(error.args[0], "reason", None) if error.args else None
     return re.sub(r"^(<[^>]*>|\w+\([^)]*\)): ", "", str(inner or error))
 

@@ -145,7 +145,7 @@ class WebSocketSubscription:
         self._received: deque[bytes] = deque()
         """Encoded messages."""
         self._is_full = False
-        """Whether the event loop waits for room in `_received`."""
+        """Whether the event loop waits for `_has_room`, because `_received` is full."""
         self._is_woken = False
         """Whether `wake` was called after `receive` last returned None for it."""
         self._error: LakeSyncError | None = None
@@ -217,7 +217,7 @@ class WebSocketSubscription:
             opened.set_exception(error)
 
     async def _serve(self, url: str, options: dict[str, Any], opened: Future[None]) -> None:
-        """Open the WebSocket, and receive until `close` is called."""
+        """Open the WebSocket, and receive until `close` is called, which sets `_closing`."""
         self._loop = asyncio.get_running_loop()
         self._closing, self._has_room = asyncio.Event(), asyncio.Event()
         self._socket = await connect(url, **options)
