@@ -84,13 +84,14 @@ class ClientTracker:
         client = self._touch(gateway, pull.client_id)
         client.pulled_ms = self._wall()
         if pull.source is not None:
-            return  # a source has a cursor of its own
+            return  # a source, a database from which clients pull beside the gateway's changes, has its own cursor
         client.sent_count += 1
         client.cursor, client.has_more = page.server_hlc, page.has_more
         client.knows_resync, client.claims = knows_resync, claims
-        sent_same_cursor = client.had_deltas and pull.since_hlc == client.requested_cursor
+        # the cursor is the same, although the response before had deltas and a newer cursor: they were not stored
+        is_repeat = client.had_deltas and pull.since_hlc == client.requested_cursor
         client.had_deltas = bool(page.deltas)
-        client.repeats = client.repeats + 1 if sent_same_cursor and client.had_deltas else 0
+        client.repeats = client.repeats + 1 if is_repeat and client.had_deltas else 0
         client.requested_cursor = pull.since_hlc
 
     def record_disconnect(self, gateway: str, subscriber: Subscriber) -> None:
@@ -130,6 +131,9 @@ class ClientTracker:
             client_id: id of the only client to consider; None for all.
             limit: number of clients to return, at most; None for all.
             shared: whether other processes serve the gateway too, and may have sent changes to a client.
+
+        Returns:
+            A check for each of these clients; `record_check` takes its result.
         """
         due: list[str] = []
         clients = self._by_gateway.get(gateway, {})

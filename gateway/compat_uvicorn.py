@@ -2,7 +2,8 @@
 
 A uvicorn protocol is the asyncio object of one connection. `GatewayServer` passes the two classes to `uvicorn.Config`,
 which accepts any class; no other module subclasses uvicorn's protocols. The docstring of each class names the missing
-feature; the class can be deleted when uvicorn has it. The head of a request is its request line and headers.
+feature; the class can be deleted when uvicorn has it. The head of a request is its request line and headers. Attributes
+that a class here uses but does not define, such as `cycle`, `conn` and `writable`, are uvicorn's.
 """
 
 from __future__ import annotations
@@ -90,11 +91,11 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse the data in pieces that never exceed what an unfinished head may still have."""
+        """Parse the data in pieces, each at most as long as the head in progress may still grow."""
         while data and not self._is_rejected and not self._is_upgraded:
-            room = MAX_HEAD_BYTES - (self._head_bytes if self._in_head else 0)
-            self._parse(data[:room])
-            data = data[room:]
+            allowed_bytes = MAX_HEAD_BYTES - (self._head_bytes if self._in_head else 0)
+            self._parse(data[:allowed_bytes])
+            data = data[allowed_bytes:]
 
     def _parse(self, piece: bytes) -> None:
         """Parse a piece of data, and apply the limits to the head or body that is in progress after it."""
@@ -131,7 +132,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """Start the time of the next request, or of the rest of a body that the application does not read."""
+        """Start the timer of the next head, or of the rest of a body that the application does not read."""
         super().on_response_complete()
         if self._is_rejected:
             self._send_rejection()
@@ -165,7 +166,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         return self.cycle is None or self.cycle.response_complete
 
     def _start_timer(self) -> None:
-        """Start the time of the head or body in progress, unless it runs. uvicorn has a timer between requests."""
+        """Start the timer of the head or body in progress, unless it runs. uvicorn has its own between requests."""
         if self._timer is not None or self._is_rejected or self._is_upgraded or not self._earlier_are_answered:
             return
         if self.transport.is_closing():
@@ -177,13 +178,13 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self._timer = self.loop.call_later(HEAD_SECONDS, self._too_slow)
 
     def _stop_timer(self) -> None:
-        """Stop the time of the head or body."""
+        """Stop the timer of the head or body."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def _too_slow(self) -> None:
-        """Respond with 408 if a head has begun, and close a connection on which none has."""
+        """Respond with 408 if a head has begun, and close a connection on which none has. The timer calls it."""
         self._timer = None
         if self._in_head:
             self._reject(408, f"the head of the request took more than {HEAD_SECONDS:g} s; send it at once")

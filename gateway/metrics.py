@@ -3,7 +3,8 @@
 `create_app` creates them. `gateway.routes.monitoring` serves them. The gauges come from the staging store. It has the
 log of pushed deltas (changes of rows) until the pipeline, or the server itself, has flushed them to the lake. It also
 has *marks*: small values by which the parts of the pipeline store how far they are. One mark is the pipeline's latest
-report, with its lags and *dead letters* (values, tables and jobs that were set aside, so that the others go on).
+report, with its lags and *dead letters* (values, tables and jobs that were set aside, so that the others go on). A
+*destination table* has the current rows of a synced table in a database that follows the changes.
 """
 
 from __future__ import annotations

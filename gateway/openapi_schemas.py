@@ -1,6 +1,10 @@
 """Builds the OpenAPI document: JSON Schemas of values, the bridge from msgspec types to FastAPI, and error responses.
 
-The routes use its types and functions in their declarations.
+The routes use its types and functions in their declarations; the application calls `openapi_document`. FastAPI
+documents pydantic models. The routes' bodies are mostly msgspec structs, so `Struct[T]` documents and encodes a struct
+`T` as a response, and `request_body` documents one as a body. `struct_schema` returns msgspec's own JSON Schema of a
+type, with what msgspec cannot express: limits of lengths and ranges (`PROPERTY_KEYWORDS`), and conditions
+(`OBJECT_KEYWORDS`).
 """
 
 from __future__ import annotations
@@ -49,14 +53,18 @@ HLC_IN_RESPONSE: dict[str, Any] = {
     "type": "string",
     "pattern": "^[0-9]{1,19}$",
 }
+"""The same in a response, where it is always text."""
 GATEWAY: dict[str, Any] = {"type": "string", "pattern": f"^{GATEWAY_ID}$"}
+"""Id of a gateway, one app's stream of changes."""
 GATEWAY_PARAMETER: dict[str, Any] = {"name": "gateway", "in": "path", "required": True, "schema": GATEWAY}
 IDENTIFIER: dict[str, Any] = {"type": "string", "pattern": "^[a-zA-Z_][a-zA-Z0-9_]{0,63}$"}
+"""Name of a table or column."""
 ID: dict[str, Any] = {"type": "string", "pattern": "^[^\\x00]+$", "minLength": 1, "maxLength": MAX_ID_CHARS}
 """Id of a row, a client or a delta."""
 CURSOR: dict[str, Any] = {"type": "string", "pattern": "^(now|[0-9]{1,18}-[0-9]{1,18}(-[0-9]{1,18}-[0-9]{1,18})?)$"}
-"""Cursor of `peek`; opaque to the client."""
+"""Cursor of the route `peek`, which reads rows without effects; opaque to the client."""
 CONNECTOR: dict[str, Any] = {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"}
+"""Name of a connector, which reaches an external system."""
 
 JSON = "application/json"
 PROTOBUF = "application/x-protobuf"
@@ -103,7 +111,7 @@ PROPERTY_KEYWORDS: dict[str, dict[str, dict[str, Any]]] = {
     "Bucket": {"name": {"minLength": 1, "maxLength": MAX_NAME_CHARS}, "tables": {"items": IDENTIFIER}},
     "Filter": {"column": IDENTIFIER, "value": {"not": {"const": CLAIM_PREFIX}}},
 }
-"""JSON Schema keywords to add: type → property → keywords."""
+"""JSON Schema keywords to add: name of the msgspec type → property → keywords."""
 
 OBJECT_KEYWORDS: dict[str, dict[str, Any]] = {
     "RowDelta": {
@@ -127,7 +135,7 @@ OBJECT_KEYWORDS: dict[str, dict[str, Any]] = {
         ],
     },
 }
-"""JSON Schema keywords to add: type → keywords of the whole object."""
+"""JSON Schema keywords to add: name of the msgspec type → keywords of the whole object."""
 
 
 class StructSchema:

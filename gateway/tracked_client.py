@@ -3,8 +3,9 @@
 `gateway.client_tracker` has a `TrackedClient` for each client of each gateway, one app's stream of changes. A client's
 *lag* is the age of the oldest change that it may see and was not sent. Finding that change needs a read of the store,
 a *check*; its result stays valid until something is committed or sent. A *cursor* is the gateway's timestamp of a
-commit (its *arrival*) up to which a client was sent everything. A *broadcast* is a page that the server sends over a
-WebSocket without a request. *Claims* are the fields of a client's token that decide what it may see.
+commit (its *arrival*) up to which a client was sent everything: each pull names the client's cursor, and the response
+has the next one. A *broadcast* is a page that the server sends over a WebSocket without a request. *Claims* are the
+fields of a client's token that decide what it may see.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ class CheckResult(NamedTuple):
     def is_final(self, *, shared: bool) -> bool:
         """Return whether the result is valid until the next commit, or until this process sends the client something.
 
-        It is not if the check stopped before the end of the feed (`Unsent.done`), or if another process may have sent
-        the unsent change.
+        It is not if the check stopped before it had read all changes (then `Unsent.done` is False), or if another
+        process may have sent the unsent change. `Unsent.since` is 0 if the check found none.
 
         Args:
             shared: whether other processes serve the gateway too.
@@ -65,6 +66,7 @@ class TrackedClient:
     """
 
     pulled_ms: int | None = None
+    """When it last pulled; None if it never did. The same holds for the next two."""
     pushed_ms: int | None = None
     disconnected_ms: int | None = None
     """When its latest WebSocket ended."""
@@ -77,7 +79,8 @@ class TrackedClient:
     had_deltas: bool = False
     """Whether the response to its latest pull had deltas."""
     repeats: int = 0
-    """Number of pulls in a row with the same cursor, although each response had deltas (changes of rows)."""
+    """How often in a row it has pulled with the same cursor again, although each response had deltas (changes of rows).
+    A client that does this does not store what it is sent."""
     knows_resync: bool = False
     """Whether the client understands the error RESYNC_REQUIRED, and then pulls all rows again."""
     claims: Claims | None = None
@@ -100,8 +103,8 @@ class TrackedClient:
     def sent_version(self, connected: ConnectedClient | None) -> object:
         """Return a value that changes whenever the client is sent something.
 
-        Pulls are counted in `sent_count`, broadcasts change the state of the connection. A client that repeats pulls
-        does not store what it is sent, so its connection's state does not say what it has.
+        Pulls are counted in `sent_count`, broadcasts change the state of the connection. The state does not matter for
+        a client that repeats pulls, because it does not store what it is sent.
         """
         if connected is None or self.repeats:
             return self.sent_count
@@ -145,7 +148,10 @@ class TrackedClient:
         if subscriber is not None and subscriber.cursor > cursor:
             cursor, has_more = subscriber.cursor, subscriber.has_more
         unsent = self.unsent_since(connected)
-        unsent_since_ms = wall_of(unsent) if unsent else None
+        unsent_since_ms, behind_ms = None, unsent  # behind_ms: 0 if everything was sent, None if that is unknown
+        if unsent:
+            unsent_since_ms = wall_of(unsent)
+            behind_ms = max(1, now_ms - unsent_since_ms)
         return ClientStatus(
             client_id=client_id,
             seen_ms=self.seen_ms,
@@ -156,7 +162,7 @@ class TrackedClient:
             cursor_ms=wall_of(cursor) or None,
             has_more=has_more,
             unsent_since_ms=unsent_since_ms,
-            behind_ms=unsent if unsent_since_ms is None else max(1, now_ms - unsent_since_ms),
+            behind_ms=behind_ms,
             repeats=self.repeats,
             connected=connected is not None,
         )

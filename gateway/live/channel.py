@@ -6,10 +6,12 @@ connections as *due*, which means that they may lack changes. One task (`_run`) 
 
 - A *bucket key* names a bucket of the sync rules with values of claims (fields of tokens). A client sees the rows of
   certain bucket keys. A notice of a commit names the keys of the changed rows, and `SubscriptionIndex` finds the
-  connections that these keys concern. Changes that concern one client alone are under a key of its own, its *own
-  bucket*, which begins with `@`.
+  connections that these keys concern.
+- *Own changes* concern one client alone. They are under a bucket key of this client, its *own bucket*, which begins
+  with `@`. A read of the store includes it only for clients with `has_own_changes`.
 - A *subscriber* is the client of one connection. Its *state* has the cursor up to which the client was sent changes,
-  and the client's bucket keys. Connections with equal states are served by one read of the store and one shared page.
+  and the client's bucket keys. A state object is shared by connections that lack the same changes; these are a *group*,
+  and one read of the store (a *scan*) returns one shared page for them.
 - An *own page* is sent to one client only: because it lacks other changes than the shared page has, such as those that
   it made over another connection.
 - A *sibling* is another connection of the same client, to this process or another one of the same gateway. So that
@@ -111,6 +113,7 @@ class Channel:
     def on_commit(self, notice: Notice) -> None:
         """Mark the connections that a commit concerns as due."""
         if notice.buckets is None:  # it may concern every client, as after a change of the rules or lost notices
+            concerned = with_own_changes = self._connections
             self._index_version += 1
             for connection in self._connections:
                 connection.is_announced = False  # other processes may have missed the announcement
@@ -118,7 +121,6 @@ class Channel:
                     self._clients.record_sibling(connection)
             self._index.clear()
             self._unindexed |= self._connections
-            concerned = with_own_changes = self._unindexed
         else:
             concerned = self._index.connections_of(notice.buckets) | self._unindexed
             own_buckets = {bucket for bucket in notice.buckets if bucket.startswith("@")}  # each of one client
@@ -250,8 +252,8 @@ class Channel:
 
         Args:
             group: connections with the same state, which one read of the store serves.
-            result: the result of that read.
-            members: the group's connections.
+            result: the result of that read: the shared page, the own pages by client id, and the group's next state.
+            members: the group's connections, each with its subscriber when the read began.
             version: the index's version when the read began.
         """
         before, after = group.state, result.state
@@ -279,10 +281,10 @@ class Channel:
             if has_new_buckets or connection in self._unindexed:
                 self._index_connection(connection, subscriber, after)
             subscriber.state = after
-            if result.needs_pull:
+            if result.needs_pull:  # the whole group: no page can be shared, for example because the rules changed
                 needing_pull.append((connection, subscriber))
             elif client in result.own_pages:
-                if own_page is not None:
+                if own_page is not None:  # otherwise this client lacks nothing
                     connection.send_broadcast(own_frame)
                     sent_deltas += len(own_page.deltas)
             elif shared:
@@ -292,7 +294,10 @@ class Channel:
         return needing_pull
 
     def _group(self, state: SubscriptionState, members: Sequence[tuple[LiveConnection, Subscriber]]) -> SubscriberGroup:
-        """Return connections with the same state as a group that one read of the feed serves."""
+        """Return connections with the same state as a group that one read of the store serves.
+
+        It clears `has_own_changes`, because the read will include these; a commit from now on sets the flag again.
+        """
         clients, with_own_changes = set(), set()
         for _, subscriber in members:
             clients.add(subscriber.client_id)
@@ -359,13 +364,14 @@ class Channel:
             if each in self._connections:
                 self._due[each] = None
                 if each.subscriber is not None:
-                    each.subscriber.has_own_changes = True
+                    each.subscriber.has_own_changes = True  # `_group` cleared it for a read that has no effect
 
 
 async def _broadcast_frame(page: SyncResponse, state: SubscriptionState) -> bytes:
-    """Return a page as a broadcast frame. It has no cursor if the client's own cursor is unknown.
+    """Return a page as a broadcast frame; with cursor 0, which clients do not store, before the first pull.
 
-    Such a client may lack earlier changes, which it would skip with the page's cursor.
+    Until a client pulls over its connection, its own cursor is unknown. It may lack changes from before the page, which
+    it would skip with the page's cursor.
     """
     if state.has_not_pulled:
         page = SyncResponse(page.deltas, 0, page.has_more)

@@ -211,7 +211,8 @@ async def live(websocket: WebSocket, gateway: str, services: ServicesDependency)
         protocol_of(websocket.scope),
         caller,
         record,
-        knows_resync=header(websocket.scope, CLIENT_HEADER) is not None,  # clients send it with any value
+        # clients that understand the error RESYNC_REQUIRED send this header, with any value
+        knows_resync=header(websocket.scope, CLIENT_HEADER) is not None,
     )
     # Subscribe before `accept`, which waits: else more connections than the limit could pass the check in `_admit`.
     # The channel sends nothing before the client has named itself and pulled.

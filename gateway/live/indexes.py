@@ -1,9 +1,10 @@
 """Two indexes of a gateway's WebSocket connections: by client, and by the bucket keys whose changes they get.
 
-Each gateway's `Channel` has one of both. A *sibling* of a connection is another connection of the same client, to this
-process or another one. What a client writes over one connection must reach it over the others. So the channel sends
-such a client pages of its own instead of shared broadcasts. Processes learn of each other's connections from
-announcements (`Presence`), which they send through the store.
+A gateway is one app's stream of changes; its `Channel` has one index of each kind. A *sibling* of a connection is
+another connection of the same client, to this process or another one. What a client writes over one connection must
+reach it over the others. So the channel sends such a client pages of its own instead of shared broadcasts. Processes
+learn of each other's connections from announcements (`Presence`), which they send through the store. A connected client
+that also pulls over HTTP is announced in the same way.
 
 When a commit changes rows under some bucket keys, the channel looks up which connections it concerns. A *bucket key*
 names a bucket of the sync rules with the claims (fields of tokens) that may see it. Some keys cannot be computed from a
@@ -44,10 +45,13 @@ class ClientConnections:
         return len(self._by_client.get(client_id, ()))
 
     def record_announced(self, presence: Iterable[Presence]) -> set[LiveConnection]:
-        """Record which connections have a sibling among the announced connections of all processes.
+        """Record which connections have a sibling among announced connections.
+
+        Args:
+            presence: announcements of connections to any process, also to this one.
 
         Returns:
-            The connections that must announce themselves in response.
+            The connections that must announce themselves in response, so that the siblings' processes know of them.
         """
         with_sibling = {
             connection

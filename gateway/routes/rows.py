@@ -244,10 +244,10 @@ async def explain_row(
     await refresh_client(services, gateway.gateway_id, client_id)
     connected = services.connected_clients(gateway.gateway_id)
     tracked = services.clients.tracked_cursor(gateway.gateway_id, client_id, connected.get(client_id))
-    found = await result_of(gateway.submit_explain(client_id, table, row_id, claims, tracked))
-    rejected = gateway.rejections.latest(gateway.gateway_id, table, row_id, found.row.arrival_hlc or 0)
+    explanation = await result_of(gateway.submit_explain(client_id, table, row_id, claims, tracked))
+    rejected = gateway.rejections.latest(gateway.gateway_id, table, row_id, explanation.row.arrival_hlc or 0)
     status = services.clients.status(gateway.gateway_id, client_id, connected)
-    return await run_in_threadpool(json_response, _with_status(found, rejected, status))
+    return await run_in_threadpool(json_response, _with_status(explanation, rejected, status))
 
 
 def _check_row_key(table: str, ids: Mapping[str, str]) -> None:
@@ -268,18 +268,20 @@ def _check_row_key(table: str, ids: Mapping[str, str]) -> None:
             raise ValidationError(fault)
 
 
-def _with_status(found: Explanation, rejected: RejectedDelta | None, status: ClientStatus | None) -> RowExplanation:
+def _with_status(
+    explanation: Explanation, rejected: RejectedDelta | None, status: ClientStatus | None
+) -> RowExplanation:
     """Add the latest rejected change of the row, and the client's status, to an explanation."""
-    verdict, *details = found.reasons
+    verdict, *details = explanation.reasons  # sentences, the most important first
     rejection = [rejected.sentence] if rejected is not None else []
-    reasons = (verdict, *rejection, *_status_reasons(found, status), *details)
-    fields = msgspec.structs.asdict(found) | {"reasons": reasons}
+    reasons = (verdict, *rejection, *_status_reasons(explanation, status), *details)
+    fields = msgspec.structs.asdict(explanation) | {"reasons": reasons}
     return RowExplanation(**fields, rejected=rejected, client_status=status)
 
 
-def _status_reasons(found: Explanation, status: ClientStatus | None) -> Iterator[str]:
+def _status_reasons(explanation: Explanation, status: ClientStatus | None) -> Iterator[str]:
     """Yield sentences about the client's connection and its last pull."""
-    if not found.row.exists:
+    if not explanation.row.exists:
         return
     if status is not None and status.unsent_since_ms is not None:
         yield f"the oldest unsent change by others that it may see is from {iso_time(status.unsent_since_ms)}"
