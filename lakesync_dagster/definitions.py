@@ -4,7 +4,7 @@ Dagster imports this module and reads `defs`; tests call `make_definitions`. Loa
 and the schema snapshot: a file, written by the schema sensor, with the registered tables and connectors (external
 systems to poll). It opens no connection, so the location can also be loaded while staging (the gateways' database) or
 Spark cannot be reached. Most assets have a partition for each UTC day of arrival: the day on which gateways received
-the changes (deltas) of clients.
+the changes (deltas) of clients. A *lag* is a part of the pipeline that is behind; all sensors share one reader of them.
 """
 
 from collections.abc import Mapping
@@ -51,7 +51,7 @@ def make_definitions(config: Config, snapshot: SchemaSnapshot) -> dg.Definitions
         config: the project's configuration.
         snapshot: the registered tables and connectors.
     """
-    days = arrival_days(first_day(config, snapshot))
+    days = day_partitions(first_day(config, snapshot))
     reported_by_sensor = [dg.AssetCheckKey(key, FRESH) for key in fresh_assets(snapshot, config)]
     alerts = Alerts(config.dagster.alert_webhook, config.dagster.alert_secret, config.dagster.url)
 
@@ -145,7 +145,7 @@ def first_day(config: Config, snapshot: SchemaSnapshot) -> str:
     return config.dagster.partitions_start or min(snapshot.first_day or today, today)
 
 
-def arrival_days(start: str) -> dg.DailyPartitionsDefinition:
+def day_partitions(start: str) -> dg.DailyPartitionsDefinition:
     """Return the partitions by UTC day of arrival, from `start` (`YYYY-MM-DD`) until today."""
     return dg.DailyPartitionsDefinition(start_date=start, timezone="UTC", end_offset=1)
 
@@ -153,8 +153,9 @@ def arrival_days(start: str) -> dg.DailyPartitionsDefinition:
 def run_resources(config: Config) -> Mapping[str, Any]:
     """Create the resources: name → resource.
 
-    `run_state` has what the steps of one run share: up to where it flushes and merges, and which failures it continued
-    in spite of. Dagster creates one for each run.
+    `run_state` has what the steps of one run share: each gateway's positions (up to which push deltas are flushed, and
+    at which the checkpoint is made), and the failures in spite of which the run continued. Dagster creates one for each
+    run.
 
     Args:
         config: the project's configuration.

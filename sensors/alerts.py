@@ -1,7 +1,8 @@
-"""Creates the sensors that send alerts to operators when runs or checks begin to fail, and when they succeed again.
+"""Creates the sensors that send alerts to operators when runs or asset checks begin to fail, and succeed again.
 
-An alert is a structured log line and, if a webhook is configured, a signed POST request. It is repeated until the
-webhook has accepted it. The code location (`lakesync_dagster.definitions`) creates `Alerts` and the two sensors.
+A run's *faults* are what failed in it. An alert is sent when a new fault begins, not for each failed run. An alert is a
+structured log line and, if a webhook is configured, a signed POST request. It is repeated until the webhook has
+accepted it. The code location (`lakesync_dagster.definitions`) creates `Alerts` and the two sensors.
 """
 
 import json
@@ -79,7 +80,9 @@ class CheckChanged(Alert, frozen=True, tag="check_changed"):
     passed: bool
     description: str | None
     run_id: str
+    """The run that evaluated the check; empty if a sensor did."""
     metadata: dict[str, str]
+    """Name → value of the result's metadata, as text."""
     partition: str | None = None
     url: str | None = None
 
@@ -308,7 +311,7 @@ def _alert_of_run(instance: dg.DagsterInstance, run: dg.DagsterRun, alerts: Aler
     }
     error = next((event.message for event in events if event.is_run_failure), None)
     tags = {key: value for key, value in run.tags.items() if not key.startswith(".")}
-    left_out: list[str] = json.loads(run.tags.get(LEFT_OUT, "[]"))
+    left_out: list[str] = json.loads(run.tags.get(LEFT_OUT, "[]"))  # tables and gateways the run continued without
     faults = left_out or sorted(steps) or ["the run's process"]
     return RunFailed(run.run_id, run.job_name, error or "", steps, faults, tags, alerts.run_url(run.run_id))
 

@@ -3,7 +3,7 @@
 A part is what a run updates: a table, checkpoint, destination, connector and so on. Its mark says how far it is. A
 sensor requests runs for parts that are behind. All sensors that request runs ask `Attempts`, which they get from
 `PipelineLags.attempts`. It is stored in the sensor's cursor, a text that Dagster keeps from tick to tick; a tick is one
-evaluation of a sensor.
+evaluation of a sensor. So the pauses continue after a restart.
 
 `skip_during_outage` decorates the functions of sensors that read staging (the gateways' database) or the lake, so that
 an outage does not fail their ticks.
@@ -128,14 +128,14 @@ class Attempts:
         attempt = self._attempts.get(lag.key)
         return attempt if attempt is not None and attempt.mark == lag.mark else None
 
-    def ready(self, lags: Iterable[Lag]) -> tuple[list[Lag], list[Delayed]]:
+    def divide(self, lags: Iterable[Lag]) -> tuple[list[Lag], list[Delayed]]:
         """Divide parts that are behind into those to request now and those whose next request must wait.
 
         Args:
             lags: the parts that are behind.
 
         Returns:
-            The parts of both kinds, in their order.
+            The parts that are ready for a request, and the delayed ones, both in the order of `lags`.
         """
         now = time.time()
         ready, delayed = [], []

@@ -1,8 +1,9 @@
 """Decides when polls, flows, tiers and migrations are due: by an interval or schedule, or after a pause if they fail.
 
 A connector polls an external system at an interval. A flow (a filtered copy), a pair of tiers (old deltas move to a
-colder store) and a migration (a copy of whole tables by day) each run by a schedule. Their last runs are marks: texts
-in the staging store, which the assets write. `sensors.lags` calls this module for all of them, and the poll sensor for
+colder store) and a migration (a copy of whole tables by day) each run by a schedule. A mark, a text in the staging
+store that the asset writes, has the time of the last run; that of a migration has the days that were copied. Times are
+milliseconds of server wall time since 1970. `sensors.lags` calls this module for all of them, and the poll sensor for
 the tables of a connector.
 """
 
@@ -71,9 +72,10 @@ def failing_polls(snapshot: SchemaSnapshot, marks: Mapping[str, str], now_ms: in
     found = []
     for each in snapshot.connectors:
         times, failing = _poll_times(each, marks, now_ms), failing_tables(marks, each)
-        tables_by_name = {f"{each.name}/{table}": [table] for table in failing}
-        if len(failing) == len(times):  # all tables fail
+        if len(failing) == len(times):  # all tables fail: one entry for the connector
             tables_by_name = {each.name: [*failing]}
+        else:
+            tables_by_name = {f"{each.name}/{table}": [table] for table in failing}
         for name, tables in tables_by_name.items():
             failed, polls = [failing[table] for table in tables], [times[table] for table in tables]
             mark, since_ms = max(poll.mark for poll in polls), min(table.since_ms for table in failed)
@@ -134,7 +136,10 @@ def next_tick_ms(cron: str, after_ms: int) -> int:
 
 
 def _migrations(config: Config, marks: Mapping[str, str], now_ms: int) -> Iterator[Timed]:
-    """Yield the migrations that have a schedule and a day to copy, with the time at which each is due."""
+    """Yield the migrations that have a schedule and a day to copy, with the time at which each is due.
+
+    The mark of a migration is the start of the first day that it has not copied.
+    """
     for name, declared in config.migrations.items():
         day = first_missing_day(CopiedDays.of(marks, name), declared)
         if declared.schedule is not None and day is not None:

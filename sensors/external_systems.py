@@ -104,7 +104,7 @@ def _request_ready(
         request: returns the request for a part; None if a run of it is in progress, or it has nothing to do.
         nothing_due: the reason of a skipped tick if no part waits.
     """
-    ready, delayed = attempts.ready(overdue)
+    ready, delayed = attempts.divide(overdue)
     found = [(lag, run) for lag in ready if (run := request(lag)) is not None]
     if not found:
         return dg.SkipReason("; ".join(map(str, delayed)) or nothing_due)
@@ -134,7 +134,7 @@ def _partition_tags(
     if lag.part == "flow":
         first, last = nearest_day(days, lag.mark or now_ms), nearest_day(days, now_ms)
     else:
-        days_by_hlc = tier_days(config, lag.name, days)
+        days_by_hlc = tier_days(config, lag.name, days)  # tiers move deltas by the day of the client's timestamp (hlc)
         now = datetime.fromtimestamp(now_ms / 1000, UTC)
         day = newest_movable_day(now, config.tiers[lag.name].max_age_days, days_by_hlc)
         if day is None:
@@ -176,12 +176,12 @@ def destination_sensor(
         attempts = lags.attempts(DESTINATION_SENSOR, context.cursor)
         with open_staging() as store:
             behind = destination_lags(context, store)
-            ready, delayed = attempts.ready(behind)
-            names = {lag.name for lag in ready}
+            ready, delayed = attempts.divide(behind)
+            names = {lag.name for lag in ready}  # one adapter has a lag for each gateway that it follows
             busy = {name for name in sorted(names) if is_queued_or_running(context.instance, target_tags(keys[name]))}
             if names - busy:  # a run that moves these marks may have ended since they were read
                 behind = destination_lags(context, store, read_again=True)
-                ready, delayed = attempts.ready(behind)
+                ready, delayed = attempts.divide(behind)
         # adapters that became ready only in the second reading are left to the next tick: their runs were not checked
         requested = [lag for lag in ready if lag.name not in busy and lag.name in names]
         if not requested:

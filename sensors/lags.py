@@ -3,8 +3,11 @@
 A lag says that a part (a table, checkpoint, destination, poll and so on) has not processed everything that the part
 upstream has, or is due by the clock (`sensors.due_times`). A part's mark says how far it is: an arrival (the gateway's
 timestamp of a push), or the time of its last run. A dead letter is a value or table that could not be written and was
-set aside. Staging is the gateways' database. All sensors share one
-`PipelineLags`, which the code location (`lakesync_dagster.definitions`) creates.
+set aside. Staging is the gateways' database, with a log of the changes that the lake does not have yet: the backlog.
+
+The code location (`lakesync_dagster.definitions`) creates one `PipelineLags`, which all sensors share. It reads the
+lake's tables and staging's marks, and writes the *report* to staging: the lags, each with the sensors' run requests for
+it, the runs that have not started, and the dead letters.
 """
 
 import threading
@@ -53,7 +56,7 @@ UNFINISHED = (*UNSTARTED, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCE
 """Statuses of runs that have not ended."""
 
 ReadFollowers = Callable[[PipelineMarks], Sequence[FollowerPosition]]
-"""Reads from staging how far each destination, a follower of the lake, has come."""
+"""Reads from staging how far each destination is; a destination copies the lake's changes to a database."""
 
 
 class PipelineLags:
@@ -226,8 +229,10 @@ def _destination_dead_letters(name: str, text: str) -> Iterator[DeadLetters]:
     """
     mark, target = msgspec.json.decode(text, type=FollowerMark), name.partition("/")[2]
     # the caller sets the time, 0 here; `!` marks a table that is set aside as a whole
-    yield from (DeadLetters("destination", f"{target}!{table}", "", 1, 0) for table in mark.set_aside)
-    yield from (DeadLetters("destination", target, *counted, 0) for counted in mark.dead_letters.items())
+    for table in mark.set_aside:
+        yield DeadLetters("destination", f"{target}!{table}", gateway="", count=1, since_ms=0)
+    for gateway, count in mark.dead_letters.items():
+        yield DeadLetters("destination", target, gateway, count, since_ms=0)
 
 
 def queued_runs(instance: dg.DagsterInstance) -> list[QueuedRun]:

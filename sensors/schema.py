@@ -63,14 +63,14 @@ def schema_sensor(config: Config, loaded: SchemaSnapshot, open_staging: OpenStag
     @skip_during_outage
     def watch(context: dg.SensorEvaluationContext) -> dg.SkipReason:
         with open_staging() as store:
-            now = registered(store, config.namespaces.own)
+            current = registered(store, config.namespaces.own)
             if config.dagster.partitions_start is None:  # then daily partitions begin on the day of the first push
                 first_day = loaded.first_day or first_arrival_day(store)
-                now = msgspec.structs.replace(now, first_day=first_day)
-        if now == loaded:
-            return dg.SkipReason(f"{len(now.tables)} tables, none of them new")
-        write_snapshot(snapshot_file(config), now)
-        changes = _describe_changes(loaded, now)
+                current = msgspec.structs.replace(current, first_day=first_day)
+        if current == loaded:
+            return dg.SkipReason(f"{len(current.tables)} tables, none of them new")
+        write_snapshot(snapshot_file(config), current)
+        changes = _describe_changes(loaded, current)
         url = config.dagster.url
         if url is None:
             return dg.SkipReason(f"changed: {changes}; reload the location, as dagster.url names no webserver")
@@ -84,17 +84,17 @@ def schema_sensor(config: Config, loaded: SchemaSnapshot, open_staging: OpenStag
     return watch
 
 
-def _describe_changes(loaded: SchemaSnapshot, now: SchemaSnapshot) -> str:
+def _describe_changes(loaded: SchemaSnapshot, current: SchemaSnapshot) -> str:
     """Return the new or changed tables (with their namespace, unless it is the shared one) and connectors as text."""
     loaded_states = loaded.states
     changes = [
         f"{namespace}.{schema.table}" if namespace else schema.table
-        for schema, namespace in now.states
+        for schema, namespace in current.states
         if (schema, namespace) not in loaded_states
     ]
-    changes += [each.name for each in now.connectors if each not in loaded.connectors]
-    if now.first_day != loaded.first_day:
-        changes.append(f"partitions from {now.first_day} on")
+    changes += [each.name for each in current.connectors if each not in loaded.connectors]
+    if current.first_day != loaded.first_day:
+        changes.append(f"partitions from {current.first_day} on")
     return ", ".join(changes)
 
 

@@ -6,8 +6,9 @@ from which new clients start). It is due if the log is too large or too old, if 
 checkpoint is behind (`lakehouse.history.flush_due` decides this). An *erasure* removes a row, or everything that a
 client wrote; it is due while staging has carried out a request that the lake has not.
 
-Nothing depends on the status of earlier runs, except that no run is requested while one is in progress. For a part that
-stays behind after its runs, the next run is requested after a growing pause (`sensors.backoff`). The code location
+Nothing depends on the status of earlier runs, except that no run is requested while one is in progress. A *lag* is a
+part of the pipeline that is behind. For a part that stays behind after its runs, the next run is requested after a
+growing pause (`Attempts` in `sensors.backoff`, which the sensor's cursor stores). The code location
 (`lakesync_dagster.definitions`) calls this module.
 """
 
@@ -85,19 +86,19 @@ def flush_sensor(
         exceeded = reader.exceeded(store, backlog)  # gateways above a limit of one table's deltas, or of wide rows
         wanted = due_flush(backlog, now_ms, limits, exceeded)
         # if the backlog alone makes a flush due, the lake, which takes longer to read, is not read
-        is_due_by_backlog = wanted is not None and bool(attempts.ready(wanted.lags)[0])
+        is_due_by_backlog = wanted is not None and bool(attempts.divide(wanted.lags)[0])
         if not is_due_by_backlog:
             wanted = due_flush(backlog, now_ms, limits, exceeded, behind(context, store, backlog))
         if wanted is None:
             return dg.SkipReason(f"nothing is due: {describe_backlog(backlog, now_ms, limits)}")
-        ready, delayed = attempts.ready(wanted.lags)
+        ready, delayed = attempts.divide(wanted.lags)
         if not ready:
             return dg.SkipReason("; ".join(map(str, delayed)))
         if is_queued_or_running(context.instance, tags):
             return dg.SkipReason("a flush is under way")
         if not is_due_by_backlog:  # a run that moves these marks may have ended since they were read
             wanted = due_flush(backlog, now_ms, limits, exceeded, behind(context, store, backlog, read_again=True))
-            if wanted is None or not attempts.ready(wanted.lags)[0]:
+            if wanted is None or not attempts.divide(wanted.lags)[0]:
                 return dg.SkipReason(f"nothing is due: {describe_backlog(backlog, now_ms, limits)}")
         context.log.info("%s: %s", wanted.reason, ", ".join(lag.key for lag in wanted.lags))
         request = dg.RunRequest(
@@ -161,7 +162,7 @@ def erasure_sensor(open_staging: OpenStaging, lags: PipelineLags) -> dg.SensorDe
             open_lags = open_erasures(store)
         if not open_lags:
             return dg.SkipReason("nothing is to be erased")
-        ready, delayed = attempts.ready(open_lags)
+        ready, delayed = attempts.divide(open_lags)
         if not ready:
             return dg.SkipReason("; ".join(map(str, delayed)))
         if is_queued_or_running(context.instance, tags):
@@ -176,6 +177,9 @@ def open_erasures(store: ErasureStore) -> list[Lag]:
     """Return a lag for each gateway with requests that the lake has not carried out.
 
     Its mark is the number of the last request that the lake has carried out.
+
+    Args:
+        store: the staging store, which has carried out a request if `done_ms` is set; the lake has if `lake_ms` is.
     """
     found = []
     for gateway in store.gateways():

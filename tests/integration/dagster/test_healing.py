@@ -28,7 +28,7 @@ from lakesync.model.delta import extract_delta
 from lakesync.model.errors import IntegrityError
 from lakesync.model.schema import parse_schema
 from lakesync.model.types import SyncPush
-from lakesync_dagster.definitions import arrival_days, make_definitions
+from lakesync_dagster.definitions import day_partitions, make_definitions
 from sensors.external_systems import destination_sensor
 from sensors.lags import PipelineLags
 from sensors.staging import flush_sensor
@@ -73,7 +73,7 @@ class Pipeline:
         """Make the sensors anew, as a code server does when it starts."""
         open_staging = partial(pipeline_store, self.config)
         lags = PipelineLags(self.config, self.snapshot, partial(follower_positions, self.config))
-        days = arrival_days("2026-01-01")
+        days = day_partitions("2026-01-01")
         self.sensors = {
             "flush": flush_sensor(self.config, days, open_staging, lags),
             "destinations": destination_sensor({destination_mark("copy", "copy"): COPY}, days, open_staging, lags),

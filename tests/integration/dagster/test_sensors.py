@@ -29,7 +29,7 @@ from lakesync.rules.model import parse_rules
 from lakesync.staging import open_store
 from lakesync.staging.records import Backlog, Checkpoint
 from lakesync.staging.remote import RemoteStore
-from lakesync_dagster.definitions import arrival_days, first_day, make_definitions
+from lakesync_dagster.definitions import day_partitions, first_day, make_definitions
 from sensors import backoff as attempts
 from sensors import lags
 from sensors.lags import PipelineLags
@@ -38,7 +38,7 @@ from sensors.staging import flush_sensor
 
 DAY = "2026-03-01"
 NOON = 1_772_366_400_000  # of that day
-DAYS = arrival_days("2026-02-01")
+DAYS = day_partitions("2026-02-01")
 FLIGHTS = parse_schema({"table": "flights", "columns": [{"name": "carrier", "type": "string"}]})
 
 

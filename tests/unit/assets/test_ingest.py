@@ -21,7 +21,7 @@ from lakesync.engine import Engine
 from lakesync.model import hlc
 from lakesync.model.hlc import wall_clock
 from lakesync.staging import open_store
-from lakesync_dagster.definitions import arrival_days, make_definitions
+from lakesync_dagster.definitions import day_partitions, make_definitions
 from sensors import backoff as attempts
 from sensors.due_times import timed_parts
 from sensors.external_systems import poll_sensor
@@ -87,7 +87,7 @@ def test_an_interrupted_poll_is_requested_again_and_never_concurrently(tmp_path,
     engine = Engine(open_store("memory://", wall_clock), wall_clock)
     engine.open()
     snapshot = SchemaSnapshot(connectors=(DESK,))
-    days, shared = arrival_days("2026-01-01"), PipelineLags(config, snapshot)
+    days, shared = day_partitions("2026-01-01"), PipelineLags(config, snapshot)
     sensor = poll_sensor(config, snapshot, days, lambda: nullcontext(engine.store), shared)
     with dg.instance_for_test() as instance:
 
@@ -142,7 +142,7 @@ class Polls:
         self.engine, self.instance = Engine(open_store("memory://", wall_clock), wall_clock), instance
         self.engine.open()
         self.lags = PipelineLags(self.config, snapshot)
-        days = arrival_days("2026-01-01")
+        days = day_partitions("2026-01-01")
         self.sensor = poll_sensor(self.config, snapshot, days, lambda: nullcontext(self.engine.store), self.lags)
         self.begun, self.seconds, self.cursor = wall_clock() // 1000, 0, None
         own = SimpleNamespace(time=self.now, time_ns=lambda: self.now() * 1_000_000_000)

@@ -20,7 +20,7 @@ from lakesync.model.errors import ConfigurationError
 from lakesync.model.hlc import wall_clock
 from lakesync.model.schema import parse_schema
 from lakesync.staging import open_store
-from lakesync_dagster.definitions import arrival_days, make_definitions
+from lakesync_dagster.definitions import day_partitions, make_definitions
 from sensors import backoff as attempts
 from sensors.due_times import timed_parts
 from sensors.external_systems import move_sensor
@@ -171,7 +171,7 @@ def test_flows_and_tiers_are_due_by_their_schedules_and_again_after_a_run_that_f
     config = declared.model_copy(update={"clock_offset_file": tmp_path / "offset"})
     engine = Engine(open_store("memory://", lambda: now), lambda: now)
     engine.open()
-    store, days = engine.store, arrival_days("2026-01-01")
+    store, days = engine.store, day_partitions("2026-01-01")
     names = ("flows_slice", "flows_home", "tiers_aged")
     jobs = dg.Definitions(jobs=[dg.define_asset_job(name, selection=dg.AssetSelection.all()) for name in names])
     sensor = move_sensor(config, jobs, days, lambda: nullcontext(store), PipelineLags(config, SchemaSnapshot()))
@@ -204,7 +204,7 @@ def test_flows_and_tiers_are_due_by_their_schedules_and_again_after_a_run_that_f
         store.put_mark("tiers/aged", str(now - 60_000))
         assert tick(cursor)[0].keys() == {"flows_home"}
     engine.close()
-    assert newest_movable_day(datetime(2026, 1, 5, tzinfo=UTC), 30, arrival_days("2026-01-01")) is None
+    assert newest_movable_day(datetime(2026, 1, 5, tzinfo=UTC), 30, day_partitions("2026-01-01")) is None
 
 
 @dg.job
@@ -219,7 +219,7 @@ def test_a_migration_is_requested_for_the_days_that_have_ended_and_were_not_copi
     store = engine.store
     jobs = dg.Definitions(jobs=[dg.define_asset_job("migrations_away", selection=dg.AssetSelection.all())])
     lags = PipelineLags(config, SchemaSnapshot())
-    sensor = move_sensor(config, jobs, arrival_days("2026-01-01"), lambda: nullcontext(store), lags)
+    sensor = move_sensor(config, jobs, day_partitions("2026-01-01"), lambda: nullcontext(store), lags)
 
     def requested(instance, day, cursor=None):
         moment = datetime(2026, 1, day, 1, 41, tzinfo=UTC)  # a minute after the schedule
