@@ -2,10 +2,12 @@
 
 A source is an external system that a connector reads. `poll` reads pages of rows from it and passes them to a landing,
 the place that stores them: a `MemoryLanding`. The landing compares each page (`diff_page`) with the known rows, which
-are the rows as they were last read. A page may *claim* to have all rows with some value in a column (`Page.complete`):
-other known rows with this value were deleted. A *census* is a list of all ids in a source; known rows that it lacks
-were deleted there. The pipeline computes the same in Spark (`lakehouse.landing`); `tests/property/test_landed_files.py`
-checks that both are equal.
+are the rows as they were last read. Its changes are what the pipeline would push to the gateway.
+
+Two things show which rows were deleted. A page may *claim* to have all rows with some value in a column
+(`Page.complete`): other known rows with this value were deleted. A *census* is a list of all ids in a source; known
+rows that it lacks were deleted there. The pipeline computes the same in Spark (`lakehouse.landing`);
+`tests/property/test_landed_files.py` checks that both are equal.
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ def diff_page(known: KnownRows, page: Page, identity: str | None = None) -> list
         changes += _row_changes(known, row.row_id, row.columns)
     in_page = {row.row_id for row in page.rows}
     reported_deleted = (set(page.deleted) & known.keys()) - in_page
-    for row_id in sorted(_replaced(known, page, identity, in_page) | reported_deleted):
+    for row_id in sorted(_missing(known, page, identity, in_page) | reported_deleted):
         del known[row_id]
         changes.append(RowChange("DELETE", row_id, {}))
     return changes
@@ -72,10 +74,10 @@ def _row_changes(known: KnownRows, row_id: str, columns: Mapping[str, Any]) -> I
         yield RowChange("UPDATE", row_id, differing)
 
 
-def _replaced(known: KnownRows, page: Page, identity: str | None, in_page: set[str]) -> set[str]:
-    """Return the ids of known rows that the page shows to be deleted.
+def _missing(known: KnownRows, page: Page, identity: str | None, in_page: set[str]) -> set[str]:
+    """Return the ids of known rows that would be in the page if they still existed.
 
-    They have a value that the page claims, or the identity of a row in the page, and are not in the page.
+    They have a value that the page claims, or the identity of a row that is in the page under another row id.
     """
     claims = set(page.complete)
     if identity is not None:
@@ -109,7 +111,7 @@ class MemoryLanding:
         """By table: rows and claims of earlier pages, of which an unchanged repeat does not land."""
 
     def cursor(self, table: str) -> Cursor | None:
-        """Return the cursor of the last page that landed."""
+        """Return the cursor of the last page that landed, from which the next poll continues; None before the first."""
         return self._cursors.get(table)
 
     def land(self, pages: Sequence[Page]) -> None:
@@ -131,14 +133,15 @@ class MemoryLanding:
         """
         listed = {value for piece in census.values for value in piece}
         rows = self.rows[table]
-        if census.column is None:
+        if census.column is None:  # the census lists row ids; it may have some that were never read, or deleted since
             self._seen[table].forget(listed - rows.keys())
         absent = [
             SourceRow(row_id, columns)
             for row_id, columns in rows.items()
             if (row_id if census.column is None else columns[census.column]) not in listed
         ]
-        return CensusComparison(len(rows), absent, sorted(listed - rows.keys()) if census.column is None else [])
+        unknown = sorted(listed - rows.keys()) if census.column is None else []
+        return CensusComparison(len(rows), absent, unknown)
 
 
 _encode = msgspec.json.Encoder(enc_hook=str).encode
@@ -191,7 +194,7 @@ def poll(
 
 
 class _PageBuffer:
-    """Collects pages until they are many, so that a small poll needs only one landing."""
+    """Collects pages up to a size in bytes, so that a small poll needs only one landing."""
 
     def __init__(self, landing: MemoryLanding, budget_bytes: int) -> None:
         self._landing = landing

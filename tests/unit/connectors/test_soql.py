@@ -1,9 +1,12 @@
-"""The fake Salesforce organisation evaluates conditions like Salesforce, and rejects what Salesforce rejects."""
+"""The fake Salesforce organisation evaluates queries like Salesforce, and rejects what Salesforce rejects."""
 
 from __future__ import annotations
 
 import pytest
 
+from lakesync.testing import ManualClock
+from lakesync.testing.servers import Request
+from lakesync.testing.servers.salesforce import SalesforceApi
 from lakesync.testing.servers.salesforce.org import SalesforceOrg
 from lakesync.testing.servers.salesforce.soql import SoqlError, parse
 
@@ -56,3 +59,17 @@ def test_conditions_that_salesforce_rejects_are_rejected(org, where, code):
     with pytest.raises(SoqlError) as rejected:
         names(org, where)
     assert rejected.value.code == code
+
+
+def test_each_page_of_a_query_reports_the_number_of_all_its_records():
+    clock = ManualClock()
+    api = SalesforceApi(SalesforceOrg(clock), sessions={"token": clock() + 1000}, batch=2)
+    for number in range(5):
+        api.org.add("Account", Name=str(number))
+    path, totals = "/services/data/v62.0/query", []
+    while path is not None:
+        query = {"q": "SELECT Name FROM Account"}
+        page = api.respond(Request("GET", path, query, {"authorization": "Bearer token"}, b"")).body
+        totals.append(page["totalSize"])
+        path = page.get("nextRecordsUrl")
+    assert totals == [5, 5, 5]

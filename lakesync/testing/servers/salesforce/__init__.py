@@ -25,6 +25,7 @@ from lakesync.testing.servers.salesforce.org import (
     REQUIRED,
     BulkJob,
     Record,
+    RemainingRecords,
     SalesforceOrg,
     SalesforceService,
     error,
@@ -51,10 +52,10 @@ def query_all(api: SalesforceService, request: Request) -> Response:
 
 def query_more(api: SalesforceService, _: Request, locator: str) -> Response:
     """Return the next page of a query's result, which was selected when the query was sent."""
-    expires_ms, fields, remaining = api.results.pop(locator, (0, (), []))
-    if expires_ms < api.now():
+    remaining = api.results.pop(locator, None)
+    if remaining is None or remaining.expires_ms < api.now():
         raise SoqlError("INVALID_QUERY_LOCATOR", "invalid query locator")
-    return _page(api, fields, remaining)
+    return _page(api, remaining.fields, remaining.records, remaining.total)
 
 
 def limits(api: SalesforceService, _: Request) -> Response:
@@ -112,26 +113,27 @@ def _first_page(api: SalesforceService, request: Request, *, deleted: bool) -> R
     records = query.select(api.org, deleted=deleted)
     if not query.fields:
         return Response(200, {"totalSize": len(records), "done": True, "records": []})
-    return _page(api, query.fields, records)
+    return _page(api, query.fields, records, len(records))
 
 
-def _page(api: SalesforceService, fields: tuple[str, ...], records: list[Record]) -> Response:
+def _page(api: SalesforceService, fields: tuple[str, ...], records: list[Record], total: int) -> Response:
     """Return a page of a query's records, and keep the further ones under a locator.
 
     Args:
         api: the service.
         fields: the fields of the query.
         records: the records that were not returned yet.
+        total: number of all records of the query.
     """
     page, remaining = records[: api.batch], records[api.batch :]
     body: dict[str, Any] = {
-        "totalSize": len(records),
+        "totalSize": total,
         "done": not remaining,
         "records": [record_json(api.org, each, fields) for each in page],
     }
     if remaining:
         locator = f"0r8{secrets.token_hex(8)}-{api.batch}"
-        api.results[locator] = (api.now() + api.locator_ms, fields, remaining)
+        api.results[locator] = RemainingRecords(api.now() + api.locator_ms, fields, remaining, total)
         body["nextRecordsUrl"] = f"/services/data/v62.0/query/{locator}"
     return Response(200, body)
 
@@ -191,7 +193,7 @@ def _validation_error(kind: str, fields: Any, required: tuple[str, ...]) -> Resp
 
 
 def create_job(api: SalesforceService, request: Request) -> Response:
-    """Create a job. Its result is selected now."""
+    """Create a query job, whose result the client fetches when it is complete. The records are selected now."""
     body = request.json
     if body.get("operation") not in ("query", "queryAll"):
         raise SoqlError("INVALIDJOB", "operation must be query or queryAll")

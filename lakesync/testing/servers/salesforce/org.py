@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from lakesync.testing.servers import Response
 
@@ -197,6 +197,18 @@ class BulkJob:
     """Whether the job ends with an error."""
 
 
+class RemainingRecords(NamedTuple):
+    """The records of a query that were not returned yet."""
+
+    expires_ms: int
+    """Time after which they are not returned any more, in milliseconds since 1970."""
+    fields: tuple[str, ...]
+    """The fields of the query."""
+    records: list[Record]
+    total: int
+    """Number of all records of the query."""
+
+
 @dataclass
 class SalesforceService:
     """Settings and state of the API; `SalesforceApi` adds its routes, whose first parameter has this class."""
@@ -228,8 +240,8 @@ class SalesforceService:
     """Requests so far today."""
     sessions: dict[str, int] = field(default_factory=dict)
     """Access token → its expiry, in milliseconds since 1970."""
-    results: dict[str, tuple[int, tuple[str, ...], list[Record]]] = field(default_factory=dict)
-    """Locator → its expiry in milliseconds since 1970, the fields and the remaining records of a query."""
+    results: dict[str, RemainingRecords] = field(default_factory=dict)
+    """Locator of a query's next page → the records that were not returned yet."""
     jobs: dict[str, BulkJob] = field(default_factory=dict)
     """Id → job."""
 
