@@ -287,8 +287,10 @@ class _DuckDbTables:
         filled = plan.fields_of(base.snapshot)
         stored_names = {name.lower() for name in {*filled, *KEYS}}
         on_stored = [each for each in predicates if each.column.lower() in stored_names]
-        is_alive, meets_predicates = condition("_gone", "=", False), scan_condition(on_stored, plan.table.schema())
+        is_alive = condition("_gone", "=", False)  # a deleted row stays in the state table, with `_gone`
+        meets_predicates = scan_condition(on_stored, plan.table.schema())
         stored = [name for name in columns if name in filled]
+        # parameter → the name of a column, with which it selects the column's cell
         from_cells = {f"column{index}": name for index, name in enumerate(columns) if name not in filled}
         texts = {name: f"_cells[${parameter}].value" for parameter, name in from_cells.items()}
         select_cells = "".join(

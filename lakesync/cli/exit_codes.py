@@ -127,7 +127,7 @@ def report_usage(message: str) -> ExitCode:
 def _report(
     message: str, code: str, exit_code: ExitCode, remedy: str | None = None, *, as_json: bool, prefix: str = "error"
 ) -> ExitCode:
-    """Print a report on stderr, and return `exit_code`."""
+    """Print a report on stderr, and return `exit_code`; `code` names the error in the JSON."""
     if as_json:
         report = {"error": message, "code": code, "exitCode": int(exit_code), **({"remedy": remedy} if remedy else {})}
         print(json.dumps(report), file=sys.stderr)

@@ -95,6 +95,8 @@ def _row_writers(backends: Backends) -> Iterator[_RowWriter]:
 def _row_tables(backends: Backends, undivided: _RowTables) -> Iterator[_RowTables]:
     """Yield the destination tables of a backend, divided among the adapters that it is composed of.
 
+    A fan-out has each table in all of its parts, tiers have it in the hot part, and routes in one part.
+
     Args:
         backends: all declared backends.
         undivided: the tables at the backend.

@@ -5,8 +5,8 @@ the lake. A shard is a set of tables with a store of its own. Without shards the
 shard is named "" here. An epoch identifies one copy of a store, so a rebuild begins a new one. The ledger has the ids
 of all accepted deltas (changes of rows). An arrival is the gateway's timestamp of a push.
 
-On SQLite, a store is opened by one process only. If that is a running gateway, `open_store` calls the gateway, with its
-service token. `lakesync connectors test` uses it too, and `lakesync doctor` uses `urls_by_shard`.
+On SQLite, a store is opened by one process only. If that is a running gateway, `open_store` calls its internal routes,
+with its service token. `lakesync connectors test` uses it too, and `lakesync doctor` uses `urls_by_shard`.
 """
 
 from __future__ import annotations

@@ -189,7 +189,7 @@ def apply(file: File, *, options: ConnectionOptions, as_json: Json = False) -> N
     content = read_json(file)
     rules = _parsed(file, content, parse_rules)
     remote = options.connect()
-    warning = remote.write_scope_warning() if rules.buckets else None  # first: after an error, no rules are active
+    warning = remote.write_scope_warning() if rules.buckets else None  # first: an error activates nothing
     output.print_fields(remote.post("/admin/sync-rules/{gateway}", content), as_json=as_json)
     if warning is not None:
         output.note(f"warning: {warning} by POST /admin/settings/{remote.gateway}")

@@ -2,7 +2,8 @@
 
 A delta is a change of some columns of one row: INSERT, UPDATE or DELETE. Its hlc (hybrid logical clock) decides which
 of two writes to a column wins. A record of the file is a row or a delta. A row becomes a delta here, and all deltas get
-the client id of the import. A push is one request with deltas.
+the client id of the import. A push is one request with deltas. The gateway's sync rules and its write scope decide
+which rows a client may write.
 
 A parameter `options: ConnectionOptions` adds the options that choose gateway and token, from `--url` to `--data`.
 """

@@ -92,7 +92,6 @@ def _summary(
         runs: the result of `_runs`; None also if Dagster does not answer.
     """
     now_ms = time.time() * 1000
-    newest_arrival = int(metrics["lastArrivalHlc"])
     unflushed = {each["table"]: each for each in metrics["tables"] or ()}
     names = sorted({*unflushed, *(merged_arrivals or {})})
     oldest_ms = metrics["oldestMs"]
@@ -100,7 +99,7 @@ def _summary(
         "gateway": remote.gateway,
         "url": remote.url,
         "ready": ready,
-        "newestMs": wall_of(newest_arrival) or None,
+        "newestMs": _time_of(int(metrics["lastArrivalHlc"])),
         "unflushedDeltas": metrics["logSize"],
         "unflushedBytes": metrics["byteSize"],
         "oldestUnflushedSeconds": None if oldest_ms is None else round((now_ms - oldest_ms) / 1000, 1),
@@ -115,7 +114,7 @@ def _summary(
             {
                 "table": name,
                 "unflushedDeltas": unflushed.get(name, {}).get("deltaCount", 0),
-                "mergedMs": wall_of((merged_arrivals or {}).get(name) or 0) or None,
+                "mergedMs": _time_of((merged_arrivals or {}).get(name)),
             }
             for name in names
         ],
@@ -124,6 +123,11 @@ def _summary(
         "clients": [_with_lag(each) for each in metrics["clients"]],
         "runs": runs,
     }
+
+
+def _time_of(arrival: int | None) -> int | None:
+    """Return an arrival in milliseconds since 1970; None if it is 0 or None, which mean that there is none yet."""
+    return wall_of(arrival) if arrival else None
 
 
 def _ready(remote: GatewayConnection) -> str:
