@@ -140,15 +140,15 @@ def _flow_description(name: str, declared: DeclaredFlow) -> str:
 
 
 def _flow_metadata(by_target: "Sequence[Sequence[FlowStep]]") -> Metadata:
-    """Return the run's metadata. `by_target` has the copied pages of each adapter, in order; each page has a mark."""
+    """Return the run's metadata. `by_target` has the copied pages of each adapter, in order."""
     pages = [page for pages in by_target for page in pages]
     new = [page for page in pages if not page.is_replay]
-    marks = [pages[-1].mark.position for pages in by_target if pages]
+    marks = [pages[-1].progress.position for pages in by_target if pages]
     positions = [position.value for position in marks if position is not None]
     metadata: Metadata = {
         "scanned": sum(page.scanned for page in pages),
         "deltas_in": sum(page.deltas for page in new),
-        "dagster/row_count": max((page.mark.deltas for page in pages), default=0),
+        "dagster/row_count": max((page.progress.deltas for page in pages), default=0),
     }
     if len(new) < len(pages):
         metadata["deltas_replayed"] = sum(page.deltas for page in pages) - sum(page.deltas for page in new)

@@ -60,7 +60,7 @@ class RowFilter(TableSelection, frozen=True):
     """Selects the rows to copy. All conditions must hold."""
 
     where: tuple[tuple[str, str, str], ...] = ()
-    """`(column, operator, value)` conditions on a row's state."""
+    """`(column, operator, value)` conditions on a row's state, with the operators of sync rules, such as `eq`."""
 
     @classmethod
     def from_conditions(cls, conditions: Sequence[Condition], **selection: tuple[str, ...]) -> RowFilter:
@@ -99,10 +99,10 @@ class FlowStep(msgspec.Struct, frozen=True):
     """Deltas read from the source."""
     deltas: int
     """Deltas copied."""
-    mark: FlowProgress
+    progress: FlowProgress
     """The flow's progress after the page."""
     days: dict[str, int] = {}
-    """UTC day of arrival → deltas copied."""
+    """UTC day of arrival, `YYYY-MM-DD` → deltas copied."""
     is_replay: bool = False
     """Whether the page belongs to a replay of chosen days."""
 
@@ -179,7 +179,7 @@ def run_flow(
         elif progress != in_mark:
             mark.write(progress)
         in_mark = progress
-        crash_point("flow.after_page")
+        crash_point("flow.after_page")  # tests kill the process here
         yield FlowStep(scanned, len(deltas), progress, count_by_day(deltas))
 
 
@@ -256,10 +256,12 @@ def filtered_pages(
 ) -> Iterator[tuple[int, pa.Table, Position | None]]:
     """Yield for each page the number of deltas read, the deltas to copy, and the position after the page.
 
+    `run_flow` and `replay_flow` call it, and the pipeline for a flow into the lake.
+
     Args:
         source: the backend to read.
         query: the deltas to read.
-        progress: the flow's progress.
+        progress: the flow's progress. The yielded positions never go back behind its position.
         row_filter: the rows to copy.
         stored_rows: returns which row ids of a gateway's table the target already has.
     """
