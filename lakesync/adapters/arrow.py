@@ -60,7 +60,7 @@ def require_pyarrow() -> None:
 
 @cache
 def arrow_schema() -> pa.Schema:
-    """Return the schema of deltas with `columns` as a map. Values are RFC 8785 texts."""
+    """Return the schema of deltas with `columns` as a map. Its values are canonical JSON texts (RFC 8785)."""
     import pyarrow as pa
 
     text, number = pa.string(), pa.int64()
@@ -168,7 +168,11 @@ def ids_checksum(delta_ids: pa.ChunkedArray) -> BatchChecksum:
 
 
 def id_numbers(delta_ids: pa.Array) -> npt.NDArray[np.uint64]:
-    """Return the `lakesync.model.delta.id_number` of each id. No id may be null."""
+    """Return each id's number (see the module's docstring), computed for the whole array at once. No id may be null.
+
+    Args:
+        delta_ids: hexadecimal texts, or a result of `hashes_of`.
+    """
     import numpy as np
     import pyarrow as pa
 
@@ -189,6 +193,7 @@ def hashes_of(delta_ids: pa.Array) -> pa.FixedSizeBinaryArray | None:
     count = len(delta_ids)
     if not count or set(pc.unique(pc.binary_length(delta_ids)).to_pylist()) != {2 * HASH_BYTES}:
         return None
+    # All texts have one length, and Arrow stores them one after another: decode them as one text.
     offset, data = delta_ids.offset, delta_ids.buffers()[2]
     begin = np.frombuffer(delta_ids.buffers()[1], np.int32)[offset]
     digits = np.frombuffer(data, np.uint8)[begin : begin + count * 2 * HASH_BYTES].tobytes()
@@ -237,7 +242,7 @@ def parquet_metadata(data: bytes) -> dict[str, str]:
 
 
 def parquet_checksum(data: bytes) -> BatchChecksum:
-    """Like `table_checksum`, for a Parquet file of deltas. It reads only the column `delta_id`.
+    """Return the `table_checksum` of the deltas in a Parquet file. Reads only the column `delta_id`.
 
     Raises:
         IntegrityError: as `decode_parquet`.

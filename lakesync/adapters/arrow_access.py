@@ -3,7 +3,7 @@
 Adapters may implement optional protocols (`ArrowAdapter`, `Splittable`, …). Each function here calls the protocol if
 the adapter implements it, and otherwise does the same in another way or returns a default. Adapters composed of others
 (`composite.py`, `fan_out.py`), the transfers between adapters and the pipeline call these functions. A delta is a
-change of a row; its *hlc* is its client's timestamp.
+change of a row. Its *hlc* is its client's timestamp, its *arrival* that of the server that received it.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def read_contents(adapter: DatabaseAdapter, table: str, rows: Sequence[RowId]) -
 
 
 def write_arrow(adapter: DatabaseAdapter, batch_id: str, gateway: str, deltas: pa.Table) -> BatchChecksum:
-    """Insert a batch of deltas, and return its checksum as read back. A batch with a known id changes nothing.
+    """Insert a batch of deltas, and return its checksum as read back. Deltas that are already stored are unchanged.
 
     Args:
         adapter: the adapter.
@@ -125,7 +125,7 @@ def delete_arrow(adapter: DatabaseAdapter, deltas: pa.Table) -> int:
 
 
 def split_points(adapter: DatabaseAdapter, query: DeltaQuery, size: int) -> list[int]:
-    """Return positions at which a query can be split into ranges; see `Splittable.split_points`.
+    """Return the arrivals or hlcs, by the query's order, at which it can be split; see `Splittable.split_points`.
 
     Args:
         adapter: the adapter.
@@ -133,7 +133,7 @@ def split_points(adapter: DatabaseAdapter, query: DeltaQuery, size: int) -> list
         size: number of deltas in a range, approximately.
 
     Returns:
-        The positions; empty if the adapter does not support splitting.
+        The last value of each range except the last; empty if the adapter does not support splitting.
     """
     return adapter.split_points(query, size) if isinstance(adapter, Splittable) else []
 

@@ -47,7 +47,7 @@ class RoutedBackend(msgspec.Struct, frozen=True, tag=True):
 
 
 class ReplicatedBackend(msgspec.Struct, frozen=True, tag=True):
-    """A primary backend, which is read, and secondaries that get the same deltas later."""
+    """A fan-out: a primary backend, which is read, and secondaries to which the pipeline copies the same deltas."""
 
     primary: Backend
     secondaries: tuple[Backend, ...]
@@ -161,7 +161,7 @@ def open_backend(backend: Backend) -> DatabaseAdapter:
             return opened[single.name]
 
         adapter = _open(backend, open_once)
-        opening.pop_all()
+        opening.pop_all()  # all are open: `opening` closes them only if one of them cannot be opened
         return adapter
 
 

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _GREATEST_HLC = hlc.encode(hlc.MAX_WALL_MS, hlc.MAX_COUNTER)
+"""In `TierReport.until`, if the move had no bound."""
 
 
 class CompositeBase(ArrowAdapterBase):
@@ -319,7 +320,7 @@ class LifecycleAdapter(CompositeBase):
         # each pass reads the first page again, because the page before it was deleted
         while len(deltas := read_arrow(self.hot, query).deltas):
             total = total.plus(copy_page(self.cold, "tier", deltas))  # reads the copy back too
-            crash_point("tier.after_copy")
+            crash_point("tier.after_copy")  # tests kill the process here
             delete_arrow(self.hot, deltas)
             crash_point("tier.after_delete")
             pages += 1

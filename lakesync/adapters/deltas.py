@@ -5,7 +5,7 @@ Adapters, and everything that reads or writes them, use these types.
 - A *delta* is a change of one row. It belongs to a *gateway*, the stream of changes of one app. It has two times: its
   *hlc*, by the clock of the client that made it, and its *arrival*, by the clock of the server that received it. Both
   are hybrid logical clocks (milliseconds and a counter in one integer).
-- A *position* is a place between two deltas in the order of a query.
+- A *position* is a place between two deltas in the order of a query. A page of a result ends at one.
 - A *follower* copies the deltas of the lake (Iceberg) to an adapter. Its *mark*, a text stored at the adapter, says how
   far it has read the lake.
 - A *destination table* has the current rows of a synced table, beside the deltas. The content of a row there is the
@@ -265,14 +265,18 @@ class Part(msgspec.Struct, frozen=True, rename={"count": "of"}):
 
 
 class RowContent(msgspec.Struct, frozen=True, gc=False):
-    """The merge of a row's deltas, with the details that a destination table needs."""
+    """The merge of a row's deltas, with the details that a destination table needs.
+
+    A state is *visible* if the row exists: some column, or an INSERT, is newer than every DELETE.
+    """
 
     state: RowState
     """The merge of all of the row's deltas."""
     arrival: int = -1
     """The greatest arrival of its deltas; -1 if it has no deltas."""
     without_deletes: RowState | None = None
-    """The merge without DELETEs: the values that a soft-deleted row keeps. None for a row without DELETEs."""
+    """The merge without DELETEs: the values that a soft-deleted row keeps. None if no delta is a DELETE, so that it
+    would equal `state`."""
     is_hidden: bool = False
     """Whether a flow's filter excludes the row."""
 
@@ -302,9 +306,9 @@ NO_CONTENT = RowContent(RowState())
 
 
 def merge_states(first: RowState, second: RowState) -> RowState:
-    """Merge two states of one row, by merging deltas that would give each of them.
+    """Merge two states of one row. The result equals the merge of all deltas of both states.
 
-    `RowState` merges only deltas. The result equals the merge of all deltas of both states.
+    `RowState` merges only deltas, so this function makes deltas that give each state, and merges these.
 
     Args:
         first: a state.

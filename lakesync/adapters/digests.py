@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ARRIVALS_PER_DAY = 86_400_000 << hlc.COUNTER_BITS
-"""The length of a day in arrivals."""
+"""The length of a day in arrivals, which are hybrid logical clocks: milliseconds, then the bits of a counter."""
 ARRIVAL_MODULUS = (1 << 31) - 1
 """Arrivals are reduced modulo this number before they are summed, so that the sum does not overflow."""
 

@@ -63,7 +63,8 @@ def read_page(segments: Iterable[Segment[P]], read: Callable[[P], pa.Table], que
     """
     import pyarrow as pa
 
-    # One delta more than the page has shows whether another page follows.
+    # A page needs one delta more than `query.limit`, which shows whether another page follows. Files are read until the
+    # deltas found so far contain so many, and the unread files only have greater ones.
     ascending = sorted(segments, key=lambda segment: segment.low)
     found: list[pa.Table] = [arrow_schema().empty_table()]
     count = 0

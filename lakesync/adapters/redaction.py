@@ -2,9 +2,9 @@
 
 A delta that an erasure request covers stays stored, but loses its content. A covered INSERT or UPDATE becomes an UPDATE
 without columns, which changes nothing in a merge; a DELETE stays a DELETE, because it deletes older values. Each keeps
-its hlc (the client's timestamp), client and id: counts and id sums stay the same, and a batch that is written again
-recognises it as stored. The rows of destination tables (tables with the current rows), which are merged from the
-deltas, are rebuilt without the content.
+its hlc (the client's timestamp), client and id. So the number of deltas and the sum of their ids, by which copies are
+compared, stay the same, and a batch that is written again recognises the delta as stored. The rows of destination
+tables (tables with the current rows), which are merged from the deltas, are rebuilt without the content.
 
 The pipeline's erasure calls `Redactable.redact`; adapters implement it with the other functions.
 """
@@ -123,16 +123,16 @@ def covered_mask(deltas: pa.Table, requests: Sequence[RedactionRequest]) -> pa.C
     import pyarrow.compute as pc
 
     mask = pa.chunked_array([pa.repeat(False, len(deltas))])
-    for each in requests:
+    for request in requests:
         covered = pc.and_(
-            pc.equal(deltas.column("gateway"), each.gateway), pc.less_equal(deltas.column("hlc"), each.hlc)
+            pc.equal(deltas.column("gateway"), request.gateway), pc.less_equal(deltas.column("hlc"), request.hlc)
         )
-        conditions = {"client_id": each.client_id, "table_name": each.table, "row_id": each.row_id}
+        conditions = {"client_id": request.client_id, "table_name": request.table, "row_id": request.row_id}
         for name, value in conditions.items():
             if value is not None:
                 covered = pc.and_(covered, pc.equal(deltas.column(name), value))
-        if each.tables:
-            covered = pc.and_(covered, pc.is_in(deltas.column("table_name"), pa.array(each.tables, pa.string())))
+        if request.tables:
+            covered = pc.and_(covered, pc.is_in(deltas.column("table_name"), pa.array(request.tables, pa.string())))
         mask = pc.or_(mask, covered)
     return mask
 

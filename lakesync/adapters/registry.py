@@ -58,14 +58,14 @@ def open_adapter(uri: str) -> Adapter:
     """
     scheme = uri.partition(":")[0]
     if scheme in _BUILT_IN:
-        opening: Callable[[str], Adapter] = resolve_name(_BUILT_IN[scheme])
-        return opening(uri)
+        open_uri: Callable[[str], Adapter] = resolve_name(_BUILT_IN[scheme])
+        return open_uri(uri)
     for point in entry_points(group=GROUP, name=scheme):
         try:
-            opening = point.load()
+            open_uri = point.load()
         except (ImportError, AttributeError) as error:
             raise ConfigurationError(f"the adapter {scheme!r} ({point.value}) cannot be loaded: {error}") from error
-        return opening(uri)
+        return open_uri(uri)
     raise ConfigurationError(
         f"no adapter has the scheme {scheme!r} (known: {', '.join(schemes())}): install the package that brings it"
     )

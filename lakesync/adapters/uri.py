@@ -58,7 +58,7 @@ class BackendUri(msgspec.Struct, frozen=True):
 
 
 def split_uri(uri: str) -> tuple[SplitResult, int | None]:
-    """Return the parts of a URI, and its port.
+    """Return the parts of a URI, and its port; None if it names no port.
 
     Raises:
         ConfigurationError: the URI is invalid, or has a fragment. The message contains no password.

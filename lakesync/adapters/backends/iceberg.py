@@ -3,8 +3,8 @@
 Flows and migrations (copies between adapters) read the lake with it, and clients that pull from the source `lake`;
 `registry.open_adapter` creates it for `iceberg:` URIs. Only the pipeline writes the lake, with Spark, so writes are
 rejected. A query is ordered by *arrival* (the gateway's timestamp of receipt) or by *hlc* (the client's timestamp). It
-reads only the data files whose column bounds, in Iceberg's manifests, overlap with it. Needs pyiceberg:
-`pip install 'lakesync[query]'`.
+reads only the data files whose column bounds, in Iceberg's manifests, overlap with it. `file_scan.py`, which answers
+the query, calls a file with its bounds a *segment*. Needs pyiceberg: `pip install 'lakesync[query]'`.
 """
 
 from __future__ import annotations

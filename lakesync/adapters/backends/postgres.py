@@ -109,7 +109,10 @@ class PostgresDialect(Dialect):
 
 
 class PostgresExecutor:
-    """`Executor` with a pool of psycopg connections."""
+    """`Executor` with a pool of psycopg connections.
+
+    A statement on a `BoundedConnection` fails if the server is silent for `response_seconds`.
+    """
 
     def __init__(self, uri: str) -> None:
         """Check the driver.

@@ -142,7 +142,7 @@ class ObjectDeltas(ArrowAdapterBase):
             return None
 
     def move_mark(self, mark: MarkUpdate) -> None:
-        """Update a follower's mark without writing deltas."""
+        """Update a follower's mark without writing deltas. The check cannot stop a run that updates it meanwhile."""
         mark.check(self.read_mark(mark.name))
         self.objects.put_object(_mark_key(mark.name), mark.value.encode())
 
@@ -165,7 +165,7 @@ class ObjectDeltas(ArrowAdapterBase):
         total = BatchChecksum()
         for gateway, table, of_table in split_by_table(deltas):
             total = total.plus(self.insert_arrow(f"{batch_id}.{table}", gateway, of_table))
-        crash_point("objects.before_mark")
+        crash_point("objects.before_mark")  # tests kill the process here
         self.objects.put_object(_mark_key(mark.name), mark.value.encode())
         return total
 
@@ -176,7 +176,7 @@ class ObjectDeltas(ArrowAdapterBase):
         transform: ContentTransform = unchanged,  # noqa: ARG002
         also: Collection[TouchedRow] = (),  # noqa: ARG002
     ) -> RedactionResult:
-        """Rewrite the objects that contain covered deltas, one after another, and read each back."""
+        """Rewrite the objects with deltas that an erasure covers, one after another, and read each back."""
         count = 0
         touched: dict[TouchedRow, None] = {}
         for file in self._files():
@@ -262,7 +262,7 @@ class ObjectDeltas(ArrowAdapterBase):
         )
 
     def _segments(self, query: DeltaQuery) -> Iterator[Segment[DeltaFile]]:
-        """Yield the objects that may contain deltas that match a query."""
+        """Yield the objects that may contain deltas that match a query, each with its range of values (a segment)."""
         for file in self._files(query.gateway):
             segment = Segment(file, *file.span(query.order))
             if segment.overlaps(query):

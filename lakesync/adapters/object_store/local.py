@@ -113,7 +113,7 @@ class LocalDisk:
         """Write a scratch file and rename it, so that readers see the whole object or none."""
         scratch = self._write_scratch(data)
         try:
-            crash_point("local.before_place")
+            crash_point("local.before_place")  # tests kill the process here
             placed = self._move_into_place(scratch, path, if_absent=if_absent)
         finally:
             scratch.unlink(missing_ok=True)

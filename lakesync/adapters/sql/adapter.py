@@ -105,7 +105,7 @@ class SqlAdapter(ArrowAdapterBase):
             writer.stage()
             with connection.transaction():
                 writer.insert()
-            crash_point("sql.after_commit")
+            crash_point("sql.after_commit")  # tests kill the process here
             return writer.stored_checksum()
 
     def query_arrow(self, query: DeltaQuery) -> ArrowPage:
@@ -130,7 +130,7 @@ class SqlAdapter(ArrowAdapterBase):
 
     @property
     def max_writers(self) -> int:
-        """The most writers at a time: one, unless the database runs transactions concurrently."""
+        """The most writers at a time: one, unless the database runs transactions on different rows concurrently."""
         return BUCKETS if self._dialect.concurrent_writers else 1
 
     def delete_deltas(self, deltas: pa.Table) -> int:
@@ -187,9 +187,8 @@ class SqlAdapter(ArrowAdapterBase):
                     mark.check(follower_state.read_mark(connection, mark.name))
                 writer.insert()
                 crash_point("sql.before_rows")
-                self._write_rows_or_suspend(
-                    connection, deltas, schemas, transform, follower_state.follower_of(mark.name), uncreated
-                )
+                follower = follower_state.follower_of(mark.name)  # the mark may be that of a part of its backlog
+                self._write_rows_or_suspend(connection, deltas, schemas, transform, follower, uncreated)
                 crash_point("sql.before_mark")
                 if not self._dialect.has_transactions:
                     follower_state.move_mark(connection, mark)
@@ -238,18 +237,18 @@ class SqlAdapter(ArrowAdapterBase):
         transform: ContentTransform = unchanged,
     ) -> None:
         """Replace deltas and rewrite their rows, in one transaction."""
-        self._delete_deltas(follower, deltas, scope, transform, are_replaced=True)
+        self._delete_or_replace(follower, deltas, scope, transform, are_replaced=True)
 
     def remove_surplus(
         self, follower: str, deltas: pa.Table, scope: DigestScope, transform: ContentTransform = unchanged
     ) -> None:
         """Delete deltas and rewrite their rows from the remaining ones, in one transaction."""
-        self._delete_deltas(follower, deltas, scope, transform, are_replaced=False)
+        self._delete_or_replace(follower, deltas, scope, transform, are_replaced=False)
 
-    def _delete_deltas(
+    def _delete_or_replace(
         self, follower: str, deltas: pa.Table, scope: DigestScope, transform: ContentTransform, *, are_replaced: bool
     ) -> None:
-        """Delete deltas, or replace their contents, and rebuild the destination rows that they had a part in."""
+        """Delete deltas, or replace them by those with the same ids in `deltas`, and rewrite their destination rows."""
         uncreated = self._ensure_tables(scope.schemas)
         with self._connect() as connection:
             writer = DeltaWriter(connection, self._dialect, deltas)
@@ -278,7 +277,10 @@ class SqlAdapter(ArrowAdapterBase):
         transform: ContentTransform = unchanged,
         also: Collection[TouchedRow] = (),
     ) -> RedactionResult:
-        """Redact deltas and rebuild their rows in one transaction. Without transactions the rows are rebuilt last."""
+        """Empty the deltas that an erasure covers, and rebuild their rows, in one transaction.
+
+        Without transactions the rows are rebuilt last.
+        """
         for schema in schemas:
             self.ensure_schema(schema)
         with self._connect() as connection:

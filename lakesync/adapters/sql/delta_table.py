@@ -135,7 +135,10 @@ def _key_of_long_id(delta_id: str) -> str:
 
 
 class DeltaWriter:
-    """Inserts or deletes one batch of deltas over one connection, and reads back what is stored."""
+    """Inserts or deletes one batch of deltas over one connection, and reads back what is stored.
+
+    An insert takes three calls: `stage`, `insert` within a transaction, and `stored_checksum` after it.
+    """
 
     def __init__(self, connection: Connection, dialect: Dialect, deltas: pa.Table) -> None:
         """Prepare a batch.
@@ -175,9 +178,9 @@ class DeltaWriter:
         )
 
     def stored_checksum(self) -> BatchChecksum:
-        """Return the number and id sum of the batch's deltas that the table contains.
+        """Return the number of the batch's deltas that the table contains, and the sum of their ids as numbers.
 
-        The caller compares it with the batch's own, to verify the insert.
+        The caller compares both with the batch's own, to verify the insert.
         """
         # If the scratch table is loaded, a join with it by key is the simpler way.
         checksum = None if self._loaded else self._checksum_by_ids()
@@ -208,8 +211,8 @@ class DeltaWriter:
     def _checksum_by_ids(self) -> BatchChecksum | None:
         """Return the checksum of the batch if the ids stored in its hlc range show that all of its deltas are stored.
 
-        It is faster than `_checksum_by_keys`, which needs the scratch table. The batch's gateway or client may not be
-        the only one that uses an id, so ids are compared together with both.
+        Reads all ids in the range, and compares them with the batch's. It is faster than `_checksum_by_keys`, which
+        needs the scratch table. Two gateways or clients may use one id, so ids are compared together with both.
 
         Returns:
             The checksum; None if this way cannot show it: the range contains many other deltas, or not exactly one for
@@ -217,7 +220,7 @@ class DeltaWriter:
         """
         import pyarrow.compute as pc
 
-        max_stored = 2 * len(self._rows)
+        max_stored = 2 * len(self._rows)  # with more, this way is not the faster one
         stored, own = self._stored_and_own_hashes(max_stored + 1) or self._stored_and_own_texts(max_stored + 1)
         if len(stored) > max_stored:
             return None
@@ -225,6 +228,7 @@ class DeltaWriter:
             stored = stored.filter(pc.is_in(stored, own))
             if len(stored) != len(own) or not pc.all(pc.is_in(own, stored)).as_py():
                 return None
+        # every delta of the batch is stored, so the sum of the stored ids is that of its own
         return ids_checksum(self._own_hashes if self._own_hashes is not None else self._own_ids)
 
     def _stored_and_own_hashes(self, limit: int) -> tuple[pa.ChunkedArray, pa.ChunkedArray] | None:

@@ -232,7 +232,7 @@ def suspend_table(connection: Connection, follower: str, table: str, reason: str
         table: the synced table.
         reason: why the table cannot be written.
     """
-    name = _mark_name(follower, table)
+    name = _suspension_name(follower, table)
     text = read_mark(connection, name)
     failures = 1 + (msgspec.json.decode(text, type=SuspendedTable).failures if text else 0)
     pause_ms = round(doubled_wait(FIRST_PAUSE_MS, LONGEST_PAUSE_MS, failures - 1))
@@ -251,7 +251,7 @@ def retry_table(connection: Connection, follower: str, table: str) -> None:
         follower: the follower's name.
         table: the synced table.
     """
-    name = _mark_name(follower, table)
+    name = _suspension_name(follower, table)
     text = read_mark(connection, name)
     suspended = (
         msgspec.json.decode(text, type=SuspendedTable) if text else SuspendedTable(table, "a retry was requested", 0, 0)
@@ -268,12 +268,12 @@ def resume_table(connection: Connection, follower: str, table: str) -> None:
         follower: the follower's name.
         table: the synced table.
     """
-    name = _mark_name(follower, table)
+    name = _suspension_name(follower, table)
     text = read_mark(connection, name)
     if text:
         write_mark(connection, name, "")
 
 
-def _mark_name(follower: str, table: str) -> str:
+def _suspension_name(follower: str, table: str) -> str:
     """Return the name under which a follower's suspended table is stored among the marks."""
     return f"{follower}!{table}"

@@ -4,8 +4,9 @@ A *delta* is a change of a row. A query returns deltas by *arrival* (the gateway
 (the client's timestamp). A *position* is a place in that order; the next page starts there. A *destination table* has
 the current rows of a synced table.
 
-A *digest* has numbers and sums of checksums of one table and day. The pipeline computes the same digests of the lake. A
-comparison finds deltas that the destination lacks, and rows that other programs have changed, without reading them.
+A *digest* of one table and one day has the number of deltas and rows, and sums of their checksums. The pipeline
+computes the same digests of the lake, which has all deltas. A comparison shows on which days the destination lacks
+deltas, or has rows that other programs have changed.
 """
 
 from __future__ import annotations
@@ -97,8 +98,8 @@ def read_page(connection: Connection, query: DeltaQuery) -> ArrowPage:
     """Return a page, using the index for the query's order.
 
     An index-only query finds the arrival or hlc at which the page ends. A second query reads all deltas up to that
-    value in the index's order. This function then sorts deltas with equal values; if there are too many, the database
-    does.
+    value, in the order of arrival or hlc. Several deltas may have the same value: this function sorts them, or the
+    database if there are too many.
     """
     where, values = _conditions(query)
     order = query.order
@@ -200,8 +201,8 @@ def _schema() -> pa.Schema:
 def digests(connection: Connection, dialect: Dialect, scope: DigestScope) -> list[Digest]:
     """Return the digests of deltas and of destination rows by table and day.
 
-    A table that LakeSync did not create is skipped. `altered` is always 0 while the table lacks columns of the schema,
-    which the follower adds in its next run.
+    A table that LakeSync did not create is skipped. `Digest.altered`, the number of rows that other programs have
+    changed, is always 0 while the table lacks columns of the schema, which the pipeline adds in its next run.
 
     Args:
         connection: an open connection.

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _SCRATCH = "lakesync_rows"
-"""The scratch table of rows to merge."""
+"""The scratch (temporary) table that rows are loaded into, before one statement merges them."""
 _SAVEPOINT_NUMBERS = count(1)
 """Makes savepoint names unique: in MySQL a second savepoint with the same name removes the first."""
 
@@ -57,7 +57,7 @@ def table_name(schema: TableSchema) -> str:
 
 
 def table_columns(schema: TableSchema) -> list[Column]:
-    """Return all columns of a destination table except `props`; `loaded_columns` come first."""
+    """Return all columns of a destination table except `props`: those that are loaded, and the row's `checksum`."""
     return [*loaded_columns(schema), Column(system_column(schema, "checksum"), "integer", required=False)]
 
 
@@ -175,7 +175,7 @@ class RowTable:
         self.write({row: contents.get(row, NO_CONTENT) for row in rows})
 
     def load(self, rows: pa.Table) -> None:
-        """Load rows into the scratch table from which `merge` takes them.
+        """Load rows into the scratch (temporary) table from which `merge` takes them.
 
         Args:
             rows: the rows, with the columns of `row_values.rows_schema`.
@@ -200,7 +200,7 @@ class RowTable:
     def _lock_names(self, rows: Iterable[RowId] | None = None) -> list[str]:
         """Return the names of the locks of rows, or of all rows, in an order that all writers share.
 
-        Without concurrent writers, a table has a single lock.
+        A lock covers the rows of one *bucket*, a hash of the row id. Without concurrent writers, a table has one lock.
         """
         name = f"table {table_name(self._schema)}"
         if not self._dialect.concurrent_writers:

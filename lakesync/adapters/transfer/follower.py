@@ -159,7 +159,7 @@ def follow_history(
         history: `HISTORY_COLUMNS` in order of gateway, shard and arrival. Deltas already applied are skipped.
         schemas: the destination tables.
         transform: changes row contents before they are written.
-        until: `GATEWAY/SHARD` → arrival up to which `history` is complete.
+        until: `GATEWAY/SHARD` → arrival up to which `history` has all selected deltas.
         min_deltas: deltas per chunk, at least, at a database; a chunk ends with a whole arrival.
         since: as in `read_follower_progress`.
 
@@ -172,7 +172,7 @@ def follow_history(
         IntegrityError: another run moved the mark, or the adapter stores fewer or other deltas than were written.
     """
     mark = ProgressInMark(require_marks(adapter), name, FollowerProgress)
-    in_mark = mark.read()
+    in_mark = mark.read()  # the progress that the mark has, now and after each chunk
     progress = continued_progress(in_mark, selection, since)
     # a part of a load rewrites no table: `Load.row_columns` has the columns of its rows
     row_columns = columns_of_tables(adapter, schemas) if selection.part is None else {}
@@ -196,11 +196,11 @@ def follow_history(
                 f"follower {name!r} wrote {expected.deltas} deltas (id sum {expected.id_sum}) and read back "
                 f"{stored.deltas} (id sum {stored.id_sum}): compare the destination with the lake"
             )
-        crash_point("follow.after_chunk")
+        crash_point("follow.after_chunk")  # tests kill the process here
         yield AppliedChunk(expected.deltas, progress, count_by_day(chunk))
     # The last deltas of a stream may not be selected. The mark moves beyond them, so that no run reads them again.
-    read = {stream: max(last, progress.streams.get(stream, -1)) for stream, last in until.items()}
-    progress = replace(progress, streams={**progress.streams, **read})
+    read_up_to = {stream: max(last, progress.streams.get(stream, -1)) for stream, last in until.items()}
+    progress = replace(progress, streams={**progress.streams, **read_up_to})
     if progress.streams and progress != in_mark:
         mark.write(progress)
         yield AppliedChunk(0, progress)
@@ -279,20 +279,22 @@ def split_chunks(history: Iterable[pa.RecordBatch], key_columns: Sequence[str], 
         yield table
 
 
-def _chunk_end(table: pa.Table, key_columns: Sequence[str], at_least: int) -> int | None:
-    """Return where the first chunk with at least this many deltas ends; None if it may continue after the table."""
+def _chunk_end(table: pa.Table, key_columns: Sequence[str], min_deltas: int) -> int | None:
+    """Return the number of deltas in the first chunk; None if it may continue after the table.
+
+    The chunk ends at the first delta, from `min_deltas` on, whose key differs from that of the delta before it.
+    """
     import pyarrow.compute as pc
 
-    start = at_least - 1
-    if start + 1 >= len(table):
+    if min_deltas >= len(table):
         return None
-    before, after = table.slice(start, len(table) - start - 1), table.slice(start + 1)
+    before, after = table.slice(min_deltas - 1, len(table) - min_deltas), table.slice(min_deltas)
     differs_in_any = None
     for name in key_columns:
         differs = pc.not_equal(before.column(name), after.column(name))
         differs_in_any = differs if differs_in_any is None else pc.or_(differs_in_any, differs)
     index = pc.index(differs_in_any, value=True).as_py()
-    return None if index < 0 else int(start + 1 + index)
+    return None if index < 0 else int(min_deltas + index)
 
 
 def _progress_after(

@@ -87,7 +87,7 @@ def begin_load(
     """
     mark = ProgressInMark(require_marks(adapter), name, FollowerProgress)
     progress = continued_progress(mark.read(), selection)
-    row_columns = columns_of_tables(adapter, schemas)  # synced table -> columns of the rows that the parts write
+    row_columns = columns_of_tables(adapter, schemas)  # synced table → columns of the rows that the parts write
     load = Load(
         id=secrets.token_hex(8),
         parts=parts,
@@ -99,8 +99,9 @@ def begin_load(
         for schema in schemas:
             with suppress(SchemaError, AdapterError):  # the parts suspend a table that cannot be created
                 adapter.ensure_schema(schema)
+    # announce the load before it is in the mark: no part may write while readers are not stopped
     _change(adapter, lambda loads: ActiveLoads(loads.begun + 1, tuple(sorted({*loads.names, name}))))
-    crash_point("load.announced")
+    crash_point("load.announced")  # tests kill the process here
     # In the mark, `row_columns` has the columns that all rows of a table have, also when the load is finished. Rows
     # from before the load may lack the new columns, so the old value stays. Without such rows it is the load's own.
     mark.write(replace(progress, load=load, row_columns=progress.row_columns if progress.deltas else row_columns))
@@ -156,10 +157,11 @@ def finish_load(adapter: DatabaseAdapter, name: str, selection: DeltaSelection) 
         raise IntegrityError(f"the load of {name!r} is already finished: another run has moved its mark")
     total = BatchChecksum(progress.deltas, progress.id_sum)
     for number in range(load.parts):
-        part = read_follower_progress(adapter, part_name(name, number), replace(selection, part=load.part(number)))
-        if any(part.streams.get(stream, -1) < last for stream, last in load.until.items()):
+        part_selection = replace(selection, part=load.part(number))
+        part_progress = read_follower_progress(adapter, part_name(name, number), part_selection)
+        if any(part_progress.streams.get(stream, -1) < last for stream, last in load.until.items()):
             raise IntegrityError(f"part {number} of the load of {name!r} is not finished: run the destination again")
-        total = total.plus(BatchChecksum(part.deltas, part.id_sum))
+        total = total.plus(BatchChecksum(part_progress.deltas, part_progress.id_sum))
     crash_point("load.before_finish")
     streams = {**progress.streams, **load.until}
     new_progress = replace(progress, streams=streams, deltas=total.deltas, id_sum=total.id_sum, load=None)

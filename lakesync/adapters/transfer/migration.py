@@ -57,7 +57,7 @@ class MigrationProgress(msgspec.Struct, frozen=True):
     deltas: int = 0
     """Deltas copied, by all runs; likewise `id_sum` and `pages`."""
     id_sum: int = 0
-    """Their id sum, as in `BatchChecksum`."""
+    """Sum of their ids as numbers, modulo 2**64, by which two copies are compared."""
     pages: int = 0
     division: str = ""
     """The id of the `Division` that this range belongs to; empty if the migration is not divided."""
@@ -73,8 +73,9 @@ class MigrationReport(msgspec.Struct, frozen=True):
     copied: int
     """Deltas copied by this run."""
     pages: int
+    """Pages copied, from this run and earlier ones."""
     id_sum: int
-    """The id sum of all `deltas`, as in `BatchChecksum`."""
+    """Sum of the ids of all `deltas`, as in `MigrationProgress`."""
     seconds: float
     verified: bool
     """Whether source and destination were read again and are equal."""
@@ -200,14 +201,14 @@ def migrate_adapter(
     scope = scope or MigrationScope()
     started, copied = time.perf_counter(), 0
     current = progress.read(scope) if progress is not None else MigrationProgress(scope)
-    if current.verified:
+    if current.verified:  # a range of a division that an earlier run has ended
         return MigrationReport(current.deltas, 0, current.pages, current.id_sum, 0.0, verified=True)
     first_query = replace(scope.query(page), after=current.after)
     for page_read in read_pages(source, first_query):
         if not len(page_read.deltas):
             break
         stored = copy_page(destination, "migration", page_read.deltas)
-        crash_point("migrate.after_copy")
+        crash_point("migrate.after_copy")  # tests kill the process here
         copied += stored.deltas
         total = BatchChecksum(current.deltas, current.id_sum).plus(stored)
         after = page_read.end or current.after
@@ -236,7 +237,7 @@ def migrate_adapter(
 
 
 def scope_checksum(adapter: DatabaseAdapter, scope: MigrationScope) -> BatchChecksum:
-    """Return the number and id sum of an adapter's deltas in a scope, each delta once.
+    """Return the number of an adapter's deltas in a scope, each once, and the sum of their ids as numbers.
 
     Args:
         adapter: the adapter.
@@ -293,7 +294,8 @@ def begin_division(
         writers: number of tasks that may write to the target at the same time, and so of ranges, at most. With 1 the
             move is not divided.
         size: approximate number of deltas per range.
-        any_scope: return a stored division even if its scope differs.
+        any_scope: return a stored division even if its scope differs. A move to a cold tier needs this, because its
+            scope ends at a later time in each run.
 
     Raises:
         AdapterError: an adapter cannot be reached.

@@ -1,9 +1,9 @@
 """Progress of copies between adapters (databases and object stores), as JSON in an adapter's mark or in a file.
 
 The other modules of `lakesync.adapters.transfer`, and the pipeline's tasks that call them, save their progress after
-each step, so that a later run continues there. Progress is a struct of their own. A *mark* is a named text in the
-adapter's own store; only a caller that knows its present value can change it. Where the adapter stores no marks, the
-progress is in a file.
+each step, so that a later run continues there. Each kind of copy has its own struct for it, `T` here. A *mark* is a
+named text in the adapter's own store; only a caller that knows its present value can change it. Where the adapter
+stores no marks, the progress is in a file.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 T = TypeVar("T", bound=msgspec.Struct)
+"""The struct with the progress."""
 
 
 def require_marks(adapter: DatabaseAdapter) -> MarkStore:

@@ -44,7 +44,7 @@ class Restorable(Protocol):
         scope: DigestScope,
         transform: ContentTransform = unchanged,
     ) -> None:
-        """Replace the stored deltas that have the same identity, or insert them, and rewrite their rows.
+        """Write deltas in place of stored ones with the same gateway, client, hlc and id, and rewrite their rows.
 
         Args:
             follower: name of the follower. A destination table that cannot be written is suspended for it.
@@ -121,7 +121,7 @@ def restore(
         if len(to_write):
             batch_id = to_write.column("batch_id")[0].as_py()
             restorable.restore_arrow(follower, batch_id, to_write.select(list(DELTA_COLUMNS)), scope, transform)
-            crash_point("restore.after_chunk")
+            crash_point("restore.after_chunk")  # tests kill the process here
             count += len(to_write)
     all_lake_ids = np.concatenate([np.array([], np.uint64), *lake_ids])
     for low, high in arrival_ranges(scope.days):  # `high` is exclusive
