@@ -58,7 +58,7 @@ class TableReport:
     cursor: Cursor | None = None
     """The cursor after the poll."""
     census_taken: bool = False
-    """Whether a census was begun, because one was due."""
+    """Whether a census was begun, because one was due. An error may have ended it."""
     error: LakeSyncError | None = None
     """Why the table was not read completely. What landed before stays; the next poll continues there."""
 

@@ -2,7 +2,8 @@
 
 A poll reads what has changed at a source, an external system, since a cursor, and writes it to the lake. It begins some
 time before the cursor, so that it misses nothing, and so it reads the same few rows each time. The pipeline's poll
-tasks (`lakehouse.landing`) pass each page of rows to `SeenRows.drop_unchanged` before they write it.
+tasks (`lakehouse.landing`) pass each page of rows to `SeenRows.drop_unchanged` before they write it. Rows are compared
+by *digests*, short hashes of their columns.
 """
 
 from __future__ import annotations

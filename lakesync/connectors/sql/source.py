@@ -128,7 +128,7 @@ class SqlSource:
                 return None
             self._calls += 1
             query = f"SELECT COUNT(*), MIN({key}), MAX({key}), {newest} FROM ({polled.query}) polled"
-            count, low, high, highest = next(snapshot.query_pages(query))[1][0]
+            _, ((count, low, high, highest),) = next(snapshot.query_pages(query))  # one page with one row
             cursor_after: dict[str, Any] = {"query": polled.query}
             if column is not None:
                 reached = to_json_value(highest, column)
@@ -191,7 +191,7 @@ class SqlSource:
 
     def _check_clock(self) -> str:
         with self._reader.snapshot() as snapshot:
-            ((now,),) = next(snapshot.query_pages("SELECT CURRENT_TIMESTAMP"))[1]
+            _, ((now,),) = next(snapshot.query_pages("SELECT CURRENT_TIMESTAMP"))
         return describe_clock_skew(
             (now if now.tzinfo else now.replace(tzinfo=UTC)).timestamp() * 1000, "the database's"
         )
