@@ -64,13 +64,16 @@ class HostPolicy(msgspec.Struct, frozen=True):
             port: the port to connect to.
 
         Raises:
-            ConfigurationError: the host, or one of its addresses, is not allowed.
+            ConfigurationError: the host, or one of its addresses, is not allowed, or the name is malformed.
             OSError: the host cannot be resolved.
         """
         is_named = self._is_named(host)
         if not is_named and not self._may_allow_by_address:
             raise ConfigurationError(_not_allowed(host))
-        addresses = [str(entry[4][0]) for entry in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+        try:
+            addresses = [str(entry[4][0]) for entry in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+        except UnicodeError as error:  # a part of the name is empty, or longer than 63 characters
+            raise ConfigurationError(f"{host!r} is not a valid host name ({error}): correct the address") from None
         for each in addresses:
             if not is_named and not self._allows(ipaddress.ip_address(each.partition("%")[0])):
                 raise ConfigurationError(_not_allowed(host))

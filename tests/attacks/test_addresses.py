@@ -114,6 +114,12 @@ def test_a_private_address_is_not_called(url):
         post(url, HostPolicy())
 
 
+@pytest.mark.parametrize("host", ["a..example", "a" * 64 + ".example"])
+def test_a_malformed_host_name_is_an_error_of_the_configuration(host):
+    with pytest.raises(ConfigurationError, match="not a valid host name"):
+        post(f"https://{host}/", HostPolicy())
+
+
 def test_connectors_registered_by_an_older_version_are_checked_too():
     receiver = Receiver()
     with serve(receiver) as served:
