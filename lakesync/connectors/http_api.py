@@ -7,6 +7,7 @@ and webhooks use this module.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -219,7 +220,8 @@ def retry_after(response: requests.Response, now: Callable[[], datetime] = lambd
     """
     value = response.headers.get("Retry-After", "").strip()
     if value.replace(".", "", 1).isdecimal():
-        return float(value)
+        seconds = float(value)
+        return seconds if math.isfinite(seconds) else None
     try:
         until = parsedate_to_datetime(value)
     except ValueError:

@@ -20,6 +20,7 @@ from lakesync.connectors.http_api import retry_after
         ("Sun, 22 Nov 2026 09:00:00 GMT", 0.0),
         ("soon", None),
         ("\u00b2", None),  # a digit to `str.isdigit`, but not to `float`
+        ("9" * 400, None),  # infinite as a float
         (None, None),
     ],
 )
