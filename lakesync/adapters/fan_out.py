@@ -29,7 +29,6 @@ from lakesync.adapters.composite import CompositeBase
 from lakesync.adapters.deltas import BatchChecksum, DeltaQuery, RowContent, RowId
 from lakesync.model import hlc
 from lakesync.model.backoff import doubled_wait
-from lakesync.model.errors import LakeSyncError
 from lakesync.model.schema import TableSchema
 
 if TYPE_CHECKING:
@@ -209,10 +208,10 @@ class _Secondary:
                     self._changed.notify_all()
 
     def _attempt(self, call: Callable[[], object]) -> bool:
-        """Call a function and return whether it succeeded. After a failure, wait before returning."""
+        """Call a function and return whether it succeeded. After a failure of any kind, wait before returning."""
         try:
             call()
-        except LakeSyncError as error:
+        except Exception as error:  # also one that the adapter should not raise: it would end the thread
             with self._changed:
                 self._failures += 1
                 self._error = str(error)

@@ -87,13 +87,14 @@ def test_each_table_is_stored_in_its_route(databases, tmp_path):
 class Stoppable:
     """A database that can be made to refuse."""
 
-    def __init__(self, adapter):
+    def __init__(self, adapter, error=AdapterError):
         self.adapter = adapter
+        self.error = error
         self.refuses = False
 
     def insert_deltas(self, made):
         if self.refuses:
-            raise AdapterError("it is switched off")
+            raise self.error("it is switched off")
         return self.adapter.insert_deltas(made)
 
     def __getattr__(self, name):
@@ -102,8 +103,9 @@ class Stoppable:
         return getattr(self.adapter, name)
 
 
-def test_a_failing_secondary_does_not_block_writes_and_catches_up(databases):
-    slow = Stoppable(databases("secondary"))
+@pytest.mark.parametrize("error", [AdapterError, ValueError])
+def test_a_failing_secondary_does_not_block_writes_and_catches_up(databases, error):
+    slow = Stoppable(databases("secondary"), error)
     fan_out = FanOutAdapter(databases("primary"), {"copy": slow, "other": databases("other")}, first_wait_seconds=0.01)
     slow.refuses = True
     for number in range(1, 6):
