@@ -154,12 +154,17 @@ class QueueLink:
     """Notifies an app's own queue of the edits in the client's file. `SqliteClientStore` calls it.
 
     The queue is notified after each commit. If a notification fails, or the process ends before it, `reconcile` repeats
-    it later. The queue contains the edits that are not refused. One case is not repaired: a queue outlives the process,
-    which ends after an edit was dropped and before the queue was notified. The queue's item then counts as the app's.
+    it later. The queue contains the edits that are not refused. The client's file keeps the ids of deltas that the
+    queue has to remove until it was notified, because their edits may be gone.
     """
 
-    def __init__(self, queue: SyncQueue) -> None:
-        """Create a link to a queue, which may differ from the edits until `reconcile` is called."""
+    def __init__(self, queue: SyncQueue, stored_acks: Iterable[str] = ()) -> None:
+        """Create a link to a queue, which may differ from the edits until `reconcile` is called.
+
+        Args:
+            queue: the app's queue.
+            stored_acks: ids of deltas that an earlier process may not have removed from the queue.
+        """
         self.queue = queue
         self._numbers: dict[str, int] = {}
         """Delta id → number in the client's file, for waiting and sent edits."""
@@ -167,8 +172,10 @@ class QueueLink:
         """Calls to make after the commit in progress: the queue's method, and its delta."""
         self._may_differ = True
         """Whether the queue may lack notifications."""
-        self._missed_acks: set[str] = set()
-        """Ids of deltas to remove from the queue, because a notification that included them failed."""
+        self._missed_acks: set[str] = set(stored_acks)
+        """Ids of deltas to remove from the queue, because a notification that included them failed or was not made."""
+        self.delivered_acks: set[str] = set()
+        """Ids of deltas that the queue has removed, and that the client's file still has as to be removed."""
 
     def reconcile(self, edits: Iterable[Edit]) -> None:
         """Repeat the notifications that the queue lacks, if it may lack any.
@@ -197,6 +204,7 @@ class QueueLink:
             self.queue.nack(waiting)
         for edit in missing:
             self.queue.push(edit.delta)
+        self.delivered_acks |= self._missed_acks
         self._missed_acks.clear()
         self._may_differ = False
 
@@ -227,8 +235,13 @@ class QueueLink:
             elif new.status == "waiting" and queued is not None and queued.status == "sent":
                 self._notifications.append(("nack", new.delta))
 
+    def collected_acks(self) -> set[str]:
+        """Return the ids of deltas that the queue has to remove after the transaction in progress."""
+        return {delta.delta_id for method, delta in self._notifications if method == "ack"}
+
     def notify(self) -> None:
         """Notify the queue of the collected changes, whose transaction was committed; log an exception of the queue."""
+        acks = self.collected_acks()
         notifications, self._notifications = self._notifications, []
         try:
             for method, group in groupby(notifications, itemgetter(0)):
@@ -238,9 +251,10 @@ class QueueLink:
                         self.queue.push(delta)
                 else:
                     getattr(self.queue, method)([delta.delta_id for delta in deltas])
+            self.delivered_acks |= acks
         except Exception:
             self._may_differ = True
-            self._missed_acks.update(delta.delta_id for method, delta in notifications if method == "ack")
+            self._missed_acks |= acks
             log.exception("the custom queue %r raised; it will be notified again before the next push", self.queue)
 
     def discard_changes(self) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from lakesync.client.core.store import Edit, EditStatus
-from lakesync.client.queues import QueueLink
+from lakesync.client.queues import QueueLink, SyncQueue
 from lakesync.client.sqlite.row_storage import LISTED_VALUES, by_table, value_list
 from lakesync.model.types import RowKey
 from lakesync.wire.json import decode_deltas, encode_deltas
@@ -25,6 +25,8 @@ _TABLES = (
     "CREATE INDEX IF NOT EXISTS _lakesync_edits_by ON _lakesync_edits (status, number)",
 )
 """Creates the table and its indexes. `delta` is JSON; the other columns are fields of `Edit`."""
+_QUEUE_ACKS = "CREATE TABLE IF NOT EXISTS _lakesync_queue_acks (delta_id TEXT PRIMARY KEY NOT NULL) WITHOUT ROWID"
+"""Creates the table of deltas that the custom queue has to remove. Only files of apps with such a queue have it."""
 
 
 class EditTable:
@@ -35,11 +37,20 @@ class EditTable:
         self._db = db
         self.queue_link: QueueLink | None = None
         """Notifies the custom queue; None if the app has none."""
+        self._cleared_acks: set[str] = set()
+        """Ids that the transaction in progress deletes from `_lakesync_queue_acks`."""
 
     def create(self) -> None:
         """Create the table if it does not exist."""
         for statement in _TABLES:
             self._db.execute(statement)
+
+    def link_queue(self, queue: SyncQueue) -> None:
+        """Notify a custom queue of each edit from now on, first of what it lacks."""
+        self._db.execute(_QUEUE_ACKS)
+        acks = [delta_id for (delta_id,) in self._db.execute("SELECT delta_id FROM _lakesync_queue_acks")]
+        self.queue_link = QueueLink(queue, acks)
+        self.queue_link.reconcile(self.edits(None, None))
 
     def edits(self, status: EditStatus | None, limit: int | None) -> list[Edit]:
         """Return edits in order of their numbers.
@@ -73,6 +84,7 @@ class EditTable:
         """Insert or replace edits by number, or delete those that are None. `committed` then notifies the queue."""
         if self.queue_link is not None and edits:
             self.queue_link.collect_changes(self._by_number(edits), edits)
+            self._store_acks(self.queue_link)
         deleted = [(number,) for number, edit in edits.items() if edit is None]
         self._db.executemany("DELETE FROM _lakesync_edits WHERE number = ?", deleted)
         self._db.executemany(
@@ -88,12 +100,24 @@ class EditTable:
     def committed(self) -> None:
         """Notify the custom queue of the edits that the transaction has changed."""
         if self.queue_link is not None:
+            self.queue_link.delivered_acks -= self._cleared_acks
+            self._cleared_acks = set()
             self.queue_link.notify()
 
     def rolled_back(self) -> None:
         """Forget the notifications of the transaction."""
         if self.queue_link is not None:
+            self._cleared_acks = set()
             self.queue_link.discard_changes()
+
+    def _store_acks(self, link: QueueLink) -> None:
+        """Store which deltas the queue has to remove after this transaction, and delete those that it has removed."""
+        self._cleared_acks = set(link.delivered_acks)
+        delivered, collected = (
+            [(delta_id,) for delta_id in ids] for ids in (self._cleared_acks, link.collected_acks())
+        )
+        self._db.executemany("DELETE FROM _lakesync_queue_acks WHERE delta_id = ?", delivered)
+        self._db.executemany("INSERT OR IGNORE INTO _lakesync_queue_acks VALUES (?)", collected)
 
     def _chosen_by_queue(self, link: QueueLink, limit: int) -> list[Edit]:
         """Return the waiting edits that the custom queue sends next, in its order."""

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from lakesync.client.core import Changes, ClientCore, CoreLimits, Edit, Mode, RetryPolicy, Wait
 from lakesync.client.core.messages import Request, Response
 from lakesync.client.errors import DbError
-from lakesync.client.queues import QueueLink, SyncQueue
+from lakesync.client.queues import SyncQueue
 from lakesync.client.sqlite.change_tracking import ChangeTracking
 from lakesync.client.sqlite.client_store import SqliteClientStore, stored_position
 from lakesync.client.sqlite.database import connect, connect_read_only, database_error
@@ -113,8 +113,7 @@ class Replica:
             self.store = SqliteClientStore(self.db, schemas)
             self._bind(gateway)
             if queue is not None:
-                link = self.store.edit_table.queue_link = QueueLink(queue)
-                link.reconcile(self.store.edits())
+                self.store.edit_table.link_queue(queue)
             self._core = self._create_core()
             if self.store.recreated_tables():
                 self.step(self._resync)

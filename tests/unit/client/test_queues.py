@@ -235,6 +235,22 @@ def test_a_dropped_edit_is_not_pushed_after_a_failed_ack(opened, gateway):
     assert queue.depth() == 0
 
 
+def test_a_durable_queue_gets_an_ack_that_a_killed_process_owed_it(opened, gateway):
+    queue = OnceFailingQueue()
+    alice = opened(queue=queue)
+    for row_id in ("dropped", "kept"):
+        alice["notes"].insert({"text": "a"}, row_id=row_id)
+    queue.failing = "ack"
+    alice.drop(alice.pending()[0].number)
+    alice.close()
+    assert queue.depth() == 2
+    alice = opened(queue=queue)
+    assert queue.depth() == 1
+    alice.sync()
+    assert rows_there(gateway) == {"kept"}
+    assert alice.coordinator.replica.read("SELECT count(*) FROM _lakesync_queue_acks") == [(1,)], "the last ack's"
+
+
 def test_a_refused_edit_is_not_pushed_after_a_failed_ack(opened, gateway):
     gateway.register_schema(parse_schema(NOTES))
     queue, transport = OnceFailingQueue(), RecordingTransport(gateway)
