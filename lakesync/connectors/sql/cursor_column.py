@@ -18,7 +18,8 @@ poll's snapshot of the database:
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+import re
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from lakesync.connectors.base import Cursor
@@ -28,6 +29,8 @@ _LOOKBACK_MS = 60_000
 """How far before a settled value that is a time a poll starts, by default."""
 _LOOKBACK = 1_000
 """How far before a settled value that is a number a poll starts, by default."""
+_TIME = re.compile(r"\d{4}-\d\d-\d\d([T ].+)?")
+"""A text that may be a time, as the readers format it. Others that ISO 8601 allows, such as `20240115`, are texts."""
 _MAX_PENDING = 50
 """Values that wait for open transactions, at most. Later values are recorded by a later poll."""
 
@@ -77,7 +80,7 @@ def settle(cursor: Cursor | None, horizon: TransactionHorizon | AgeHorizon | Non
     # beyond the limit are left out: later polls record values again, with higher numbers.
     for number, value in [*(cursor["pending"] if cursor is not None else ()), [horizon.next, reached]]:
         # a value above `reached` is from an earlier poll: rows below it that appeared since may still be unread
-        if number <= horizon.oldest_open and greater(value, reached) == reached:
+        if number <= horizon.oldest_open and not _exceeds(value, reached):
             settled = greater(settled, value)
         elif not pending or pending[-1][0] != number:
             pending.append([number, value])
@@ -85,16 +88,33 @@ def settle(cursor: Cursor | None, horizon: TransactionHorizon | AgeHorizon | Non
 
 
 def greater(one: Any, other: Any) -> Any:
-    """Return the greater of two values; texts that are times are compared as times, and None is less than any."""
+    """Return the greater of two values, or the first if they are equal; as `_exceeds` compares them."""
+    return other if _exceeds(other, one) else one
+
+
+def _exceeds(one: Any, other: Any) -> bool:
+    """Return whether a value is greater than another one.
+
+    Texts that are times are compared as times, in UTC if they have no time zone. None is less than any value.
+    """
     if one is None or other is None:
-        return other if one is None else one
-    if isinstance(one, str) and (first := _parse_time(one)) is not None and (second := _parse_time(other)) is not None:
-        return other if second > first else one
-    return max(one, other)
+        return one is not None and other is None
+    if isinstance(one, str) and isinstance(other, str):
+        first, second = _parse_time(one), _parse_time(other)
+        if first is not None and second is not None:
+            return _in_utc(first) > _in_utc(second)
+    return bool(one > other)
+
+
+def _in_utc(time: datetime) -> datetime:
+    """Return a time with its time zone, UTC if it has none."""
+    return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
 
 
 def _parse_time(text: str) -> datetime | None:
-    """Parse a time in ISO 8601; None for another text."""
+    """Parse a time as the readers format it; None for another text."""
+    if _TIME.fullmatch(text) is None:
+        return None
     try:
         return datetime.fromisoformat(text)
     except ValueError:
