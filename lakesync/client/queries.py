@@ -132,7 +132,6 @@ class Watch:
         data_version = self._db.execute("PRAGMA data_version").fetchone()[0]
         if data_version == self._data_version:
             return None
-        self._data_version = data_version
         self._db.execute("BEGIN")  # so that counters and rows are from one snapshot
         try:
             counters = [
@@ -140,10 +139,12 @@ class Watch:
                 for table in self._synced
             ]
             if self._counters == counters and not self._reads_other_tables:
+                self._data_version = data_version
                 return None
             rows = rows_as_dicts(run_query(self._db, self._sql, self._params))
         finally:
             self._db.execute("ROLLBACK")
+        self._data_version = data_version  # not before: a query that failed runs again
         is_same = self._counters == counters and rows == self._result
         self._counters, self._result = counters, rows if self._reads_other_tables else None
         return None if is_same else rows
@@ -182,7 +183,7 @@ _NAME = re.compile(r"\w+")
 
 
 def read_columns(path: Path, schema: TableSchema | None, sql: str, params: Any) -> Columns:
-    """Run a query and return its result by column.
+    """Run a query and return its result by column. A name that is taken gets a number, as `row_id_1`.
 
     Args:
         path: the app's database.
@@ -202,7 +203,7 @@ def read_columns(path: Path, schema: TableSchema | None, sql: str, params: Any) 
         sql = f'SELECT * FROM "{sql}"'
     with closing(connect_read_only(path)) as db:
         cursor = run_query(db, sql, params)
-        result_names = [column[0] for column in cursor.description]
+        result_names = _distinct([column[0] for column in cursor.description])
         rows = cursor.fetchall()
     columns = list(zip(*rows, strict=True)) if rows else [() for _ in result_names]
     return {name: _column(types.get(name), cells) for name, cells in zip(result_names, columns, strict=True)}
@@ -241,7 +242,7 @@ def to_polars(columns: Columns) -> pl.DataFrame:
 
 
 def to_arrow(columns: Columns) -> pa.Table:
-    """Return a result as an Arrow table.
+    """Return a result as an Arrow table. A column with values of several types becomes text.
 
     Raises:
         ConfigurationError: pyarrow is not installed.
@@ -249,7 +250,35 @@ def to_arrow(columns: Columns) -> pa.Table:
     with extra("parquet", "to_arrow needs pyarrow"):
         import pyarrow as pa
     kinds = {None: None, "number": pa.float64(), "boolean": pa.bool_()}
-    return pa.table({name: pa.array(cells, kinds.get(kind, pa.string())) for name, (cells, kind) in columns.items()})
+    return pa.table(
+        {name: pa.array(_of_one_type(cells), kinds.get(kind, pa.string())) for name, (cells, kind) in columns.items()}
+    )
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """Return names of columns with a number after each that occurred before."""
+    result: list[str] = []
+    for name in names:
+        free, number = name, 0
+        while free in result or (number and free in names):
+            number += 1
+            free = f"{name}_{number}"
+        result.append(free)
+    return result
+
+
+def _of_one_type(cells: list[Any]) -> list[Any]:
+    """Return the cells of a column as text if they have several types, else unchanged."""
+    if len({type(cell) for cell in cells} - {type(None)}) < 2:
+        return cells
+    return [_as_text(cell) for cell in cells]
+
+
+def _as_text(cell: Any) -> str | None:
+    """Return a cell as text; bytes that are no UTF-8 lose what cannot be decoded."""
+    if isinstance(cell, bytes):
+        return cell.decode(errors="replace")
+    return None if cell is None else str(cell)
 
 
 def _column(kind: ColumnType | None, cells: Sequence[Any]) -> Column:

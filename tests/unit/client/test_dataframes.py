@@ -50,6 +50,18 @@ def test_a_polars_dataframe_has_the_types_of_its_table(opened):
     assert alice.to_polars("SELECT 1 AS x UNION ALL SELECT 'text'").rows() == [("1",), ("text",)]
 
 
+def test_an_arrow_column_with_values_of_several_types_is_text(opened):
+    query = "SELECT 1 AS x UNION ALL SELECT 'text' UNION ALL SELECT x'41ff' UNION ALL SELECT NULL"
+    assert opened().to_arrow(query)["x"].to_pylist() == ["1", "text", "A\ufffd", None]
+
+
+@pytest.mark.parametrize("kind", ["arrow", "polars", "pandas"])
+def test_columns_with_the_same_name_are_all_returned(opened, kind):
+    frame = getattr(opened(), f"to_{kind}")("SELECT 1 AS x, 2 AS x, 3 AS x_1, 4 AS x")
+    rows = frame.to_dict("records") if kind == "pandas" else frame.to_pylist() if kind == "arrow" else frame.to_dicts()
+    assert rows == [{"x": 1, "x_2": 2, "x_1": 3, "x_3": 4}]
+
+
 def test_a_table_without_a_schema_is_read_by_its_name(opened):
     alice = opened()
     alice.conn.execute("CREATE TABLE own (x)")

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
+
+import pytest
+
 from lakesync.client.queries import MAX_INTERVAL
 
 SCHEMAS = [{"table": "todos", "columns": [{"name": "title", "type": "string"}]}]
@@ -25,6 +29,17 @@ def test_a_watch_yields_only_when_a_table_that_it_reads_changed(opened):
         alice["todos"].insert(title="mine")
         assert watch.next(1) == [{"title": "mine"}, {"title": "theirs"}]
         assert watch.next(0) is None
+
+
+def test_a_watch_whose_query_failed_runs_it_again(opened):
+    alice = opened()
+    alice["todos"].insert({"title": "{"}, row_id="t")
+    with alice.watch("SELECT json_extract(title, '$.x') AS x FROM todos") as watch:
+        for _ in range(2):
+            with pytest.raises(sqlite3.OperationalError, match="malformed JSON"):
+                watch.next(0)
+        alice["todos"].update("t", title='{"x": 1}')
+        assert watch.next(1) == [{"x": 1}]
 
 
 def test_a_watch_checks_less_often_while_nothing_changes(opened):
