@@ -22,6 +22,7 @@ from starlette.responses import PlainTextResponse
 
 from gateway.client_lag import refresh_all_gateways, refresh_gateway
 from gateway.dependencies import AdminCaller, ClientCaller, Services, ServicesDependency, has_token
+from gateway.futures import result_of
 from gateway.metrics import dead_letter_counts
 from gateway.openapi_schemas import CALLER_ERRORS, DIGITS, ApiModel, Struct, error_responses
 from gateway.request_body import json_response
@@ -158,9 +159,11 @@ class CheckpointSnapshot(msgspec.Struct, frozen=True, rename="camel"):
     rows: int
     bytes: int
     tables: tuple[str, ...]
+    not_served_reason: str | None
+    """Why new clients are not sent it, such as an erasure after it; null if they are."""
 
     @staticmethod
-    def of(checkpoint: Checkpoint) -> CheckpointSnapshot:
+    def of(checkpoint: Checkpoint, not_served_reason: str | None) -> CheckpointSnapshot:
         """Convert the store's record."""
         return CheckpointSnapshot(
             arrival_hlc=checkpoint.arrival,
@@ -169,6 +172,7 @@ class CheckpointSnapshot(msgspec.Struct, frozen=True, rename="camel"):
             rows=sum(table.rows for table in checkpoint.tables),
             bytes=sum(table.bytes for table in checkpoint.tables),
             tables=tuple(table.table for table in checkpoint.tables),
+            not_served_reason=not_served_reason,
         )
 
 
@@ -281,11 +285,12 @@ async def admin_metrics(
     statuses = await run_in_threadpool(services.clients.statuses, gateway.gateway_id, connected, clients)
     fields: dict[str, Any] = msgspec.structs.asdict(GatewayStats.of(backlog))
     snapshot = await run_in_threadpool(store.newest_checkpoint, gateway.gateway_id)
+    reason = await result_of(await run_in_threadpool(gateway.submit_not_served_reason))
     report = report_in(await run_in_threadpool(store.marks))
     operator_stats = OperatorStats(
         **fields,
         rules_version=(await run_in_threadpool(gateway.config)).rules_version,
-        checkpoint=CheckpointSnapshot.of(snapshot) if snapshot is not None else None,
+        checkpoint=CheckpointSnapshot.of(snapshot, reason) if snapshot is not None else None,
         max_backpressure_bytes=services.settings.engine_limits.max_backpressure_bytes,
         clients=statuses,
         tables=by_table,

@@ -27,7 +27,7 @@ from lakesync.feed.scopes import Access
 from lakesync.model.errors import NotFoundError
 from lakesync.model.types import Claims
 from lakesync.staging.records import Checkpoint, ClientRecord, Page
-from lakesync.staging.store import Commit
+from lakesync.staging.store import Commit, View
 from lakesync.staging.store.push import ClientCommit
 
 
@@ -50,18 +50,31 @@ def start_from(
             to pull instead.
     """
     access = rules.access(commit, claims)
-    if checkpoint.epoch != commit.epoch:
-        raise NotFoundError("the store was rebuilt after the newest checkpoint: pull from 0 instead")
-    if checkpoint.rules_version != access.rules_version:
-        raise NotFoundError("the rules are newer than the newest checkpoint: pull from 0 instead")
-    if access.sees_by_values is not None:
-        raise NotFoundError("rows are still being assigned to the buckets of the active rules: pull from 0 instead")
-    if commit.predates_erasure(checkpoint):
-        raise NotFoundError("something was erased that the newest checkpoint may hold: pull from 0 instead")
+    if (reason := not_served_reason(commit, checkpoint, rules)) is not None:
+        raise NotFoundError(f"{reason}: pull from 0 instead")
     if not is_blank(current_record(commit.client(client_id), commit.epoch)):
         raise NotFoundError(f"client {client_id!r} was seen before: pull from its cursor, or from 0")
     _remember(commit, client_id, checkpoint.arrival, access, now_ms)
     return checkpoint
+
+
+def not_served_reason(view: View, checkpoint: Checkpoint, rules: RulesCache) -> str | None:
+    """Return why no client is sent a checkpoint; None if new clients are.
+
+    Args:
+        view: a consistent read of the gateway's store.
+        checkpoint: the gateway's newest checkpoint.
+        rules: the gateway's cache of compiled sync rules.
+    """
+    if checkpoint.epoch != view.epoch:
+        return "the store was rebuilt after the newest checkpoint"
+    if checkpoint.rules_version != view.config.rules_version:
+        return "the rules are newer than the newest checkpoint"
+    if not rules.is_reindexed(view):
+        return "rows are still being assigned to the buckets of the active rules"
+    if view.predates_erasure(checkpoint):
+        return "something was erased that the newest checkpoint may hold"
+    return None
 
 
 def _remember(commit: ClientCommit, client_id: str, arrival: int, access: Access, now_ms: int) -> None:

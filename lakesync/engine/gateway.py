@@ -25,7 +25,7 @@ from lakesync.actions import ActionRunner
 from lakesync.connectors import Connectors
 from lakesync.engine.action_gateway import ActionGateway
 from lakesync.engine.adapter_gateway import AdapterGateway
-from lakesync.engine.checkpoint_start import start_from
+from lakesync.engine.checkpoint_start import not_served_reason, start_from
 from lakesync.engine.checks import EngineLimits, check_page_size, check_pull, check_push
 from lakesync.engine.client_position import TrackedCursor
 from lakesync.engine.configuration_gateway import ConfigurationGateway
@@ -382,6 +382,14 @@ class SyncGateway(ConfigurationGateway, ActionGateway, AdapterGateway):
         now = self._wall()
         return self._store.submit(
             self.gateway_id, lambda commit: start_from(commit, checkpoint, client_id, claims, self.rules, now)
+        )
+
+    def submit_not_served_reason(self) -> Future[str | None]:
+        """Return why the newest checkpoint is not sent to new clients; None if it is, or if there is none."""
+        checkpoint = self._store.newest_checkpoint(self.gateway_id)
+        return self._store.read(
+            self.gateway_id,
+            lambda view: None if checkpoint is None else not_served_reason(view, checkpoint, self.rules),
         )
 
     def request_flush(self) -> None:

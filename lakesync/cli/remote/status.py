@@ -220,8 +220,10 @@ def _fields(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "checkpoint", "none yet; new clients pull all rows"
     else:
         arrival = output.utc_time(wall_of(int(checkpoint["arrivalHlc"])))
-        is_served = checkpoint["rulesVersion"] == summary["rulesVersion"]
-        stale = "" if is_served else ", older than the sync rules, not served"
+        reason = checkpoint["notServedReason"]
+        stale = "" if reason is None else f", not served: {reason}"
+        if checkpoint["rulesVersion"] != summary["rulesVersion"]:
+            stale = ", older than the sync rules, not served"
         yield "checkpoint", f"as of {arrival}, {checkpoint['rows']:,} rows, {checkpoint['bytes']:,} bytes{stale}"
     yield (
         "rules",

@@ -147,6 +147,18 @@ class ShardedGateway(SyncGateway):
         futures = {name: shard.submit_checkpoint(client_id, claims) for name, shard in self._shards.items()}
         return run(self._checkpoint(client_id, futures))
 
+    def submit_not_served_reason(self) -> Future[str | None]:
+        """Like `SyncGateway.submit_not_served_reason`: the reason of the first shard that has one."""
+        return run(self._not_served_reason())
+
+    def _not_served_reason(self) -> Steps[str | None]:
+        """Ask one shard after another why its checkpoint is not served."""
+        for shard in self._shards.values():
+            reason: str | None = yield shard.submit_not_served_reason()
+            if reason is not None:
+                return reason
+        return None
+
     def _checkpoint(self, client_id: str, futures: dict[str, Future[Checkpoint]]) -> Steps[Checkpoint]:
         """Join the shards' checkpoints to one.
 

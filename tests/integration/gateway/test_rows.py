@@ -74,6 +74,20 @@ def test_metrics_report_the_newest_checkpoint_and_whether_rules_are_newer(served
     assert "served   no: the active rules have version 1" in shown.stdout
 
 
+def test_a_checkpoint_from_before_an_erasure_is_shown_as_not_served(served, tmp_path):
+    client = served.client()
+    client.push(delta("t1", {"n": 1}))
+    publish_checkpoint(served.engine.store, client.gateway, tmp_path)
+    admin = client.admin()
+    assert admin.call("GET", "/admin/metrics/{gw}").json()["checkpoint"]["notServedReason"] is None
+    served.engine.store.erase_row(client.gateway, "todos", "t1")
+    reason = "something was erased that the newest checkpoint may hold"
+    assert admin.call("GET", "/admin/metrics/{gw}").json()["checkpoint"]["notServedReason"] == reason
+    assert f"served   no: {reason}" in _command(served, client, "checkpoint", "show").stdout
+    assert not json.loads(_command(served, client, "checkpoint", "show", "--json").stdout)["served"]
+    assert f"not served: {reason}" in " ".join(_command(served, client, "status").stdout.split())
+
+
 def test_checkpoint_fetch_writes_all_frames(served, tmp_path):
     client = served.client()
     client.push(delta("t1", {"n": 1}))
