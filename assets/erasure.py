@@ -3,8 +3,9 @@
 An erasure request covers a row, or all that one client wrote; its values must disappear everywhere. Staging, the
 gateways' database, carries it out first. This asset is a graph of steps (ops), so that lineage shows one asset. The
 steps erase in the history (all changes that clients pushed), the state tables (current rows), the landing tables of
-polled rows, and the backends: databases and object stores that `lakesync.toml` declares. Data are also erased in
-backends that flows or migrations only read, because the next run would copy them again.
+polled rows (which connectors read from external systems), and the backends: databases and object stores that
+`lakesync.toml` declares. Data are also erased in backends that flows or migrations only read, because the next run
+would copy them again. At the end it makes new *checkpoints*, the copies of a gateway's rows for new clients.
 
 Each step runs in the pool of the steps that write to the same table or backend: Dagster runs one step of a pool at a
 time, so that the others do not copy erased data meanwhile. The code location (`lakesync_dagster.definitions`) calls

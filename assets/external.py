@@ -29,7 +29,8 @@ def sources(snapshot: SchemaSnapshot, config: Config) -> list[dg.AssetSpec]:
     """Create an external asset for each synced table in clients' databases, and one for the log of all pushes.
 
     Args:
-        snapshot: the registered tables, with the gateways that have each of them, and the connectors, which push too.
+        snapshot: the registered tables, with the gateways that have each of them, and the connectors, which push what
+            they read from external systems.
         config: the project's configuration, with the URL of the staging store.
     """
     clients = [

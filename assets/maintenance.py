@@ -3,6 +3,9 @@
 Staging's log has the changes that gateways accepted; those that are in the lake can be deleted there (trimmed). The
 asset has a partition for each table of the lake, one for the log and one for the runs. `lakehouse.maintenance` does
 most of the work. The code location (`lakesync_dagster.definitions`) calls `maintenance`; its jobs request the runs.
+
+The *history*, the table `deltas`, has all changes, from which the state tables (current rows) are merged. A checkpoint
+is a copy of a gateway's rows for new clients, made from snapshots of state tables.
 """
 
 from collections.abc import Iterator
@@ -64,8 +67,9 @@ def lake_parts(snapshot: SchemaSnapshot) -> dict[str, LakePart]:
 def maintenance(snapshot: SchemaSnapshot, section: MaintenanceSection) -> dg.AssetsDefinition:
     """Create the asset `maintenance`.
 
-    A run occupies the pool of the history, so no flush and no erasure runs meanwhile. A merge of a backfill may run:
-    Iceberg then rejects one of the two commits, which is repeated.
+    A run occupies the pool of the steps that write the history, and Dagster runs one step of a pool at a time. So no
+    flush and no erasure runs meanwhile. A merge of a backfill may run: Iceberg then rejects one of the two commits,
+    which is repeated.
 
     Args:
         snapshot: names the state tables and connectors.

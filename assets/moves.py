@@ -5,7 +5,8 @@ adapters, each for one database or object store. `lakehouse.backends.moves` does
 (`lakesync_dagster.definitions`) calls `flows`, `migrations` and `tiers`; the sensor that requests the runs uses the
 functions on partitions, and the asset `erasure` the keys and pools.
 
-- A *flow* copies the deltas whose rows meet a filter. It is partitioned by the day on which a gateway received them.
+- A *flow* copies the deltas whose rows meet a filter. It is partitioned by the day of arrival, on which a gateway
+  received them.
 - A *migration* copies whole tables from one backend to another, and compares both. It is partitioned by table and day.
 - A pair of *tiers* moves old deltas from a hot backend to a cold one. It is partitioned by day: after the run of a
   day's partition, all deltas of the day and of earlier days are in the cold tier.

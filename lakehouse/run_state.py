@@ -7,7 +7,8 @@ last step fails. Dagster creates one `RunState` for each run, as the resource `r
 functions that they call use it.
 
 The history is the Iceberg table of all flushed deltas (changes of rows). A state table has the current rows of one
-synced table, merged from the history. A shard is a staging store with some of the tables.
+synced table, merged from the history; it is in the Iceberg namespace that gateways share, or in that of a gateway. A
+shard is a staging store (of the gateways) with some of the tables; a flush moves deltas from there to the lake.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Creates the lake's Iceberg tables, adds columns to state tables, and sets table properties.
 
 `deltas` has the history: all deltas (changes of one row) that gateways have accepted from clients. A state table has
-the current rows of one synced table, merged from the history. Flushes, merges and checks, which may be the first to
-need a table, call this module. `lakehouse.table_definitions` has the tables' columns and properties.
+the current rows of one synced table, merged from the history, in *typed columns* by the table's schema. A *contract*
+says what happens to columns that clients register later. Flushes, merges and checks, which may be the first to need a
+table, call this module. `lakehouse.table_definitions` has the tables' columns and properties.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class StateTable(msgspec.Struct, frozen=True):
     snapshot_id: int | None
     """Id of the current snapshot; None if the table is empty."""
     marks: dict[str, int]
-    """Gateway → the arrival up to which its deltas are merged."""
+    """Gateway → the arrival (the gateway's timestamp of a push) up to which its deltas are merged."""
     has_new_columns: bool
     """Whether columns were added by this merge, or by one that was killed, so that earlier rows have null in them."""
     ever_rejected: bool = False
@@ -102,7 +103,8 @@ def ensure_state(
         spark: an open Spark session.
         schema: the table's schema, joined from those of its gateways.
         names: catalogue and namespaces of the lake's tables.
-        contract: what happens to columns that an existing state table lacks.
+        contract: what happens to columns that an existing state table lacks: `evolve` adds them, `freeze` raises
+            SchemaError, `discard` leaves them out.
 
     Raises:
         SchemaError: the table's name differs from another table's only in case, or the table is frozen and the schema

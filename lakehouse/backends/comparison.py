@@ -1,10 +1,10 @@
 """Compares destinations with the lake, by table and day.
 
-A destination is a database or object store that receives the lake's deltas (changes of rows), and may merge them into
-destination tables. One that cannot be written is *suspended*: it gets no rows until a retry succeeds. The *cold tiers*
-of a destination are backends to which old deltas are moved from it. Its mark is the arrival (the gateway's timestamp)
-of the newest delta that it has of each stream, `GATEWAY/SHARD`: a gateway's deltas in one staging store. What reads the
-lake's history (the table `deltas`) and writes to it is its follower.
+A destination is a database or object store that receives the lake's deltas (changes of rows) through an *adapter*, and
+may merge them into destination tables. One that cannot be written is *suspended*: it gets no rows until a retry
+succeeds. The *cold tiers* of a destination are backends to which old deltas are moved from it. Its mark is the arrival
+(the gateway's timestamp) of the newest delta that it has of each stream, `GATEWAY/SHARD`: a gateway's deltas in one
+staging store. What reads the lake's history (the table `deltas`) and writes to it is its follower.
 
 The comparison uses *digests*: counts and checksums of deltas and rows, by table and day. A Spark task asks the
 destination for its digests, and a Spark query computes those of the lake up to the destination's mark. Only digests
@@ -243,8 +243,8 @@ def received_deltas(spark: SparkSession, reached: FollowerProgress, names: LakeN
 def _lake_rows(deltas: DataFrame, tables: Mapping[str, bool]) -> list[Digest]:
     """Return the digests of the rows that the deltas merge to.
 
-    Digests of rows contain no values, so only visibility is computed: a row is visible if the newest stamp (hlc and
-    client id) of its writes is greater than that of its deletes (rule M2 of `docs/spec.md`).
+    Digests of rows contain no values, so only visibility is computed: a row is visible if the newest stamp (the
+    client's timestamp, hlc, and its id) of its writes is greater than that of its deletes (rule M2 of `docs/spec.md`).
 
     Args:
         deltas: the deltas of destination tables.

@@ -3,8 +3,11 @@
 A backend is a database or object store, or a combination of them; access to one of these is an *adapter*. A destination
 is a backend that receives the lake's deltas (changes of rows); a flow copies deltas from one backend to another; a
 migration copies whole tables, day by day. Of a tiered backend, the hot tier has the newest deltas and the cold tier the
-older ones. An erasure deletes a row's or client's data from all of them. Assets and the code location call this module.
-Importing it loads neither Spark nor a database driver.
+older ones. An erasure deletes a row's or client's data from all of them.
+
+An adapter of a destination has a mark: the newest delta that it has of each stream, the deltas of one gateway in one
+shard (a part of *staging*, the gateways' store). Assets and the code location call this module. Importing it loads
+neither Spark nor a database driver.
 """
 
 from __future__ import annotations
@@ -46,10 +49,7 @@ class DestinationTarget(NamedTuple):
 
     @property
     def mark_name(self) -> str:
-        """Name of the mark, in staging and at the adapter: the newest delta of each stream that the adapter has.
-
-        A stream is the deltas of one gateway and shard (a staging store with some of its tables).
-        """
+        """Name of the mark, in staging and at the adapter."""
         return destination_mark(self.destination, self.target.name)
 
     @property

@@ -5,6 +5,9 @@ rows as frames (protobuf messages), from which new clients start. The arrival is
 pushes from before the run arrived at or before it. The assets `checkpoint_snapshots` and `checkpoint` call
 `make_checkpoints`. An erasure calls it too, and `delete_frames`, because older checkpoints still have the erased
 values.
+
+A checkpoint is made from Iceberg snapshots of the gateway's *state tables*, the current rows of its synced tables. Sync
+rules, which decide what a client may see, have a version; a checkpoint is served under its version only.
 """
 
 from __future__ import annotations

@@ -2,7 +2,9 @@
 
 A request covers the deltas (changes) of one row, or of one client, up to an hlc (the client's timestamp). A *shard* is
 a staging store (of the gateways) for some of the tables; a request may be limited to some shards. Conditions select
-what it covers. A row id may be any text, so values are passed as parameters and never become part of the SQL.
+what it covers in the lake's tables: the *history* of all deltas, the *state tables* (current rows), and the rows that
+polls of connectors have read. A row id may be any text, so values are passed as parameters and never become part of the
+SQL.
 
 The search proves afterwards that nothing is left. A query is no proof: it shows neither the files of killed runs, which
 no snapshot references, nor rows that are only marked as deleted. Both are still on disk, so Spark tasks read every file

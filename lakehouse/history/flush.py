@@ -1,8 +1,8 @@
 """Flushes planned batches of staging's log into the history `deltas`, each exactly once, even if a process is killed.
 
 Staging is the store of accepted deltas (changes of rows); a *shard* is a part of it with some of the tables. The log of
-a shard has a gateway's deltas push by push, until they are in the lake. A *batch* is a range of such a log. An
-*arrival* is the gateway's timestamp of a push.
+a shard has a gateway's deltas push by push, until they are in the lake; those that are not are its *backlog*. A *batch*
+is a range of such a log. An *arrival* is the gateway's timestamp of a push.
 
 A batch is written by overwriting the rows with the batch's id, of which there are none yet: Iceberg checks that no such
 row was added since the snapshot that was read before (serialisable isolation). So of two writers that read the same

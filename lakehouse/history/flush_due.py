@@ -33,7 +33,7 @@ Reason = Literal["request", "bytes", "wide", "table", "age", "rules", "behind"]
 - `wide`: they exceed the lower bound for deltas with many columns.
 - `table`: the unflushed bytes of one table exceed their bound.
 - `age`: the oldest unflushed delta is too old.
-- `rules`: sync rules changed.
+- `rules`: the sync rules, which decide what a client may see, changed after the newest checkpoint.
 - `behind`: a state table or checkpoint lacks deltas that were flushed.
 """
 

@@ -1,10 +1,10 @@
 """Builds the rows of the Iceberg table `landing`, and reads them and those of `known` from Parquet files.
 
-A poll reads an external system page by page through a connector, and appends the pages to `landing`. Each such commit,
-of one or more pages, is a *landing*. Each row gets an hlc (a timestamp, by which later changes win); the number of a
-page is the hlc of its first row. The table `known` has the version of each row as of some page, with which later pages
-are compared. A page may *claim* to have all rows with some value in some column, such as all comments of one issue;
-then known rows with this value that the page lacks are deleted.
+A poll reads an external system (the source) page by page through a connector, and appends the pages to `landing`. Each
+such commit, of one or more pages, is a *landing*. Each row gets an hlc (a timestamp, by which later changes win); the
+number of a page is the hlc of its first row. The table `known` has the version of each row as of some page, with which
+later pages are compared. A page may *claim* to have all rows with some value in some column, such as all comments of
+one issue; then known rows with this value that the page lacks are deleted.
 
 The Spark tasks of a poll build rows with `LandedRows`. The driver describes the tables' files with `LandedFile` and
 `LandedTable`, from which later tasks read them. Importing this module loads neither pyiceberg nor Spark.

@@ -1,5 +1,8 @@
 """Checks merges of state tables while they run, by merging a sampled row again with the gateway's own code.
 
+A state table has the current rows of one synced table, merged from its deltas (changes). A value in it is a *cell*,
+with the stamp (the client's timestamp and id) of the delta that wrote it.
+
 The lake merges with a kernel of its own (`lakehouse.tables.kernel`); the gateway's code is `lakesync.model.merge`. The
 Spark tasks of a merge (`lakehouse.tables.merge_job`) merge one slice of a table's rows after another, and call this
 module after each. Audits, the checks of checkpoints, erasures and tests call `stored_row` and `row_delta`, to convert
