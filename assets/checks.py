@@ -224,14 +224,14 @@ def checks(snapshot: SchemaSnapshot) -> list[dg.AssetChecksDefinition]:
     ]
 
 
-def summary(found: Sequence[msgspec.Struct]) -> str:
+def summary(faults: Sequence[msgspec.Struct]) -> str:
     """Return the first faults as text: gateway, row or table, and day. Alerts contain it, so it has no values of rows.
 
     Args:
-        found: the faults.
+        faults: what a check has found.
     """
-    first = [" ".join(_fault_name(fault)) for fault in found[:FAULTS_IN_DESCRIPTION]]
-    more = len(found) - len(first)
+    first = [" ".join(_fault_name(fault)) for fault in faults[:FAULTS_IN_DESCRIPTION]]
+    more = len(faults) - len(first)
     return ", ".join(first) + (f" and {more} more" if more else "")
 
 
@@ -281,7 +281,7 @@ def _checks_of(
         is_flush = continues_on_failure(context.run)  # only runs that the flush sensor requested do
         selected = context.selected_asset_check_keys
         wanted = [check for check in own_checks if dg.AssetCheckKey(key, check.name) in selected]
-        found: dict[str, Sequence[msgspec.Struct]] = {}  # check → its faults
+        faults_by_check: dict[str, Sequence[msgspec.Struct]] = {}
         not_run: dict[str, str] = {}  # check → why it could not run
         with failure_policy(context, pyspark):
             inputs = CheckInputs(pyspark.spark_session, lake, staging.store, run_state, days, seed, is_flush)
@@ -290,7 +290,7 @@ def _checks_of(
             visit = Visit(_asset_state(inputs, key, table), staging.now_ms()) if context.run.job_name == AUDIT else None
             for check in wanted:
                 try:
-                    found[check.name] = check.find(inputs)
+                    faults_by_check[check.name] = check.find(inputs)
                 except Exception as error:
                     if not is_final(context, error):
                         raise
@@ -303,7 +303,7 @@ def _checks_of(
                     reason = f"{check.name} could not run: {brief(error)}"
                     run_state.unmerged.setdefault(table, Unmerged(reason, gateways=None))
                     set_aside(context, run_state, error, could_not_run)
-            has_failed = not_run or any(check.blocking and found[check.name] for check in wanted)
+            has_failed = not_run or any(check.blocking and faults_by_check[check.name] for check in wanted)
             if visit is not None and not has_failed:
                 staging.store.put_mark(audit_mark(key.to_user_string()), msgspec.json.encode(visit).decode())
         for check in wanted:
@@ -312,7 +312,7 @@ def _checks_of(
                 could_not = f"It could not be read: {not_run[check.name]}. {check.remedy}"
                 yield _result(key, check, could_not, is_blocking=is_blocking)
                 continue
-            faults, is_blocking = found[check.name], check.blocking
+            faults, is_blocking = faults_by_check[check.name], check.blocking
             if faults and check.blocking and key != CHECKPOINT and is_flush:
                 _delay_checkpoints(context, run_state, key, check, faults)
                 is_blocking = False

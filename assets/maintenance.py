@@ -58,10 +58,10 @@ def lake_parts(snapshot: SchemaSnapshot) -> dict[str, LakePart]:
     `landing` and `known` have the rows that were polled from external systems.
     """
     system_tables = [HISTORY, *(["landing", "known"] if snapshot.connectors else [])]
-    found = {table: LakePart(table, None) for table in system_tables}
+    parts = {table: LakePart(table, None) for table in system_tables}
     for schema, namespace in snapshot.states:
-        found[state_key(schema.table, namespace).to_user_string()] = LakePart(schema.table, namespace)
-    return found
+        parts[state_key(schema.table, namespace).to_user_string()] = LakePart(schema.table, namespace)
+    return parts
 
 
 def maintenance(snapshot: SchemaSnapshot, section: MaintenanceSection) -> dg.AssetsDefinition:
@@ -212,10 +212,10 @@ def _old_runs(instance: dg.DagsterInstance, before: datetime) -> Iterator[str]:
     """Yield the ids of the ended runs that were created before some time."""
     wanted = dg.RunsFilter(statuses=list(ENDED), created_before=before)
     cursor: str | None = None
-    while found := instance.get_run_records(wanted, limit=RUNS_AT_ONCE, cursor=cursor):
-        for record in found:
+    while records := instance.get_run_records(wanted, limit=RUNS_AT_ONCE, cursor=cursor):
+        for record in records:
             yield record.dagster_run.run_id
-        cursor = found[-1].dagster_run.run_id
+        cursor = records[-1].dagster_run.run_id
 
 
 def _runs_to_keep(instance: dg.DagsterInstance) -> set[str]:

@@ -245,8 +245,8 @@ def future_deltas(spark: SparkSession, names: LakeNames, days: Collection[date] 
     """
     ensure_deltas(spark, names)
     ahead = _deltas(spark, names, days).select(*_KEY, _ms_ahead_of_arrival().alias("ahead"))
-    found = ahead.where(sf.col("ahead") > MAX_DRIFT_MS).limit(MAX_RESULTS).collect()
-    return [FutureDelta(*row) for row in found]
+    rows = ahead.where(sf.col("ahead") > MAX_DRIFT_MS).limit(MAX_RESULTS).collect()
+    return [FutureDelta(*row) for row in rows]
 
 
 @lake_errors
@@ -270,7 +270,7 @@ def altered_deltas(spark: SparkSession, names: LakeNames) -> list[AlteredDeltas]
         .agg(sf.sum("intact").alias("intact"), sf.sum("altered").alias("altered"), sf.min("example").alias("example"))
         .withColumn("intact_of_client", sf.expr("sum(intact) OVER (PARTITION BY gateway, client_id)"))
     )
-    found = (
+    rows = (
         counted.where("altered > 0 AND intact_of_client > 0")
         .groupBy("gateway", "day", "table_name")
         .agg(sf.sum("altered").alias("altered"), sf.min("example").alias("example"))
@@ -278,7 +278,7 @@ def altered_deltas(spark: SparkSession, names: LakeNames) -> list[AlteredDeltas]
         .collect()
     )
     return sorted(
-        (AlteredDeltas(row["gateway"], row["day"].isoformat(), *row[2:]) for row in found),
+        (AlteredDeltas(row["gateway"], row["day"].isoformat(), *row[2:]) for row in rows),
         key=lambda one: (one.gateway, one.day, one.table),
     )
 
@@ -317,8 +317,8 @@ def _compare_ids(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         counts = (is_intact.cast(pa.int64()), pc.invert(is_intact).cast(pa.int64()))
         rows = pa.table([*(batch[name] for name in _GROUP), *counts, example], _COMPARED)
         counted = rows.group_by(list(_GROUP)).aggregate([("intact", "sum"), ("altered", "sum"), ("example", "min")])
-        found = counted.select([*_GROUP, "intact_sum", "altered_sum", "example_min"])
-        yield from found.rename_columns(_COMPARED.names).to_batches()
+        compared = counted.select([*_GROUP, "intact_sum", "altered_sum", "example_min"])
+        yield from compared.rename_columns(_COMPARED.names).to_batches()
 
 
 @lake_errors
@@ -427,5 +427,5 @@ def _deltas(
 
 def _duplicates(rows: DataFrame, key: Sequence[str]) -> list[DuplicateKey]:
     """Return keys that more than one row has."""
-    found = rows.groupBy(*key).count().where(sf.col("count") > 1).limit(MAX_RESULTS).collect()
-    return [DuplicateKey(row[key[0]], " ".join(row[name] for name in key[1:]), row["count"]) for row in found]
+    repeated = rows.groupBy(*key).count().where(sf.col("count") > 1).limit(MAX_RESULTS).collect()
+    return [DuplicateKey(row[key[0]], " ".join(row[name] for name in key[1:]), row["count"]) for row in repeated]

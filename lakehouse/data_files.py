@@ -44,8 +44,8 @@ def parse_uri(uri: str) -> tuple[pafs.FileSystem, str]:
     """
     if on_s3(uri):
         return s3_file_system(), _S3.sub("", uri)
-    found: tuple[pafs.FileSystem, str] = pafs.FileSystem.from_uri(uri)
-    return found
+    file_system_and_path: tuple[pafs.FileSystem, str] = pafs.FileSystem.from_uri(uri)
+    return file_system_and_path
 
 
 def has_known_scheme(iceberg_uri: str) -> bool:
@@ -169,11 +169,11 @@ def read_rows(
 
 def deleted_rows(file: DataFile) -> npt.NDArray[np.int64]:
     """Return the positions in a data file of its deleted rows, ascending."""
-    found = [np.empty(0, np.int64)]
+    positions = [np.empty(0, np.int64)]
     for path in file.deletes:
         table = open_file(path).read(["file_path", "pos"], use_threads=False)
-        found.append(table.filter(pc.equal(table["file_path"], file.path))["pos"].to_numpy())
-    return np.unique(np.concatenate(found))
+        positions.append(table.filter(pc.equal(table["file_path"], file.path))["pos"].to_numpy())
+    return np.unique(np.concatenate(positions))
 
 
 def open_file(uri: str) -> pq.ParquetFile:
@@ -184,15 +184,15 @@ def open_file(uri: str) -> pq.ParquetFile:
 
 def _in_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """Select a table's columns in the order of a schema, and cast them to its types."""
-    found = table.select(schema.names)
-    return found if found.schema.equals(schema) else found.cast(schema)
+    selected = table.select(schema.names)
+    return selected if selected.schema.equals(schema) else selected.cast(schema)
 
 
 def _may_have(group: pq.RowGroupMetaData, column: str, value: str) -> bool:
     """Return whether a row group may have a value in a column, by its statistics."""
     for number in range(group.num_columns):
-        found = group.column(number)
-        if found.path_in_schema == column:
-            statistics = found.statistics
+        chunk = group.column(number)
+        if chunk.path_in_schema == column:
+            statistics = chunk.statistics
             return statistics is None or not statistics.has_min_max or statistics.min <= value <= statistics.max
     return True

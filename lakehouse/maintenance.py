@@ -256,7 +256,7 @@ def _compactable_ranges(
     bounds = sf.col("readable_metrics")  # the least and greatest values of each column in a file
     low, high = (sf.struct(bounds["gateway"][end], bounds["shard"][end]) for end in ("lower_bound", "upper_bound"))
     small = sf.col("file_size_in_bytes") < _small_bytes(section)
-    found = (
+    days_with_small_files = (
         spark.table(f"{name}.files")
         .where((low == high) & small)  # files of one gateway and shard
         .groupBy(
@@ -277,7 +277,7 @@ def _compactable_ranges(
         f"gateway = {literal(row['gateway'])} AND shard = {literal(row['shard'])}"
         f" AND day = DATE '{row['day'].isoformat()}'"
         f" AND arrival < {confirmed[row['gateway'], row['shard']]}"
-        for row in found
+        for row in days_with_small_files
         if (row["gateway"], row["shard"]) in confirmed
     ]
 

@@ -51,20 +51,20 @@ def register_sources(spark: SparkSession, config: Config) -> list[str]:
         ConfigurationError: the gateway's URL or the service token is not configured.
     """
     types = Connectors.configured(config)
-    found: dict[str, list[ConnectorConfig]] = defaultdict(list)
+    configs_by_type: dict[str, list[ConnectorConfig]] = defaultdict(list)
     with pipeline_store(config) as store:
         register_log(spark, store)
         for gateway in store.gateways():
             for stored in store.connectors(gateway):
                 try:
-                    found[stored.type].append(types.open(gateway, stored))
+                    configs_by_type[stored.type].append(types.open(gateway, stored))
                 except ConfigurationError as error:
                     _log.warning("connector_not_readable", gateway=gateway, connector=stored.name, error=str(error))
-    for name, configs in found.items():
+    for name, configs in configs_by_type.items():
         connector_type = types.find(name)
         assert connector_type is not None, "a connector of an unknown type cannot be opened"
         register_connectors(spark, connector_type, configs)
-    return [*map(format_of, sorted(found)), LOG_FORMAT]
+    return [*map(format_of, sorted(configs_by_type)), LOG_FORMAT]
 
 
 LOG_FORMAT = "lakesync_log"

@@ -66,8 +66,8 @@ class SchemaSnapshot(msgspec.Struct, frozen=True):
     @property
     def states(self) -> tuple[tuple[TableSchema, str], ...]:
         """Schema and namespace of each state table (the current rows of a table); `""` is the shared namespace."""
-        found = self.namespaces or {"": self.tables}
-        return tuple((schema, namespace) for namespace, tables in sorted(found.items()) for schema in tables)
+        by_namespace = self.namespaces or {"": self.tables}
+        return tuple((schema, namespace) for namespace, tables in sorted(by_namespace.items()) for schema in tables)
 
     def state(self, table: str, namespace: str) -> TableSchema:
         """Return the schema of a state table; a schema without columns if none is registered.
@@ -76,8 +76,8 @@ class SchemaSnapshot(msgspec.Struct, frozen=True):
             table: the table's name.
             namespace: the table's namespace; empty for the shared one.
         """
-        found = (schema for schema, of_namespace in self.states if (schema.table, of_namespace) == (table, namespace))
-        return next(found, TableSchema(table, columns=()))
+        schemas = (schema for schema, of_namespace in self.states if (schema.table, of_namespace) == (table, namespace))
+        return next(schemas, TableSchema(table, columns=()))
 
     def select(self, tables: Collection[str], without: Collection[str]) -> tuple[TableSchema, ...]:
         """Return the schemas of some tables, in order of their names.

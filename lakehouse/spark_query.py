@@ -199,11 +199,11 @@ class _Views:
         """Return column → inferred type, for the untyped columns. The lake has their values only in `_cells`."""
         cells = rows.select(sf.explode("_cells").alias("name", "cell"))
         texts = cells.select("name", sf.col("cell.value").alias("value")).where(~sf.col("name").isin(*plan.typed))
-        found = {
+        types = {
             row["name"]: row["kind"]
             for row in texts.groupBy("name").agg(sf.expr(INFERRED_TYPE).alias("kind")).collect()
         }
-        return {name: found[name] for name in plan.untyped(found)}
+        return {name: types[name] for name in plan.untyped(types)}
 
     def _newer_deltas(self, plan: StatePlan) -> DataFrame | None:
         """Return the deltas that are merged onto the base snapshots; None if no delta is newer than these."""
@@ -247,8 +247,8 @@ def _with_views(sql: str, views: dict[tuple[str | None, str], str]) -> str:
         views: (namespace or None, table name) → name of its view.
     """
     tree = sqlglot.parse_one(sql, read="spark")
-    found = [source for scope in traverse_scope(tree) for source in scope.sources.values()]
-    for table in (each for each in found if isinstance(each, exp.Table)):
+    sources = [source for scope in traverse_scope(tree) for source in scope.sources.values()]
+    for table in (each for each in sources if isinstance(each, exp.Table)):
         view = views.get((table.db or None, table.name))
         if view is not None:
             if not table.alias:

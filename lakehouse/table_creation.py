@@ -69,10 +69,10 @@ def ensure_deltas(spark: SparkSession, names: LakeNames = NAMES) -> TableVersion
         spark: an open Spark session.
         names: catalogue and namespaces of the lake's tables.
     """
-    found = version_if_there(spark, names.deltas)
-    if found is not None:
-        _upgrade(spark, names.deltas, found, DELTAS_PROPERTIES)
-        return found
+    version = version_if_there(spark, names.deltas)
+    if version is not None:
+        _upgrade(spark, names.deltas, version, DELTAS_PROPERTIES)
+        return version
     create_table(spark, names.deltas, DELTAS_FIELDS, "bucket(4, gateway), day", DELTAS_PROPERTIES)
     return read_version(spark, names.deltas)
 
@@ -84,9 +84,9 @@ def ensure_gateways(spark: SparkSession, names: LakeNames) -> TableVersion:
         spark: an open Spark session.
         names: catalogue and namespaces of the lake's tables.
     """
-    found = version_if_there(spark, names.gateways)
-    if found is not None:
-        return found
+    version = version_if_there(spark, names.gateways)
+    if version is not None:
+        return version
     create_table(spark, names.gateways, "gateway string")
     return read_version(spark, names.gateways)
 

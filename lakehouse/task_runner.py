@@ -77,8 +77,8 @@ def column_ddl(schema: pa.Schema) -> str:
 
 def cores(spark: SparkSession) -> int | None:
     """Return the number of cores of the embedded Spark server; None for another server, which may be a cluster."""
-    found = spark.conf.get(_PARALLELISM, None)
-    return int(found) if found is not None else None
+    parallelism = spark.conf.get(_PARALLELISM, None)
+    return int(parallelism) if parallelism is not None else None
 
 
 @cache

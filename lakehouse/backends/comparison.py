@@ -206,7 +206,7 @@ def lake_digests(
         return []
     ensure_deltas(spark, names)
     deltas = received_deltas(spark, reached, names)
-    found = [
+    digests = [
         Digest(row["table_name"], row["day"], deltas=row["count"], delta_sum=row["total"])
         for row in _with_day(deltas)
         .withColumn("checksum", sf.expr(_CHECKSUM.format(f"concat_ws('|', delta_id, op, {_COLUMNS_AS_JSON})")))
@@ -214,7 +214,7 @@ def lake_digests(
         .agg(sf.count("*").alias("count"), sf.sum("checksum").alias("total"))
         .collect()
     ]
-    return [*found, *_lake_rows(deltas.where(sf.col("table_name").isin(*tables)), tables)] if tables else found
+    return [*digests, *_lake_rows(deltas.where(sf.col("table_name").isin(*tables)), tables)] if tables else digests
 
 
 def received_deltas(spark: SparkSession, reached: FollowerProgress, names: LakeNames) -> DataFrame:

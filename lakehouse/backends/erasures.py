@@ -109,7 +109,7 @@ def redactions(
     Raises:
         LakeUnavailableError: Spark cannot be reached.
     """
-    found = []
+    converted = []
     for each in chain.from_iterable(requests.values()):
         tables: tuple[str, ...] = ()  # all
         if each.client_id is not None and each.shards:
@@ -117,5 +117,5 @@ def redactions(
             tables = tuple(sorted(row["table_name"] for row in rows))
             if not tables:  # nothing to erase; without tables the request would cover all of them
                 continue
-        found.append(RedactionRequest(each.gateway, each.hlc, each.table, each.row_id, each.client_id, tables))
-    return tuple(found)
+        converted.append(RedactionRequest(each.gateway, each.hlc, each.table, each.row_id, each.client_id, tables))
+    return tuple(converted)

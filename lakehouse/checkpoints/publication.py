@@ -201,8 +201,8 @@ def _folders(directory_uri: str, gateway: str) -> tuple[pafs.FileSystem, list[_F
     """Return the folders of a gateway's checkpoints, and their file system."""
     system, root = parse_uri(f"{directory_uri.rstrip('/')}/{gateway}")
     infos = system.get_file_info(pafs.FileSelector(root, allow_not_found=True))
-    found = ((info.path, _FOLDER.fullmatch(info.base_name)) for info in infos)
-    return system, [_Folder(int(match[1]), int(match[2]), path) for path, match in found if match]
+    paths_and_matches = ((info.path, _FOLDER.fullmatch(info.base_name)) for info in infos)
+    return system, [_Folder(int(match[1]), int(match[2]), path) for path, match in paths_and_matches if match]
 
 
 def _written_ns(system: pafs.FileSystem, path: str) -> int | None:

@@ -270,8 +270,8 @@ def _ranks(texts: pa.Array) -> Ints:
     coded = texts.dictionary_encode()
     ranks = np.empty(len(coded.dictionary), np.int64)
     ranks[np.asarray(pc.sort_indices(coded.dictionary))] = np.arange(len(ranks))
-    found: Ints = ranks[np.asarray(coded.indices)]
-    return found
+    ranks_of_texts: Ints = ranks[np.asarray(coded.indices)]
+    return ranks_of_texts
 
 
 def _quoted(texts: pa.Array) -> pa.Array:
@@ -318,8 +318,8 @@ def _varints(numbers: Ints) -> pa.Array:
 
 def _varint(number: int) -> bytes:
     """Return one number as a protobuf varint."""
-    found: bytes = _varints(np.array([number]))[0].as_py()
-    return found
+    encoded: bytes = _varints(np.array([number]))[0].as_py()
+    return encoded
 
 
 def _concatenated(*parts: pa.Array | bytes) -> pa.Array:

@@ -187,14 +187,14 @@ def find_leftovers(spark: SparkSession, location: str, requests: Sequence[Erasur
                 rows = [{"path": each.path, "seq": each.seq, "rows": each.rows} for each in leftovers]
             yield pa.RecordBatch.from_pylist(rows, _FOUND)
 
-    found = in_tasks(spark, min(len(parquet), _MAX_TASKS), search_part, _FOUND).toArrow().to_pylist()
-    for each in found:
+    rows_of_tasks = in_tasks(spark, min(len(parquet), _MAX_TASKS), search_part, _FOUND).toArrow().to_pylist()
+    for each in rows_of_tasks:
         if each["error"] is not None:
             raise FlushError(
                 f"the data file {each['path']} cannot be read ({each['error']}), so the erasure cannot be proven; if "
                 "no snapshot references it, a killed run left it and maintenance removes it when it is old enough"
             )
-    return [Leftover(each["path"], each["seq"], each["rows"]) for each in found]
+    return [Leftover(each["path"], each["seq"], each["rows"]) for each in rows_of_tasks]
 
 
 def delete_files(location: str, paths: Sequence[str]) -> None:

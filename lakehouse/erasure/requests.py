@@ -101,11 +101,11 @@ def open_requests(store: ErasureStore) -> dict[str, list[Erasure]]:
     Raises:
         StagingUnavailableError: the store cannot be reached.
     """
-    found = {
+    open_by_gateway = {
         gateway: [each for each in store.erasures(gateway) if each.done_ms is not None and each.lake_ms is None]
         for gateway in store.gateways()
     }
-    return {gateway: requests for gateway, requests in found.items() if requests}
+    return {gateway: requests for gateway, requests in open_by_gateway.items() if requests}
 
 
 def flushed_requests(requests: Iterable[Erasure], backlog: Iterable[Backlog]) -> list[Erasure]:
@@ -175,9 +175,9 @@ def tables_of(spark: SparkSession, requests: Sequence[Erasure], names: LakeNames
     Raises:
         LakeUnavailableError: Spark cannot be reached.
     """
-    found = deltas_of(requests).select(spark, names.deltas, "table_name, shard").distinct().collect()
+    tables_and_shards = deltas_of(requests).select(spark, names.deltas, "table_name, shard").distinct().collect()
     shards: dict[str, set[str]] = {}
-    for row in found:
+    for row in tables_and_shards:
         shards.setdefault(row["table_name"], set()).add(row["shard"])
     return {table: shards[table] for table in sorted(shards) if spark.catalog.tableExists(names.state(table))}
 
@@ -267,13 +267,13 @@ def search_erased(
         location = location_of(spark, name)
         searched.append(location)
         searched_for = requests if table is None else requests_of_table(requests, table, tables[table])
-        found = find_leftovers(spark, location, searched_for, history=table is None)
+        leftovers = find_leftovers(spark, location, searched_for, history=table is None)
         in_use = {
             parse_iceberg_uri(row["file_path"])[1]
             for row in spark.table(f"{name}.all_files").select("file_path").collect()
         }
-        left += [each for each in found if each.path in in_use]
-        orphans = [each for each in found if each.path not in in_use]
+        left += [each for each in leftovers if each.path in in_use]
+        orphans = [each for each in leftovers if each.path not in in_use]
         delete_files(location, sorted({each.path for each in orphans}))
         for each in orphans:
             removed.setdefault(each.seq, []).append(each.path)

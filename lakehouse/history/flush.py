@@ -238,12 +238,12 @@ def flushed_arrivals(spark: SparkSession, names: LakeNames, shards: Collection[s
     except IntegrityError:  # a file has deltas of several gateways or shards
         rows = spark.table(names.deltas).groupBy("gateway", "shard").agg(sf.max("arrival").alias("arrival")).collect()
         by_stream = {f"{row['gateway']}/{row['shard']}": row["arrival"] for row in rows}
-    found: dict[str, int] = {}
+    by_gateway: dict[str, int] = {}
     for stream, arrival in by_stream.items():
         gateway, _, shard = stream.partition("/")
         if shards is None or shard in shards:
-            found[gateway] = max(arrival, found.get(gateway, 0))
-    return found
+            by_gateway[gateway] = max(arrival, by_gateway.get(gateway, 0))
+    return by_gateway
 
 
 def _flush_shard(

@@ -151,8 +151,8 @@ def due_flush(
         for shard in backlog
         if shard.rules_without_checkpoint is not None
     ]
-    found = [*due, *changed_rules, *behind]
-    if not found:
+    all_lags = [*due, *changed_rules, *behind]
+    if not all_lags:
         return None
     reasons = [reason for reason, of_reason in gateways_by_reason.items() if of_reason]
     reasons += ["rules"] if changed_rules else []
@@ -160,7 +160,7 @@ def due_flush(
     oldest = [shard.oldest_ms or 0 for shard in unflushed]
     return DueFlush(
         reason=reasons[0] if reasons else "behind",
-        lags=tuple(found),
+        lags=tuple(all_lags),
         # `newest` too: an arrival is assigned before its commit, and may be earlier than the commit's time `oldest_ms`
         first_ms=min([*oldest, *newest, *(lag.since_ms for lag in behind)], default=now_ms),
         # the newest arrival of what `behind` lacks is unknown, but not later than now

@@ -158,8 +158,8 @@ def id_sums(deltas: DataFrame, by: Sequence[str] = ()) -> DataFrame:
 def _sums(batch: pa.RecordBatch, by: Sequence[str]) -> pa.Table:
     """Return one row for each group of a batch. Arrow sums unsigned integers modulo 2**64."""
     rows = pa.table([*(batch[name] for name in by), pa.array(id_numbers(batch["delta_id"]))], [*by, "total"])
-    found = rows.group_by(list(by)).aggregate([("total", "count"), ("total", "sum")])
-    return found.select([*by, "total_count", "total_sum"]).rename_columns([*by, "count", "total"])
+    summed = rows.group_by(list(by)).aggregate([("total", "count"), ("total", "sum")])
+    return summed.select([*by, "total_count", "total_sum"]).rename_columns([*by, "count", "total"])
 
 
 def _decimals(numbers: pa.ChunkedArray) -> pa.Array:

@@ -94,17 +94,17 @@ def arrival_ranges(
         condition("day", ">=", day_of(max(0, lowest)).isoformat()),
         condition("gateway", "in", {name.partition("/")[0] for name in after}),
     )
-    found: list[ArrivalRange] = []
+    ranges: list[ArrivalRange] = []
     planned = planned_files(table, snapshot, may_have)
     for each in sorted(_file_range(table, scan_task) for scan_task in planned):
         if each.last <= after.get(each.stream, each.last) or each.first > until[each.stream]:
             continue
-        previous = found[-1] if found else None
+        previous = ranges[-1] if ranges else None
         if previous is not None and previous.stream == each.stream and each.first <= previous.last:
-            found[-1] = previous._replace(last=max(previous.last, each.last), files=(*previous.files, *each.files))
+            ranges[-1] = previous._replace(last=max(previous.last, each.last), files=(*previous.files, *each.files))
         else:
-            found.append(each)
-    return found
+            ranges.append(each)
+    return ranges
 
 
 def latest_arrivals(table: Table, snapshot: int | None) -> dict[str, int]:
@@ -117,11 +117,11 @@ def latest_arrivals(table: Table, snapshot: int | None) -> dict[str, int]:
     Raises:
         IntegrityError, ConfigurationError: as `arrival_ranges`.
     """
-    found: dict[str, int] = {}
+    by_stream: dict[str, int] = {}
     for scan_task in planned_files(table, snapshot):
         each = _file_range(table, scan_task)
-        found[each.stream] = max(each.last, found.get(each.stream, each.last))
-    return found
+        by_stream[each.stream] = max(each.last, by_stream.get(each.stream, each.last))
+    return by_stream
 
 
 def in_order(

@@ -71,7 +71,7 @@ class LakeLanding(LandedTables):
 
     A poll calls `poll`, which adds landings. A replay pushes rows again that landed before, and only reads. The base
     class reads `landing` and `known` (the current version of each polled row). It has the connector's part of both
-    (`_iceberg`), the polled tables, the landed files, and the newest landing's number, hlc and snapshot.
+    (`_lake_tables`), the polled tables, the landed files, and the newest landing's number, hlc and snapshot.
     """
 
     def __init__(self, spark: SparkSession, polled: PolledSource, now_ms: Callable[[], int], names: LakeNames) -> None:
@@ -164,7 +164,7 @@ class LakeLanding(LandedTables):
         plan = PollPlan(
             self._polled.open_source,
             self._polled.config,
-            Constants.of(self._iceberg.gateway, self._iceberg.connector, self._number + 1, first),
+            Constants.of(self._lake_tables.gateway, self._lake_tables.connector, self._number + 1, first),
             first=first,
             newest=self._newest,
             now_ms=self._now_ms(),
@@ -173,7 +173,7 @@ class LakeLanding(LandedTables):
             max_calls=max_calls,
             deleted_share=ingest.deleted_share if census_tables else None,
         )
-        with _computed_once(self._iceberg.spark, read_poll(self._iceberg.spark, plan)) as rows:
+        with _computed_once(self._lake_tables.spark, read_poll(self._lake_tables.spark, plan)) as rows:
             reports = rows.where(sf.col("kind") == REPORT).select("columns").collect()
             results = [msgspec.json.decode(row["columns"], type=TableResult) for row in reports]
             crash_point("poll.read")  # tests kill the process here
@@ -212,11 +212,11 @@ class LakeLanding(LandedTables):
         cause = sf.get_json_object("columns", "$.failure.message")
         is_lost = is_report & cause.isNotNull() & (sf.get_json_object("columns", "$.lands_partially") == "false")
         lands = sf.when(is_failed, sf.lit(False)).when(is_lost, sf.raise_error(cause)).otherwise(~is_report)
-        batch = ("landing", self._iceberg.gateway, self._iceberg.connector, str(constants.landing), str(uuid.uuid4()))
-        where = self._iceberg.condition(landing=constants.landing)
-        name = self._iceberg.names.landing
+        tables = self._lake_tables
+        batch = ("landing", tables.gateway, tables.connector, str(constants.landing), str(uuid.uuid4()))
+        where = tables.condition(landing=constants.landing)
         try:
-            commit_rows(self._iceberg, name, rows.where(lands), where, self._landing_snapshot, batch)
+            commit_rows(tables, tables.names.landing, rows.where(lands), where, self._landing_snapshot, batch)
         except PySparkException as error:
             if _RAISED in str(error):
                 raise FlushError(
@@ -265,9 +265,9 @@ def _positions(
     files: Sequence[LandedFile], tables: Mapping[str, Table], connector_type: str
 ) -> dict[str, ReadPosition]:
     """Return table → its newest read position in `landing`, if a connector of the given type wrote it."""
-    found: dict[str, ReadPosition] = {}
+    positions: dict[str, ReadPosition] = {}
     for file in sorted(files, key=lambda each: each.last_page, reverse=True):  # the newest first
-        if not any(table not in found and file.may_have(table) for table in tables):
+        if not any(table not in positions and file.may_have(table) for table in tables):
             continue
         file_system, path = parse_iceberg_uri(file.path)
         position_rows = pq.read_table(
@@ -279,8 +279,8 @@ def _positions(
         # of several positions of a table in the file, the last landing's counts
         in_order = sorted(position_rows.to_pylist(), key=lambda row: row["landing"])
         of_file = {row["table_name"]: msgspec.json.decode(row["columns"], type=ReadPosition) for row in in_order}
-        found = {**of_file, **found}
-    return {table: position for table, position in found.items() if table in tables and position.type == connector_type}
+        positions = {**of_file, **positions}
+    return {table: each for table, each in positions.items() if table in tables and each.type == connector_type}
 
 
 @contextmanager

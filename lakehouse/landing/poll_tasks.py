@@ -154,17 +154,17 @@ class PollPlan(NamedTuple):
         """Divide the poll among tasks. A source that can divide tables is asked for the division of each."""
         if self.deleted_share is not None:
             return [Part()]
-        found = [Part(number) for number in range(len(self.tables))]
+        parts = [Part(number) for number in range(len(self.tables))]
         try:
             with closing(self.open_source(self.config)) as source:
                 if isinstance(source, ParallelSource):
-                    found = self._divided(source)
+                    parts = self._divided(source)
         except LakeSyncError as error:
-            for part in found:
+            for part in parts:
                 part.failure = Failure.of(error)
-        for number, part in enumerate(found):
-            part.number, part.part_count = number, len(found)
-        return found
+        for number, part in enumerate(parts):
+            part.number, part.part_count = number, len(parts)
+        return parts
 
     def read(self, part: Part) -> Iterator[pa.RecordBatch]:
         """Read a part at the source, and yield rows with the columns of `landing`, reports last."""

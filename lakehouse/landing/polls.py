@@ -69,8 +69,8 @@ class ConnectorPoll:
     @property
     def errors(self) -> list[LakeSyncError]:
         """The errors of the tables, each message once."""
-        found = {str(each.error): each.error for each in self.tables if each.error is not None}
-        return list(found.values())
+        by_message = {str(each.error): each.error for each in self.tables if each.error is not None}
+        return list(by_message.values())
 
 
 def poll_connector(

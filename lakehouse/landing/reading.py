@@ -78,7 +78,7 @@ class LandedTables:
             LakeUnavailableError: Spark or the catalogue cannot be reached.
             ConfigurationError: pyiceberg does not support the catalogue.
         """
-        self._iceberg = connector_tables
+        self._lake_tables = connector_tables
         self._tables = {table.name: table for table in tables}
         self._marks: dict[str, Mark] = {}
         self._read_metadata()
@@ -89,7 +89,7 @@ class LandedTables:
     @property
     def client_id(self) -> str:
         """The client id in the connector's deltas. The connector pushes to the gateway as this client."""
-        return f"connector:{self._iceberg.connector}"
+        return f"connector:{self._lake_tables.connector}"
 
     def is_due(self, table: str) -> bool:
         """Return whether a table has landed pages that the gateway may lack."""
@@ -147,7 +147,7 @@ class LandedTables:
         Raises:
             LakeUnavailableError: Spark or the catalogue cannot be reached.
         """
-        self._marks[table] = record_mark(self._iceberg, table, self._marks[table]._replace(delivered=page))
+        self._marks[table] = record_mark(self._lake_tables, table, self._marks[table]._replace(delivered=page))
 
     @lake_errors
     def update_known(self, table: str, *, min_rows: int = _MIN_ROWS, max_files: int = _MAX_FILES) -> None:
@@ -170,9 +170,9 @@ class LandedTables:
         if len(files) < max_files and rows < min(max(min_rows, known_rows // 2), _MAX_ROWS):
             return
         with suppress(FlushError):  # another run has written these rows meanwhile: the next poll tries again
-            write_known(self._iceberg, KnownRows(landed, mark.delivered), self._known_snapshot)
+            write_known(self._lake_tables, KnownRows(landed, mark.delivered), self._known_snapshot)
             # `known` contains all delivered pages now
-            self._marks[table] = record_mark(self._iceberg, table, mark._replace(known=mark.delivered))
+            self._marks[table] = record_mark(self._lake_tables, table, mark._replace(known=mark.delivered))
             self._read_known_files()
 
     def _deltas_of_pages(self, landed: LandedTable, after: int, through: int, rows: int) -> DataFrame:
@@ -180,7 +180,7 @@ class LandedTables:
         # an even number of tasks, because two cores finish them together
         parts = 1 if rows <= _ONE_TASK_ROWS else 2 * -(-rows // (2 * _ROWS_PER_TASK))
         pending = PendingPages(landed, self.client_id, after, through, parts)
-        deltas = in_tasks(self._iceberg.spark, parts, pending.deltas, DELTAS)
+        deltas = in_tasks(self._lake_tables.spark, parts, pending.deltas, DELTAS)
         return deltas.repartition(1).sortWithinPartitions("page", "hlc", "delta")
 
     def _undelivered_files(self, table: str) -> list[LandedFile]:
@@ -207,23 +207,23 @@ class LandedTables:
             self._read_landing_files()
             self._read_known_files()
         except _MISSING:
-            ensure_landing(self._iceberg.spark, self._iceberg.names)
+            ensure_landing(self._lake_tables.spark, self._lake_tables.names)
             self._read_landing_files()
             self._read_known_files()
 
     def _read_landing_files(self) -> None:
         """Find the files of landed rows in the current snapshot of `landing`."""
-        with open_table(self._iceberg.spark, self._iceberg.names.landing) as landing:
-            self._files = self._iceberg.landed_files(landing)
+        with open_table(self._lake_tables.spark, self._lake_tables.names.landing) as landing:
+            self._files = self._lake_tables.landed_files(landing)
             # for the subclass `LakeLanding`, whose commits are checked against this snapshot
             self._landing_snapshot = landing.metadata.current_snapshot_id
 
     def _read_known_files(self) -> None:
         """Find the files of known rows, and the marks, in the current snapshot of `known`."""
-        with open_table(self._iceberg.spark, self._iceberg.names.known) as known:
-            self._known_files: dict[str, list[KnownFile]] = self._iceberg.known_files(known)
+        with open_table(self._lake_tables.spark, self._lake_tables.names.known) as known:
+            self._known_files: dict[str, list[KnownFile]] = self._lake_tables.known_files(known)
             self._known_snapshot = known.metadata.current_snapshot_id
-            self._marks = self._iceberg.marks(known, self._tables)
+            self._marks = self._lake_tables.marks(known, self._tables)
 
 
 def write_known(tables: ConnectorTables, known: KnownRows, snapshot: int | None) -> None:

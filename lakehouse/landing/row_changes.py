@@ -85,8 +85,8 @@ class ClaimKeys:
     def of(self, columns: str) -> list[tuple[str, str]]:
         """Return `(column, value)` for each claimed column that is not null in a row's JSON, with the value as text."""
         row = self._decode(columns)
-        found = ((column, getattr(row, column)) for column in self.columns)
-        return [(column, as_text(value)) for column, value in found if value is not None]
+        values = ((column, getattr(row, column)) for column in self.columns)
+        return [(column, as_text(value)) for column, value in values if value is not None]
 
 
 def as_text(value: Any) -> str:
@@ -127,8 +127,8 @@ class Claims:
         if not pages:
             return None
         if len(pages) == 1:  # by far the most frequent case
-            ((found, hlc),) = pages.items()
-            return (found, hlc) if found > page else None
+            ((only_page, hlc),) = pages.items()
+            return (only_page, hlc) if only_page > page else None
         pages_in_order = sorted(pages)
         index = bisect_right(pages_in_order, page)
         return (pages_in_order[index], pages[pages_in_order[index]]) if index < len(pages_in_order) else None
@@ -258,8 +258,8 @@ class _PendingRows:
                     wanted.add(row_id)
                     self._versions.setdefault(row_id, []).append(Version(NO_PAGE, NO_PAGE, columns))
         if self._claim_columns:
-            found = (row for row in self._landed_rows(landed.since, after) if row.kind == ROW)
-            wanted |= {row.row_id for row in found if self._is_claimed(row.row_id, row.columns)}
+            versions = (row for row in self._landed_rows(landed.since, after) if row.kind == ROW)
+            wanted |= {row.row_id for row in versions if self._is_claimed(row.row_id, row.columns)}
         for row in self._landed_rows(landed.since, after, row_ids):
             if row.row_id in wanted:
                 self._add_version(row)

@@ -242,14 +242,14 @@ class LandedTable(NamedTuple):
 
     def claim_columns(self) -> tuple[str, ...]:
         """Return the columns in which pages have claims, and the identity column, in which each row has one."""
-        found = {self.identity} if self.identity is not None else set()
+        columns = {self.identity} if self.identity is not None else set()
         for file in self.files:
             if not file.has_claims:
                 continue
             for rows in _file_rows(file.path, ["table_name", "name"], None):
                 rows_of_table = rows.filter(pc.equal(rows["table_name"], self.table))
-                found |= set(pc.unique(rows_of_table["name"].drop_null()).to_pylist())
-        return tuple(sorted(found))
+                columns |= set(pc.unique(rows_of_table["name"].drop_null()).to_pylist())
+        return tuple(sorted(columns))
 
     def pages(self, after: int, through: int, row_ids: pa.Array | None = None) -> Iterator[pa.Table]:
         """Yield the table's landed rows in a range of pages, unordered.
@@ -287,7 +287,8 @@ def _file_rows(path: str, columns: list[str], row_ids: pa.Array | None) -> Itera
     groups = list(range(file.num_row_groups))
     if row_ids is not None:
         ids = (file.read_row_group(group, ["row_id"], use_threads=False)["row_id"] for group in groups)
-        groups = [group for group, found in zip(groups, ids, strict=True) if pc.any(pc.is_in(found, row_ids)).as_py()]
+        has_any = [pc.any(pc.is_in(ids_of_group, row_ids)).as_py() for ids_of_group in ids]
+        groups = [group for group, is_wanted in zip(groups, has_any, strict=True) if is_wanted]
     for batch in file.iter_batches(ROWS_AT_ONCE, row_groups=groups, columns=columns, use_threads=False):
         rows = pa.Table.from_batches([batch])
         yield rows if row_ids is None else rows.filter(pc.is_in(rows["row_id"], row_ids))

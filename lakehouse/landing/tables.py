@@ -127,13 +127,13 @@ class ConnectorTables(NamedTuple):
 
     def landed_files(self, landing: Table) -> list[LandedFile]:
         """Return the connector's files of `landing`, in order of their first page."""
-        found = []
+        files = []
         for scan_task in self._planned(landing, self.names.landing):
             file = scan_task.file
             (_, number), (first, last), (_, highest_hlc) = (
                 column_bounds(landing, file, column) for column in ("landing", "page", "hlc")
             )
-            found.append(
+            files.append(
                 LandedFile(
                     file.file_path,
                     file.record_count,
@@ -147,16 +147,16 @@ class ConnectorTables(NamedTuple):
                     tables=_texts(column_bounds(landing, file, "table_name")),
                 )
             )
-        return sorted(found, key=lambda each: each.first_page)
+        return sorted(files, key=lambda each: each.first_page)
 
     def known_files(self, known: Table) -> dict[str, list[KnownFile]]:
         """Return polled table → its files of `known`."""
-        found: dict[str, list[KnownFile]] = {}
+        by_table: dict[str, list[KnownFile]] = {}
         for scan_task in self._planned(known, self.names.known):
             file = scan_task.file
             table, bucket = file.partition[2], file.partition[3]
-            found.setdefault(table, []).append(KnownFile(file.file_path, file.record_count, bucket))
-        return found
+            by_table.setdefault(table, []).append(KnownFile(file.file_path, file.record_count, bucket))
+        return by_table
 
     def marks(self, known: Table, tables: Iterable[str]) -> dict[str, Mark]:
         """Return polled table → its mark.
@@ -172,12 +172,12 @@ class ConnectorTables(NamedTuple):
 
     def _marks_in_snapshots(self, known: Table) -> dict[str, Mark]:
         """Return polled table → the mark that follows from the commits to `known`."""
-        found: dict[str, Mark] = {}
+        marks: dict[str, Mark] = {}
         for batch in filter(None, map(batch_of, known.metadata.snapshots)):  # `batch_of` lists the parts of an id
             if batch[:3] == ["known", self.gateway, self.connector]:
                 table, last_page = batch[3], int(batch[4])
-                found[table] = found.get(table, Mark()).max_with(Mark(known=last_page, delivered=last_page))
-        return found
+                marks[table] = marks.get(table, Mark()).max_with(Mark(known=last_page, delivered=last_page))
+        return marks
 
     def condition(self, **more: str | int) -> Column:
         """Return the condition for the connector's rows in `landing` or `known` with certain values.

@@ -87,7 +87,7 @@ def rows_unlike_merge(
     stored = _states(spark.table(names.state(table)).where(sf.col("_row").isin(row_ids)), table)
     rows = sorted((row for row in history if itemgetter(*_KEY)(row) in keys), key=itemgetter(*_KEY))
     marks = marks_of(version)
-    found = []
+    differences = []
     for (gateway, row), deltas in groupby(rows, key=itemgetter(*_KEY)):
         arrival, state = stored.get((gateway, row), (0, RowState()))
         # A merge of chosen days does not move the table's mark, so a row may have later deltas, up to its own arrival.
@@ -97,8 +97,8 @@ def rows_unlike_merge(
             if delta["arrival"] <= mark:
                 merged.merge(row_delta(delta))
         if merged != state:
-            found.append(RowDifference(gateway, row, *(encode_state(each).decode() for each in (state, merged))))
-    return found
+            differences.append(RowDifference(gateway, row, *(encode_state(each).decode() for each in (state, merged))))
+    return differences
 
 
 def _sampled(

@@ -277,8 +277,8 @@ def _winners(candidates: _Candidates, owners: _Owners, rows: int, columns: int) 
     rivals = tied[winner[cell[tied]] != tied]
     if len(rivals):
         _break_ties(rivals, cell, winner, candidates, owners)
-    found: Ints = winner[winner >= 0]
-    return found
+    winners: Ints = winner[winner >= 0]
+    return winners
 
 
 def _break_ties(rivals: Ints, cell: Ints, winner: Ints, candidates: _Candidates, owners: _Owners) -> None:
@@ -314,10 +314,10 @@ def _break_ties(rivals: Ints, cell: Ints, winner: Ints, candidates: _Candidates,
 
 def _greatest(count: int, *parts: tuple[Ints, Ints]) -> Ints:
     """Return the greatest value at each of `count` indexes; -1 at an index without values."""
-    found = np.full(count, -1, np.int64)
+    greatest = np.full(count, -1, np.int64)
     for indexes, values in parts:
-        np.maximum.at(found, indexes, values)
-    return found
+        np.maximum.at(greatest, indexes, values)
+    return greatest
 
 
 def _without_nulls(indexes: Ints, stamps: pa.Array, packed: Ints) -> tuple[Ints, Ints]:
@@ -356,11 +356,11 @@ def _entries(maps: pa.Array) -> tuple[pa.Array, pa.Array]:
 def _ints(column: pa.Array | pa.ChunkedArray) -> Ints:
     """Return a column as integers, with 0 for null. The caller knows which values are null."""
     flat = _flat(column)
-    found: Ints = pc.fill_null(flat, 0).to_numpy(zero_copy_only=False).astype(np.int64)
-    return found
+    integers: Ints = pc.fill_null(flat, 0).to_numpy(zero_copy_only=False).astype(np.int64)
+    return integers
 
 
 def _bools(column: pa.Array) -> npt.NDArray[np.bool_]:
     """Return a column as booleans, with False for null."""
-    found: npt.NDArray[np.bool_] = pc.fill_null(column, fill_value=False).to_numpy(zero_copy_only=False).astype(bool)
-    return found
+    booleans: npt.NDArray[np.bool_] = pc.fill_null(column, fill_value=False).to_numpy(zero_copy_only=False).astype(bool)
+    return booleans

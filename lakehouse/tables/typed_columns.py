@@ -105,10 +105,10 @@ def _numbers(texts: pa.Array) -> pa.Array:
 def _number(text: str | None) -> float | None:
     """Return the number of one JSON text; None for no text, other texts, and numbers beyond float64."""
     try:
-        found = float(text) if text is not None else None
+        number = float(text) if text is not None else None
     except ValueError:
         return None
-    return found if found is None or math.isfinite(found) else None
+    return number if number is None or math.isfinite(number) else None
 
 
 def misfits(rows: pa.Table, columns: Sequence[tuple[str, str]]) -> pa.Table:
@@ -124,7 +124,7 @@ def misfits(rows: pa.Table, columns: Sequence[tuple[str, str]]) -> pa.Table:
     row_of_cell = np.repeat(np.arange(rows.num_rows), np.diff(ends))
     names, items = (each.slice(ends[0], ends[-1] - ends[0]) for each in (cells.keys, cells.items))
     texts = pc.struct_field(items, "value")
-    found = [MISFITS.empty_table()]  # a table for each column
+    by_column = [MISFITS.empty_table()]  # a table for each column
     for name, column_type in columns:
         cells_of_column = np.flatnonzero(np.asarray(pc.equal(names, name)))
         values = texts.take(pa.array(cells_of_column))
@@ -132,5 +132,5 @@ def misfits(rows: pa.Table, columns: Sequence[tuple[str, str]]) -> pa.Table:
         unfit_rows = row_of_cell[cells_of_column[np.asarray(unfit)]]
         keys = rows.select(["_gateway", "_row"]).take(pa.array(unfit_rows))
         others = [pa.repeat(name, len(unfit_rows)), pa.repeat(column_type, len(unfit_rows)), values.filter(unfit)]
-        found.append(pa.table([*keys.columns, *others], MISFITS))
-    return pa.concat_tables(found)
+        by_column.append(pa.table([*keys.columns, *others], MISFITS))
+    return pa.concat_tables(by_column)
