@@ -3,8 +3,8 @@
 The staging store has what the gateways of a project accepted. On SQLite it can be open in one process only, the gateway
 server, so the pipeline reaches it over HTTP; on Postgres this process opens it. Connectors, which poll external
 systems, and flows, which copy deltas from a backend, push in the same two ways: over HTTP, or with an engine (the code
-of gateways) in this process. Such a connection is an *intake*. Their pushes are trusted: the write scope, which limits
-what a client may write, does not apply. Dagster resources, sensors, notebooks and Spark tasks call this module.
+of gateways) in this process. Such a connection is an *intake*. Pushes through it are trusted: the write scope, which
+limits what a client may write, does not apply. Dagster resources, sensors, notebooks and Spark tasks call this module.
 """
 
 from __future__ import annotations

@@ -85,8 +85,6 @@ class TableResult(msgspec.Struct, kw_only=True):
     """The table's new read position; None if it has not changed."""
     has_rows_to_land: bool = False
     """Whether there are rows to land."""
-    newest: int = 0
-    """The highest hlc that the task assigned."""
     has_more: bool = False
     """Whether the task stopped early, so that the table has more. Another landing continues after the last cursor."""
     lands_partially: bool = True
@@ -399,6 +397,5 @@ def _last_rows(rows: LandedRows, results: Sequence[TableResult], end: int) -> It
             "which it can be divided"
         )
     for result in results:
-        result.newest = rows.newest
         rows.report(result.table, msgspec.json.encode(result).decode())
     yield rows.take()
