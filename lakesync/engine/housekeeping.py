@@ -19,9 +19,10 @@ import structlog
 
 from lakesync.adapters.base import Materialisable
 from lakesync.engine.engine import Engine
-from lakesync.flush import FlushReport, Materialiser, OnFailure, Outlet
+from lakesync.flush import Flusher, FlushReport, Materialiser, OnFailure, Outlet
 from lakesync.model.backoff import doubled_wait
 from lakesync.model.errors import LakeSyncError
+from lakesync.staging.records import Backlog
 
 log = structlog.get_logger("flush")
 
@@ -214,8 +215,11 @@ class Housekeeping:
         workers = [Materialiser(gateway, queue, destination, on_failure) for gateway in self._engine.gateways()]
         return sum(worker.run_once() for worker in workers)
 
-    def _flush(self, is_due: Callable[..., bool]) -> None:
-        """Flush each gateway for which `is_due` returns true, given its flusher and the backlog of its shards."""
+    def _flush(self, is_due: Callable[[Flusher, list[Backlog]], bool]) -> None:
+        """Flush each gateway for which `is_due` returns true, given its flusher and its unflushed deltas in each shard.
+
+        A *shard* is a staging store with some of the tables; without sharding there is one.
+        """
         failures: list[LakeSyncError] = []
         shards = sorted(self._engine.store.backlog(), key=lambda shard: shard.gateway)
         for gateway_id, backlog in groupby(shards, key=lambda shard: shard.gateway):
