@@ -1,8 +1,9 @@
-"""The flush of gateways that run without a pipeline.
+"""The flush of gateways that run without the pipeline of Dagster and Spark.
 
 A gateway is an app's stream of pushes (requests of clients with deltas, which are changes of rows). Staging, the store
 that pushes are committed to, keeps the deltas in a log until a flush has written them to an adapter: a database or an
-object store. Embedded gateways, and the gateway server with `[flush] to_uri`, have a `Flusher` with an `Outlet`.
+object store. Embedded gateways, and the gateway server with `[flush] to_uri`, have a `Flusher` with an `Outlet`. The
+tables of a gateway may be divided among several stores, the *shards*; each has a log of its own.
 
 A flush divides the unflushed log into batches, and for each batch it does the following:
 
@@ -92,8 +93,10 @@ class Flusher:
         """
         self.gateway_id = gateway_id
         self.backlog_stats = BacklogStats(gateway_id, store)
+        """Statistics of the deltas that were not flushed yet."""
         self.settings = outlet.settings if outlet is not None else FlushSettings()
         self.thresholds = Thresholds(self.backlog_stats, self.settings, wall)
+        """Decides whether a flush is due; the engine asks it, and then calls `flush`."""
         self._store = store
         self._queue = outlet.queue if outlet is not None else None
         self._database = outlet.database if outlet is not None else None
@@ -198,7 +201,14 @@ class Flusher:
     def _flush_shard(
         self, database: DatabaseAdapter, shard: str, deltas: int, stored_deltas: frozenset[DeltaIdentity]
     ) -> Iterator[Batch]:
-        """Flush the oldest deltas of a shard (a staging store for some tables), and yield each flushed batch."""
+        """Flush the oldest deltas of a shard, and yield each flushed batch.
+
+        Args:
+            database: the adapter to write to.
+            shard: the shard's name.
+            deltas: how many deltas to flush; the last batch may have more, because a push is not divided.
+            stored_deltas: deltas that the adapter is known to store.
+        """
         remaining = deltas
         while remaining > 0:
             batch = self._store.plan(self.gateway_id, shard, min(remaining, self.settings.batch_deltas))

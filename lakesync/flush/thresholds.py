@@ -1,8 +1,8 @@
 """Decides when to flush a gateway: compares the size and age of its backlog with thresholds.
 
 A gateway is an app's stream of pushes, and a push is one client's request with deltas (changes of rows). Staging, the
-store that pushes are committed to, keeps them in a log. A flush copies deltas from the log to the lake, or to an
-adapter (a database or an object store). The backlog is what was not flushed yet.
+store that pushes are committed to, keeps them in a log. A flush copies deltas from the log to the lake (Iceberg
+tables), or to an adapter (a database or an object store). The backlog is what was not flushed yet.
 
 `Flusher`, which flushes without a pipeline, and the pipeline's flush sensor compare the backlog with `FlushSettings`.
 The gateway's `/admin/metrics` shows the statistics of the backlog.
