@@ -1,8 +1,9 @@
 """Parts of the feed, encoded as they are sent to clients: ranges of rows, and single rows.
 
 A *feed entry* is a row's history under one bucket key (a bucket of the sync rules): when the row joined the bucket,
-left it, and last changed in it. A client that lacks a row entirely is sent the row as a whole. Stores return such rows
-encoded, so that `feed.pull` need not decode and encode them: this makes most pulls fast.
+left it, and last changed in it. A client that lacks a row entirely is sent all of it, as one or more *deltas* (INSERT
+and UPDATE). Stores return such rows encoded, so that `feed.pull` need not decode and encode them: this makes most pulls
+fast.
 
 `FeedView.read_range` returns a range of the feed, or None if some of its rows have to be decided one by one.
 `FeedView.full_rows` returns entries with their encoded rows. SQLite stores rows in this form, Postgres encodes them
@@ -39,8 +40,8 @@ class Reader(NamedTuple):
     writer: bytes
     """The client's id, as `encode_client_id` returns it."""
     known_from: int
-    """A row that stores all of its writers since this arrival shows whether the client is one of them; see
-    `feed.row_presence.writers_known_from`."""
+    """An arrival. If a row's `writers_floor` is not above it, the row's `writers` show whether the client wrote to the
+    row since `base`; otherwise that is unknown (`feed.row_presence.writers_known_from`)."""
     own: str
     """The bucket key of changes that concern the client alone."""
 
@@ -123,8 +124,8 @@ class FullRow(NamedTuple):
         """Table and row id."""
         return (self.table, self.row_id)
 
-    def of_row(self, row: StoredRow) -> FullRow:
-        """Return the entry with another version of its row."""
+    def with_row(self, row: StoredRow) -> FullRow:
+        """Return the entry with a newer version of its row."""
         encoded, deltas, writers, floor = encode_full_row(row.fold())
         return self._replace(encoded=encoded, deltas=deltas, writers=writers, writers_floor=floor)
 

@@ -1,9 +1,9 @@
 """Reads the status of a SQLite store, upgrades its schema, and replaces it by a new one.
 
 `staging.store_urls` calls it, for `lakesync staging status`, `migrate` and `rebuild`. `status` and `upgrade` read and
-write the files without opening them as a store. A replacement is built from the lake in a folder beside the store in
-use, and then gets the name of that folder; a crash before the rename leaves the old store as it was. A gateway's tables
-may be divided among shards, stores in folders inside the main one.
+write the files without opening them as a store. `engine.rebuild` fills a replacement from the lake, in a folder beside
+the store in use. This folder then gets the name of the old one; a crash before the rename leaves the old store as it
+was. A gateway's tables may be divided among shards, stores in folders inside the main one.
 """
 
 from __future__ import annotations

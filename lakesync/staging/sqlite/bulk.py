@@ -54,8 +54,9 @@ def insert_flat(sql: sqlite3.Connection, into: str, width: int, values: Sequence
 
 @lru_cache(_MAX_STATEMENTS)
 def _insertion(into: str, width: int, rows: int, conflict: str) -> str:
-    every = ",".join([f"({','.join('?' * width)})"] * rows)
-    return f"INSERT INTO {into} VALUES {every} {conflict}"
+    """Return the statement that inserts a number of rows; cached, because building a long text takes time."""
+    placeholders = ",".join([f"({','.join('?' * width)})"] * rows)
+    return f"INSERT INTO {into} VALUES {placeholders} {conflict}"
 
 
 def search(

@@ -3,7 +3,9 @@
 `SqliteStore` creates one for each *job*: a function that the engine submits, and that the store's owner thread runs.
 The job, and the feed's functions that it calls, use the methods here. `staging.store` documents them. A *feed entry*
 says when a row joined and left a bucket of the sync rules, and when it last changed there; a *move* is such a change of
-an entry. A *head* has the counters of a gateway.
+an entry. A *head* has the counters of a gateway. An *arrival* is the gateway's timestamp of a commit, an *hlc* a
+client's timestamp of a delta. The *log* has one row for each push; a delta's *dedup key* is 8 bytes of the hash of its
+id, by which the log shows that a push is repeated.
 
 A commit makes the log durable in `log.db`; the rows reach `state.db` later. After a crash, a *replay* of the log
 (`sqlite.recovery`) computes the missing rows.

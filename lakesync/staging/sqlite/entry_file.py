@@ -110,7 +110,7 @@ _IN_NUMBER_RANGE = (
 )
 """SQL: the entries of one bucket key in a range of row numbers."""
 _MAX_SEARCHED_BUCKETS = 16
-"""With more bucket keys than this, each probably has few of the rows that are searched. `EntryFile.of` then reads the
+"""With more bucket keys than this, each probably has few of the rows that are searched. `entries_of` then reads the
 entries of a key by a range of row numbers, instead of naming every row in every statement."""
 
 
@@ -137,7 +137,9 @@ class EntryFile:
             values += (find_or_create(gateway, bucket), number, *arrivals, inside)
         bulk.insert_flat(self._sql, "entry", _COLUMNS, values, _PUT)
 
-    def after(self, gateway: str, buckets: Collection[str], since: int, until: int, limit: int) -> Iterator[Entry]:
+    def entries_after(
+        self, gateway: str, buckets: Collection[str], since: int, until: int, limit: int
+    ) -> Iterator[Entry]:
         """Return entries ordered by `changed`, and those with the same `changed` by bucket key.
 
         One range of the index is read for each bucket key, and the ranges are merged, only as far as the caller reads.
@@ -153,7 +155,7 @@ class EntryFile:
         return heapq.merge(*ranges, key=_feed_order)
 
     def _range(self, gateway: str, bucket: str, since: int, until: int, limit: int) -> Iterator[Entry]:
-        """Yield one bucket key's entries ordered by `changed`; see `after`."""
+        """Yield one bucket key's entries ordered by `changed`; see `entries_after`."""
         number = self._buckets.find(gateway, bucket)
         if number is not None:
             for row in self._sql.execute(_AFTER, (number, since, until, limit)):
@@ -174,7 +176,7 @@ class EntryFile:
             return []
         return list(map(FullRow._make, self._sql.execute(_FULL_ROWS, (number, since, until, limit)).fetchall()))
 
-    def of(self, gateway: str, keys: Collection[RowKey], buckets: Collection[str]) -> list[Entry]:
+    def entries_of(self, gateway: str, keys: Collection[RowKey], buckets: Collection[str]) -> list[Entry]:
         """Return every entry of these rows under these bucket keys.
 
         Args:
@@ -191,9 +193,9 @@ class EntryFile:
             number = self._buckets.find(gateway, bucket)
             if number is None:
                 continue
-            entries = (
-                self._in_number_range(bucket, number, rows, bounds) if len(buckets) > _MAX_SEARCHED_BUCKETS else None
-            )
+            entries = None
+            if len(buckets) > _MAX_SEARCHED_BUCKETS:
+                entries = self._in_number_range(bucket, number, rows, bounds)
             if entries is None:
                 entries = [_entry(bucket, row) for row in bulk.search(self._sql, _OF, (number,), list(rows))]
             found += entries

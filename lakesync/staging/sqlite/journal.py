@@ -6,8 +6,8 @@ writes of a job go to the file at once, inside a savepoint, so that the job can 
 row for each push; its *body* is the encoded deltas. An *hlc* is the client's timestamp of a delta, an *arrival* the
 gateway's timestamp of a push.
 
-`GroupCommit` begins and commits the groups. `SqliteCommit` and `Pipeline` read and write. `JournalFile`, the base
-class, has the SQL statements.
+`GroupCommit` begins and commits the groups. In between, the jobs read and write through `SqliteCommit`, which clients'
+requests use, and through `sqlite.store._Pipeline`. `JournalFile`, the base class, has the SQL statements.
 """
 
 from __future__ import annotations

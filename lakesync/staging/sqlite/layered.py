@@ -133,7 +133,7 @@ class LayeredFile(StateFile):
         """Make the layer of committed groups the frozen one, and begin to write it."""
         self._frozen_layer, self._committed_layer = self._committed_layer, Layer()
         self.frozen_left = self._frozen_layer.count + self._frozen_layer.move_count
-        self._writing = self._written(self._frozen_layer)
+        self._writing = self._write_parts(self._frozen_layer)
 
     def write_part(self) -> bool:
         """Write a part of the frozen layer; return whether the layer is complete.
@@ -163,7 +163,7 @@ class LayeredFile(StateFile):
                 self.wrote_unfrozen = True
                 self._save(_GROUP_SAVEPOINT)
                 self._save(name)
-                for _ in self._written(layer):
+                for _ in self._write_parts(layer):
                     pass
 
     def _write_all_entries(self) -> None:
@@ -178,14 +178,14 @@ class LayeredFile(StateFile):
                 self._write_entries(layer.take_all_entries())
 
     def _write_entries(
-        self, taken: Mapping[str, list[RowChange]], known: Mapping[str, Mapping[RowKey, int]] | None = None
+        self, taken: Mapping[str, list[RowChange]], row_numbers: Mapping[str, Mapping[RowKey, int]] | None = None
     ) -> None:
         """Write changes of entries that were taken from a layer.
 
         Args:
             taken: the changes, by gateway.
-            known: by gateway, the number by which the file identifies each row, as far as the caller has them; None for
-                none.
+            row_numbers: by gateway, the number by which the file identifies each row, as far as the caller has them;
+                None for none.
 
         Raises:
             sqlite3.Error: an entry cannot be written; `intact` is false afterwards.
@@ -193,7 +193,7 @@ class LayeredFile(StateFile):
         self._begin()
         try:
             for gateway, changes in taken.items():
-                numbers = (known or {}).get(gateway, {})
+                numbers = (row_numbers or {}).get(gateway, {})
                 unnumbered = dict.fromkeys(key for key, _, _ in changes if key not in numbers)  # in order of arrival
                 if unnumbered:
                     numbers = {
@@ -210,7 +210,7 @@ class LayeredFile(StateFile):
         while not self.write_part():
             pass
 
-    def _written(self, layer: Layer) -> Iterator[int]:
+    def _write_parts(self, layer: Layer) -> Iterator[int]:
         """Write a layer to the file part by part: a generator that writes the next part at each step.
 
         It yields about how many rows and explicit moves are left.
@@ -219,18 +219,18 @@ class LayeredFile(StateFile):
         that order, so it reads few pages of the file.
         """
         self._begin()
-        known: dict[str, dict[RowKey, int]] = {}
+        row_numbers: dict[str, dict[RowKey, int]] = {}
         left = layer.count + layer.move_count
         for gateway, rows in layer.rows.items():
-            of_rows = known[gateway] = {}
+            numbers = row_numbers[gateway] = {}
             for part in parts(_in_grouping_order(rows), _ROWS_PER_PART):
-                of_rows |= zip([row.key for row in part], self._rows.put(gateway, part), strict=True)
+                numbers |= zip([row.key for row in part], self._rows.put(gateway, part), strict=True)
                 changes = layer.take_entries(gateway, part)
-                self._entries.put(gateway, [(of_rows[key], bucket, change) for key, bucket, change in changes])
+                self._entries.put(gateway, [(numbers[key], bucket, change) for key, bucket, change in changes])
                 left -= len(part)
                 yield left
         while moves := layer.take_moves(_MOVES_PER_PART):  # to keys that rows have left, and to clients' own
-            self._write_entries(moves, known)
+            self._write_entries(moves, row_numbers)
             yield layer.move_count
 
     def _keys_of(self, gateway: str, key: RowKey) -> tuple[str, ...]:

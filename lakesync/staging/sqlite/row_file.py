@@ -8,6 +8,8 @@ the INSERT and its bucket keys.
 Each row has a number, by which feed entries refer to it. A row that has feed entries but was not written yet has only
 its number. SQLite stores rows in order of their numbers. So rows under one bucket key (a bucket of the sync rules that
 a client sees) get close numbers, and a pull of them reads few pages of the file.
+
+A row's *key* is its table and row id. Its *writers* are the clients that pushed a delta of it.
 """
 
 from __future__ import annotations
@@ -227,11 +229,11 @@ class RowFile:
             self._note_absent([(gateway, (table, row_id)) for row_id in absent])
         return found
 
-    def _note_absent(self, places: Collection[tuple[str, RowKey]]) -> None:
-        """Remember keys that are not in the file; a full memory is cleared first."""
-        if len(self._absent) + len(places) > _MAX_ABSENT:
+    def _note_absent(self, gateway_keys: Collection[tuple[str, RowKey]]) -> None:
+        """Remember keys, each with its gateway, that are not in the file; a full memory is cleared first."""
+        if len(self._absent) + len(gateway_keys) > _MAX_ABSENT:
             self._absent.clear()
-        self._absent.update(places)
+        self._absent.update(gateway_keys)
 
     def scan(self, gateway: str, after: RowKey | None, limit: int) -> list[StoredRow]:
         """Return rows in key order.
@@ -254,8 +256,8 @@ class RowFile:
         Returns:
             The rows' numbers, in order.
         """
-        places = [(gateway, row.key) for row in rows]
-        known = self.numbers(gateway, [place[1] for place in places if place not in self._absent])
+        gateway_keys = [(gateway, row.key) for row in rows]
+        known = self.numbers(gateway, [each[1] for each in gateway_keys if each not in self._absent])
         numbers: list[int] = []
         row_states: list[object] = []  # values of table `row_state`, row after row
         bodies = []
@@ -273,7 +275,7 @@ class RowFile:
                 self._cache.put(gateway, CachedRow(row, number, len(body)))
         bulk.insert_flat(self._sql, _ROW_STATE, _ROW_STATE_COLUMNS, row_states, _UPDATE_ROW_STATE)
         bulk.insert(self._sql, "row_body", bodies, _UPDATE_ROW_BODY)
-        self._absent.difference_update(places)
+        self._absent.difference_update(gateway_keys)
         return numbers
 
     def numbers(self, gateway: str, keys: Iterable[RowKey]) -> dict[RowKey, int]:
@@ -343,6 +345,6 @@ def _read(body: bytes | None, insert_position: bytes | None, encoded: bytes | No
         return decode_row(body)
     if insert_position is None or encoded is None:
         return None
-    at, keys = _decode_insert_position(insert_position)
+    arrival, bucket_keys = _decode_insert_position(insert_position)
     (delta,) = decode_deltas(b"[%b]" % encoded)
-    return StoredRow.of_insert((intern(delta.table), delta.row_id), delta, delta.client_id, at, keys)
+    return StoredRow.of_insert((intern(delta.table), delta.row_id), delta, delta.client_id, arrival, bucket_keys)

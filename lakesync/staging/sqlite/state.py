@@ -77,16 +77,16 @@ class State(LayeredFile):
     def entries_after(
         self, gateway: str, buckets: Collection[str], since: int, until: int, limit: int
     ) -> Iterator[Entry]:
-        """Return entries ordered by `changed`, read only as far as needed; see `EntryFile.after` for the arguments."""
+        """Return entries ordered by `changed`, read only as far as needed; as `EntryFile.entries_after`."""
         self._write_all_entries()
-        return self._entries.after(gateway, buckets, since, until, limit)
+        return self._entries.entries_after(gateway, buckets, since, until, limit)
 
     def full_rows(self, gateway: str, bucket: str, since: int, until: int, limit: int) -> list[FullRow]:
         """Return entries of one bucket key ordered by `changed`, with their rows; see `FeedView.full_rows`."""
         self._write_all_entries()
         full_rows = self._entries.full_rows(gateway, bucket, since, until, limit)
         for rows in reversed(self._unwritten(gateway)):  # the newest layer last, so that its row wins
-            full_rows = [entry if (row := rows.get(entry.key)) is None else entry.of_row(row) for entry in full_rows]
+            full_rows = [entry if (row := rows.get(entry.key)) is None else entry.with_row(row) for entry in full_rows]
         return full_rows
 
     def read_range(
@@ -106,7 +106,7 @@ class State(LayeredFile):
     def entries_of(self, gateway: str, keys: Collection[RowKey], buckets: Collection[str]) -> list[Entry]:
         """Return every entry of these rows under these bucket keys."""
         self._write_all_entries()
-        return self._entries.of(gateway, keys, buckets)
+        return self._entries.entries_of(gateway, keys, buckets)
 
     def changed_after(self, gateway: str, buckets: Collection[str], since: int) -> bool:
         """Return whether any entry under these bucket keys has `changed > since`."""

@@ -2,7 +2,7 @@
 
 `StateFile` has the file's connection, its transaction and SQLite's checkpoints of its write-ahead log. It records up to
 which position of each gateway's log the file is written. It is the base class of `LayeredFile`, which adds the rows in
-memory.
+memory. The *log* has one row for each push. A *feed entry* says when a row joined and left a bucket of the sync rules.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@
 staging` call its methods, which `staging.store` describes. `SqliteStore` creates the parts of the store, and submits
 all calls as *jobs* (functions) to the thread that owns the files (`group.Owner`). `log.db`, the journal, has the
 pushes. `state.db` has the rows that result from them, and feed entries, which say when a row joined and left a bucket
-of the sync rules. It is written a little later (*write-behind*).
+of the sync rules. It is written a little later (*write-behind*). The *log* is the part of `log.db` with one log row for
+each push; after a crash, a *replay* of log rows computes the rows that `state.db` lacks.
 """
 
 from __future__ import annotations
