@@ -1,8 +1,8 @@
 """Reads the status of a store on Postgres, upgrades its schema, and replaces it by a new one, without opening it.
 
 `staging.store_urls` calls it, for `lakesync staging status`, `migrate` and `rebuild`. `status` and `upgrade` work even
-while gateways use the store. A replacement is built from the lake, in one transaction that also renames the schema of
-the store in use. A crash rolls the transaction back, and the old store stays.
+while gateways use the store. `engine.rebuild` fills a replacement from the lake (Iceberg tables), in one transaction
+that also renames the schema of the store in use. A crash rolls the transaction back, and the old store stays.
 """
 
 from __future__ import annotations

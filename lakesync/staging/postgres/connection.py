@@ -56,7 +56,7 @@ class Database:
             ConfigurationError: the URL is invalid.
         """
         try:
-            self._given = psycopg.conninfo.conninfo_to_dict(url)
+            self._url_parameters = psycopg.conninfo.conninfo_to_dict(url)
             """The connection parameters that the URL itself has, for `jdbc`."""
             self.info = {**parameters(url), "application_name": APPLICATION}
             """Connection parameters, with libpq's names."""
@@ -151,12 +151,12 @@ class Database:
         Returns:
             The URL for a JDBC driver, and as properties the configured URL's other parameters, with libpq's names.
         """
-        rest = {key: str(value) for key, value in self._given.items()}
+        rest = {key: str(value) for key, value in self._url_parameters.items()}
         hosts, ports = rest.pop("host", "").split(","), rest.pop("port", "").split(",")
         if len(ports) == 1:
             ports *= len(hosts)
-        places = [_host_in_url(host) + (f":{port}" if port else "") for host, port in zip(hosts, ports, strict=True)]
-        return f"jdbc:postgresql://{','.join(places)}/{quote(rest.pop('dbname', ''), safe='')}", rest
+        servers = [_host_in_url(host) + (f":{port}" if port else "") for host, port in zip(hosts, ports, strict=True)]
+        return f"jdbc:postgresql://{','.join(servers)}/{quote(rest.pop('dbname', ''), safe='')}", rest
 
     @contextmanager
     def _mapped(self, what: str) -> Iterator[None]:

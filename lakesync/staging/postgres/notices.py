@@ -1,7 +1,9 @@
 """Delivers notices of commits between processes: NOTIFY in each commit, and one listening connection per process.
 
-A *notice* says under which bucket keys (of the sync rules) a commit changed rows. The gateway's channels listen, to
-send the changes to connected clients. `Groups` announces commits, and `PostgresStore.watch` adds listeners.
+A *notice* says under which bucket keys a commit changed rows; a *bucket key* names a bucket of the sync rules with the
+claims (fields of a token) that may see it. A notice may also name connected clients (*presence*). A gateway process
+adds a listener, to send the changes to its WebSocket clients. `Groups` announces commits, and `PostgresStore.watch`
+adds listeners.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ _NAME = "lakesync notices"
 """The `application_name` of the connection."""
 
 _Payload = tuple[str, int, str, list[str] | None, tuple[Presence, ...]]
-"""Id of the process that committed, number of the commit there, gateway, bucket keys (None for any), connected clients.
+"""Id of the process that committed, number of the notice there, gateway, bucket keys (None for any), connected clients.
 """
 _decode = msgspec.json.Decoder(_Payload).decode
 
@@ -68,8 +70,9 @@ class PostgresNotices:
         self._wake: int | None = None
         """The writing end of a pipe on which the thread waits; closing it wakes the thread. None without a thread."""
         self._numbers = count(1)
+        """Numbers the notices of this process."""
         self._own: set[int] = set()
-        """Numbers of commits of this process whose notices are delivered at once, so that Postgres' copy is dropped."""
+        """Numbers of notices of this process that are delivered at once, so that Postgres' copy is dropped."""
         self._tried = threading.Event()
         """Set once the first attempt to listen has ended."""
 

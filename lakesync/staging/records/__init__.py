@@ -1,4 +1,4 @@
-"""The values that a staging store contains. A staging store is the database that a push is committed to.
+"""The values that a staging store contains. A staging store is the database that clients' pushes are committed to.
 
 The engine, the feed and the data pipeline read and write these values through the protocols of `staging.store`.
 `clients` has records of clients and actions, `configuration` schemas and rules, `log` log rows, batches and

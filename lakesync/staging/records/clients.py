@@ -10,7 +10,8 @@ pages, and `feed.positions` reads from them what a cursor means. `engine.source_
   in the middle of a series of pages, between two arrivals.
 - The *sync rules* decide which rows a client may see. A *bucket key* names a bucket of the rules with the claims
   (fields of a token) that may see it. The *feed position* of a row is the arrival of its latest change.
-- A *source* is a database, named in the pull, that the gateway reads for a client in addition to its own rows.
+- A *source* is a database, named in the pull, that the gateway reads for a client in addition to its own rows. A
+  `Position` in it names one delta, up to which the source's deltas were read.
 - A *sharded* gateway keeps its tables in several stores, the shards; each has cursors of its own.
 """
 
@@ -65,8 +66,9 @@ class SourcePosition(msgspec.Struct, frozen=True, array_like=True):
     pending: PendingPage | None = None
     """The page that is not confirmed; None if there is none."""
     pass_position: Position | None = None
-    """The position that the client has reached in the current pass over the source, if the client cannot confirm pages
-    (without a cursor), or never does. None: the pass begins after `confirmed`."""
+    """For a client that does not confirm pages, as its pulls have no cursor or it never sends a page's mark back: the
+    position up to which it was sent pages in the current pass over the source. None: the pass begins at the beginning
+    of the source or, if the pull has a cursor, after `confirmed`."""
     marks: tuple[tuple[int, int], ...] = ()
     """Pairs of a source page's cursor and the cursor of the gateway's own feed that it stands for, newest first; only
     the newest few."""
