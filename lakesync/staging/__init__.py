@@ -1,6 +1,7 @@
 """The staging store: the database to which gateways commit pushes, and from which the data pipeline fills the lake.
 
-It has the log of pushes, the merged rows, the feed (what changed, for pulls), and what is stored about each client.
+A *push* is a client's request with changes of rows, and the *lake* is the Iceberg tables. The store has the log of
+pushes, the merged rows, the feed (what changed, for pulls), and what is stored about each client.
 `store` has the protocols by caller, `records` their values; `sqlite`, `postgres`, `memory`, `sharded` and `remote`
 implement them. The engine and the pipeline open a store with `open_staging`, or with `configured_store` from the
 settings.

@@ -2,7 +2,14 @@
 
 `SqliteStore` and `PostgresStore` inherit from `BaseStore`, and implement `_read_tables` and `_write_tables`: each runs
 a function over the pipeline's tables (`PipelineTables`) in a transaction. `staging.store.pipeline` says what each
-method promises, and defines the terms.
+method promises.
+
+The *log* has one row for each push. A *flush* copies it to the lake (Iceberg tables) in *batches*: it plans a batch,
+writes it, reads it back, confirms it to the store, and then trims the log: the store deletes the bodies of its log
+rows. A *shard* is a store with some of a gateway's tables; without sharding there is one, `main`. An *arrival* is the
+gateway's own timestamp of a commit. A *checkpoint* has all rows of a gateway as of one arrival, for new clients. An
+*epoch* is one copy of a gateway in a store; a rebuild from the lake begins a new one. A *mark* says how far a part of
+the pipeline is.
 """
 
 from __future__ import annotations
@@ -50,11 +57,29 @@ class BaseStore(ErasingStore):
     def plan(
         self, gateway: str, shard: str, max_deltas: int, through: int | None = None, since: int | None = None
     ) -> Batch | None:
-        """Return the open batch, or a new one, which is durable before it is returned; see `PipelineStore.plan`."""
+        """Return the batch that is planned and not confirmed, or a new one, which is durable before it is returned.
+
+        Args:
+            gateway: the gateway's id.
+            shard: the shard's name.
+            max_deltas: the most deltas of a batch of several pushes; a larger push is a batch of its own.
+            through: the highest arrival that a new batch may contain; None for any.
+            since: the lowest arrival at which a new batch may begin; None for any.
+
+        Returns:
+            The batch; None if nothing can be flushed.
+        """
         return self._write_tables(lambda tables: tables.plan(gateway, shard, max_deltas, through, since))
 
     def confirm(self, batch_id: str, deltas: int, id_sum: int, snapshot_id: int | None = None) -> None:
-        """Record that the lake was read back and contains a batch; see `PipelineStore.confirm`."""
+        """Record that the lake was read back and contains a batch; see `PipelineStore.confirm`.
+
+        Args:
+            batch_id: the id of the planned batch.
+            deltas: the number of the batch's deltas in the lake.
+            id_sum: the sum of their id numbers (`model.delta.id_number`), modulo 2**64.
+            snapshot_id: the Iceberg snapshot in which they were read; None if the destination has no snapshots.
+        """
         self._write_tables(lambda tables: tables.confirm(batch_id, deltas, id_sum, snapshot_id))
 
     def trim(self, gateway: str, shard: str) -> int:

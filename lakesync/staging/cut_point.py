@@ -1,8 +1,8 @@
 """Finds the point at which a gateway's checkpoint can be made: an arrival with whole pushes on either side.
 
 A *checkpoint* is a snapshot of all rows at one arrival, from which new clients start. An *arrival* is the gateway's own
-timestamp of a commit (a hybrid logical clock). The pipeline requests a *cut point*, waits until the lake contains all
-deltas up to it, and makes the checkpoint there.
+timestamp of a commit: a hybrid logical clock with the wall milliseconds above its lowest 16 bits. The pipeline requests
+a *cut point*, waits until the lake contains all deltas up to it, and makes the checkpoint there.
 
 The cut point of one store is its newest arrival of any kind, which may be above that of the newest push: a change of
 the sync rules moves rows at arrivals of its own. If the cut point were below them, the feed would send these rows again
@@ -37,12 +37,13 @@ MAX_ATTEMPTS = 20
 def cut_point_of(view: ClientView) -> CutPoint:
     """Return the cut point of one store, given a consistent read or a commit of the gateway.
 
-    Its rules version is None while rows are re-indexed under new rules, so that no checkpoint is made there; 0 if the
-    gateway has no rules.
+    After a change of the rules, a *re-index* assigns all rows to the new rules in the background. Until it is done, the
+    cut point's rules version is None, so that no checkpoint is made there. The version is 0 if the gateway has no
+    rules.
     """
-    config, progress = view.config, view.reindexing()
-    done = progress is not None and progress.done and progress.rules_version == config.rules_version
-    rules_version = config.rules_version if done or config.rules_version == 0 else None
+    config, reindex = view.config, view.reindexing()
+    is_done = reindex is not None and reindex.done and reindex.rules_version == config.rules_version
+    rules_version = config.rules_version if is_done or config.rules_version == 0 else None
     return CutPoint(view.gateway, view.arrival, view.epoch, rules_version)
 
 
@@ -95,12 +96,12 @@ def _joined(gateway: str, points: Mapping[str, CutPoint]) -> CutPoint:
         points: the cut point of each shard, by shard name, the default shard first.
     """
     default = next(iter(points.values()))
-    indexed = all(point.rules_version is not None for point in points.values())
+    are_indexed = all(point.rules_version is not None for point in points.values())
     return CutPoint(
         gateway,
         default.arrival,
         default.epoch,
-        default.rules_version if indexed else None,
+        default.rules_version if are_indexed else None,
         # 0 stands for None here: while any shard is re-indexed, no checkpoint is made at the joined point
         {name: ShardCutPoint(point.epoch, point.rules_version or 0) for name, point in points.items()},
     )

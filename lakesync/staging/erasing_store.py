@@ -9,7 +9,8 @@ An erasure is recorded durably before its first step, every step can be repeated
 erasures when it opens. It covers the deltas of a row or client up to an *hlc*, the client's timestamp; pushes of
 covered deltas are stored without their values. Its *arrival* is the gateway's newest timestamp of a commit at its
 latest step. *Checkpoints* (snapshots of all rows, from which new clients start) from before that arrival may contain
-erased values, and are no longer served. The *log* has one row for each push.
+erased values, and are no longer served. The *log* has one row for each push. A *stamp* is an hlc with the id of the
+client that set it; in a merge, the greater stamp wins.
 """
 
 from __future__ import annotations
@@ -181,7 +182,7 @@ class ErasingStore(ABC):
     def _merge(self, commit: Commit, deltas: Sequence[RowDelta]) -> None:
         """Merge deltas from the lake into existing rows, each changed row at a new arrival."""
         rows = {key: row.copy() for key, row in commit.rows({delta.key for delta in deltas}).items()}
-        won: dict[RowKey, set[str]] = {}
+        won: dict[RowKey, set[str]] = {}  # by row, the columns to which a delta gave its value
         for delta in deltas:
             row = rows.get(delta.key)
             outcome = row.state.merge(delta) if row is not None else None
@@ -189,7 +190,7 @@ class ErasingStore(ABC):
                 won.setdefault(delta.key, set()).update(outcome.won)
         changed = [rows[key] for key in won]
         for row, arrival in zip(changed, commit.next_arrivals(len(changed)), strict=True):
-            row.arrival = arrival
+            row.arrival = arrival  # its new position in the feed; `touch` sets it as the columns' time of change
             row.state.touch(won[row.key] & row.state.cells.keys(), arrival)
         if changed:
             self._required_replayer(commit).rewrite_rows(commit, changed)
@@ -234,7 +235,7 @@ class ErasingStore(ABC):
                 table=table,
                 row_id=row_id,
                 client_id=client_id,
-                hlc=max(start_of(self._now_ms()), latest + 1),
+                hlc=max(start_of(self._now_ms()), latest + 1),  # above all of the target's deltas
                 arrival=commit.arrival,
                 requested_ms=self._now_ms(),
             )
@@ -303,6 +304,7 @@ class ErasingStore(ABC):
         """
         stamp: Stamp = (erasure.hlc, ERASER)
         stored = commit.rows(keys)
+        # `tombstone`: the greatest stamp of a DELETE of the row; None without one
         remaining = [key for key in keys if (stored[key].state.tombstone or (0, "")) < stamp]
         if remaining:
             deltas = [_deletion(key, erasure.hlc) for key in remaining]
@@ -342,8 +344,9 @@ class ErasingStore(ABC):
         moves: list[Move] = []
         remaining = [row for row in changed if row.state.visible]
         for row, arrival in zip(remaining, commit.next_arrivals(len(remaining)), strict=True):
+            # The row leaves its buckets at this arrival and joins them again. Because of `emptied`, clients that have
+            # it are sent DELETE and INSERT, so that they drop the columns.
             row.arrival = row.emptied = arrival
-            # the row leaves and joins again, so that clients that have it drop the columns
             moves += [Move(bucket, row.table, row.row_id, arrival, "leave") for bucket in row.keys]
             row.keys = ()
         commit.put_rows({row.key: row for row in (*written, *changed)}.values())

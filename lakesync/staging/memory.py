@@ -1,5 +1,6 @@
-"""The store behind `memory://`, for tests, and for gateways whose adapter stores all deltas. `open_store` creates it.
+"""The store behind `memory://`: it loses its data when the process ends. `open_store` creates it.
 
+It is for tests, and for gateways that restore their data from an adapter (a database or object store) with all deltas.
 It is a SQLite store in a folder in memory (`/dev/shm` if that has space, otherwise the temporary folder). It gives
 every guarantee of staging except that data survives the process. It needs memory for its files: unflushed deltas, whose
 size backpressure limits, the ids of all deltas, and all rows.

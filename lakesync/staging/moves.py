@@ -159,9 +159,9 @@ def newest_of(rows: Iterable[StoredRow], moves: Iterable[Move]) -> dict[str, int
         if row.arrival > by_keys.get(row.keys, 0):
             by_keys[row.keys] = row.arrival
     newest: dict[str, int] = {}
-    for keys, at in by_keys.items():
+    for keys, arrival in by_keys.items():
         for bucket in keys:
-            newest[bucket] = max(at, newest.get(bucket, 0))
+            newest[bucket] = max(arrival, newest.get(bucket, 0))
     for move in moves:
         newest[move.bucket] = max(move.arrival, newest.get(move.bucket, 0))
     return newest

@@ -6,7 +6,8 @@ lake, reads the lake back, and confirms the batch to the store. The *ledger* cou
 (the gateway's timestamp of a commit), to compare staging with the lake. A gateway's *head* has its counters, such as
 the number of its last log row, and its *epoch*: the time of its creation, which changes if the store is rebuilt from
 the lake. A *shard* is a store for some of a gateway's tables. A *checkpoint* has all rows of a gateway as of one
-arrival, for new clients. A *mark* says how far a part of the pipeline is.
+arrival, for new clients. A *mark* says how far a part of the pipeline is. The *rules* decide which clients see a row;
+after a change of rules, a *re-index* assigns all rows to the new ones in the background.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ MAX_PUSHES = 100_000
 
 _BATCH = "batch_id, gateway, shard, epoch, from_seq, to_seq, deltas, bytes, arrival_low, arrival_high"
 """SQL: the columns of a batch, in the order of the fields of `Batch`."""
-_LOG = "FROM log WHERE gateway = ? AND shard = ? AND epoch = ? AND seq"
-"""SQL: log rows of one shard; a condition on `seq` follows."""
+_OF_SHARD = "WHERE gateway = ? AND shard = ? AND epoch = ? AND seq"
+"""SQL: the log rows of one shard; a condition on `seq` follows."""
+_LOG = f"FROM log {_OF_SHARD}"
 _PUSHES_AT_ONCE = 2000
 """The most log rows in one read."""
 _NEWEST_CHECKPOINT = "SELECT body FROM cut WHERE gateway = ? AND epoch = ? ORDER BY arrival DESC LIMIT 1"
@@ -100,8 +102,8 @@ class PipelineTables(ABC):
         """Return the active rules version if a checkpoint under it is missing and can be made.
 
         Returns:
-            The version, if all rows have the bucket keys of these rules and the newest checkpoint has older rules. None
-            otherwise, and if there is no checkpoint: the first flush makes one anyway.
+            The version, if the re-index for it is done and the newest checkpoint has older rules. None otherwise, and
+            if there is no checkpoint: the first flush makes one anyway.
         """
         version = head.config.rules_version
         if version == 0:
@@ -115,7 +117,15 @@ class PipelineTables(ABC):
     def plan(
         self, gateway: str, shard: str, max_deltas: int, through: int | None = None, since: int | None = None
     ) -> Batch | None:
-        """Return the batch that is planned and not confirmed yet, or a new one; see `PipelineStore.plan`."""
+        """Return the batch that is planned and not confirmed yet, or a new one that `choose_batch` chooses.
+
+        Args:
+            gateway: the gateway's id.
+            shard: the shard's name; `main` without sharding.
+            max_deltas: the most deltas of a batch of several pushes; a larger push is a batch of its own.
+            through: the highest arrival that a new batch may contain; None for any.
+            since: the lowest arrival at which a new batch may begin; None for any.
+        """
         head = self._head_of_shard(gateway, shard)
         found = self._query(
             f"SELECT {_BATCH} FROM batch WHERE gateway = ? AND shard = ? AND confirmed_ms IS NULL", gateway, shard
@@ -140,7 +150,18 @@ class PipelineTables(ABC):
             seq = rows[-1][0]
 
     def confirm(self, batch_id: str, deltas: int, id_sum: int, snapshot_id: int | None = None) -> None:
-        """Record that the lake contains the batch; see `PipelineStore.confirm`."""
+        """Record that the lake contains the batch; a repeat changes nothing.
+
+        Args:
+            batch_id: the id of the planned batch.
+            deltas: the number of the batch's deltas, as they were read back.
+            id_sum: the sum of their id numbers (`staging.ledger`), modulo 2**64.
+            snapshot_id: the Iceberg snapshot in which they were read; None if the destination has no snapshots.
+
+        Raises:
+            IntegrityError: count or sum differ from the log's.
+            NotFoundError: no such batch was planned.
+        """
         head = self._head(self._batch(batch_id)[0].gateway)
         # `_head` locked the gateway; read the batch again, because another process may have confirmed it before that
         batch, confirmed_ms = self._batch(batch_id)
@@ -195,7 +216,7 @@ class PipelineTables(ABC):
         crash_point("staging.before_trim")
         scope = (gateway, shard, head.epoch, head.trimmed_seq + 1, to_seq)
         ((freed,),) = self._query(f"SELECT sum(bytes) {_LOG} BETWEEN ? AND ?", *scope)
-        self._query(f"UPDATE log SET body = NULL {_LOG.removeprefix('FROM log ')} BETWEEN ? AND ?", *scope)
+        self._query(f"UPDATE log SET body = NULL {_OF_SHARD} BETWEEN ? AND ?", *scope)
         self._set_head(msgspec.structs.replace(head, trimmed_seq=to_seq))
         return int(freed)
 

@@ -2,7 +2,12 @@
 
 A *shard* is a staging store with some of the tables of every gateway. `ShardedStore` inherits from `ShardedPipeline`,
 which implements `PipelineStore`: most methods call the store of one shard, or combine the results of all of them.
-`staging.store.pipeline` says what each method promises, and defines the terms.
+`staging.store.pipeline` says what each method promises.
+
+A *flush* copies a shard's log of pushes to the lake (Iceberg tables) in *batches*, each of which is planned, written,
+read back and confirmed; then the store trims it, which deletes its bodies from the log. An *arrival* is a gateway's
+timestamp of a commit. A *checkpoint* has all rows of a gateway as of one arrival, for new clients, and a *cut point* is
+an arrival at which one can be made. An *erasure* deletes a row's or a client's data permanently.
 """
 
 from __future__ import annotations
@@ -73,7 +78,15 @@ class ShardedPipeline:
     def plan(
         self, gateway: str, shard: str, max_deltas: int, through: int | None = None, since: int | None = None
     ) -> Batch | None:
-        """Return a shard's open batch, or a new one; see `PipelineStore.plan`."""
+        """Return a shard's batch that is planned and not confirmed, or a new one; see `PipelineStore.plan`.
+
+        Args:
+            gateway: the gateway's id.
+            shard: the shard's name.
+            max_deltas: the most deltas of a batch of several pushes.
+            through: the highest arrival that a new batch may contain; None for any.
+            since: the lowest arrival at which a new batch may begin; None for any.
+        """
         return self._store_of_shard(shard).plan(gateway, shard, max_deltas, through, since)
 
     def confirm(self, batch_id: str, deltas: int, id_sum: int, snapshot_id: int | None = None) -> None:
@@ -134,7 +147,7 @@ class ShardedPipeline:
             tables=tuple(
                 sorted(
                     (table for checkpoint in checkpoints.values() for table in checkpoint.tables),
-                    key=lambda one: one.table,
+                    key=lambda table: table.table,
                 )
             ),
             shards={

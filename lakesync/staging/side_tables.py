@@ -1,11 +1,15 @@
 """The tables beside the log, with the same SQL in both stores (SQLite and Postgres).
 
-They contain actions (commands of clients) and attempts at them, and connectors (external systems). They also contain
-the position of a re-index, broadcast cursors of sharded gateways (whose tables are in several stores), the spelling of
-names in the lake, and the jobs that update the destination's tables after a flush without a pipeline. Erasures are in
-`erasure_tables`. The views and commits of both stores inherit from `SideQueries` and `SideStatements`; their `_query`
-adds the gateway's id as the first value of each statement. `staging.store.operations` and `staging.store.push` say what
-each method promises.
+- *Actions* (commands of clients) and attempts at them, and the *connectors* (external systems) that execute them.
+- The position of a *re-index*, which assigns all rows to the sync rules after a change of these.
+- The *broadcast cursors* of *sharded* gateways, whose tables are in several stores (shards). Such a cursor is sent to
+  many clients at once, with a page over the WebSocket, and stands for a cursor in each shard.
+- The spelling of table and column names, because the engines that read the lake ignore case.
+- The *jobs* that update the destination's tables after a flush without a pipeline.
+
+Erasures are in `erasure_tables`. The views (reads) and commits (transactions) of both stores inherit from `SideQueries`
+and `SideStatements`; their `_query` adds the gateway's id as the first value of each statement.
+`staging.store.operations` and `staging.store.push` say what each method promises.
 """
 
 from __future__ import annotations
@@ -33,7 +37,7 @@ _FORGET_CURSORS = "DELETE FROM shared_cursor WHERE gateway = ? AND cursor < ?"
 
 _CLIENTS = "SELECT record FROM client WHERE gateway = ?"
 _NO_ROWS = 1
-"""The highest cursor of a client that was sent nothing (0), or pushed and was sent nothing (1)."""
+"""The highest cursor that shows no rows: 0 of a client that was sent nothing, 1 if it pushed and was sent nothing."""
 
 _decode_parts = msgspec.json.Decoder(dict[str, int]).decode
 
@@ -119,13 +123,13 @@ class SideQueries(ErasureQueries):
         return int(rows[0][0]) if rows else 0
 
     def sent_rows_of_shard(self, shard: str) -> bool:
-        """Return whether any client has a cursor that means rows of a shard.
+        """Return whether any client was sent rows of a shard, as the cursors show that clients were sent.
 
         This reads all client records. `ShardedStore` calls it when a shard's store is empty at the start: the store may
         have been lost.
         """
-        parts = self.shared_cursor(self.newest_shared_cursor()) or {}
-        if parts.get(shard, 0) > _NO_ROWS:
+        broadcast = self.shared_cursor(self.newest_shared_cursor()) or {}
+        if broadcast.get(shard, 0) > _NO_ROWS:
             return True
         of_clients = (decode_client(record).sent_cursors for (record,) in self._query(_CLIENTS))
         return any(
@@ -238,7 +242,7 @@ class SideStatements(SideQueries, ErasureStatements):
 
         Args:
             cursor: the cursor that clients are sent.
-            parts: the cursor in each shard that it means, by shard name.
+            parts: the cursor in each shard that it stands for, by shard name.
             forget_below: stored broadcast cursors below this are deleted.
         """
         self._query(_FORGET_CURSORS, forget_below)

@@ -1,8 +1,7 @@
-"""Statements and values of tables for both stores, on SQLite and on Postgres.
+"""Converts records to and from the values of database tables, for both stores: on SQLite and on Postgres.
 
 The views (reads) and commits (transactions) of both stores inherit from `SqlQueries`, and implement `_query`, so that
-`side_tables`, `erasure_tables` and `rebuild_commit` run the same SQL on either. The functions convert records to and
-from values of tables.
+`side_tables`, `erasure_tables` and `rebuild_commit` run the same SQL on either. The *log* has one row for each push.
 
 All decoders are created when the module is imported. msgspec caches type information on the type while it creates a
 decoder, and a thread that decodes the same type at that moment may crash. So no decoder is created later.

@@ -1,7 +1,7 @@
 """The schema migrations of the stores: numbered SQL files, in one folder for each database.
 
 Stores apply each file once, in order, under a lock (`sqlite.files.migrate`, `postgres.connection.migrate`).
-`staging.store_urls` reports versions and upgrades with the structs here, which `lakesync staging status` and `upgrade`
+`staging.store_urls` reports versions and upgrades with the structs here, which `lakesync staging status` and `migrate`
 print.
 """
 
