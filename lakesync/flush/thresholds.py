@@ -55,7 +55,7 @@ class WideRowThreshold(msgspec.Struct, frozen=True):
 
 
 class FlushSettings(msgspec.Struct, frozen=True):
-    """When and how to flush a gateway, from `[flush]` or from a program that embeds a gateway.
+    """When and how to flush a gateway, from `[flush]` of `lakesync.toml` or from a program that embeds a gateway.
 
     Bytes are those that staging stores for the deltas.
     """

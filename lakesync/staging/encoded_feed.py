@@ -84,9 +84,8 @@ class FeedRange(NamedTuple):
         entries = min(bisect_left(deltas_up_to, wanted) + 1, len(deltas_up_to))
         texts = self.joined.split(SEPARATOR)
         if len(self.joined) > most_bytes:
-            sizes = iter(accumulate(map(len, texts)))  # by row; an entry of which nothing is sent has no row
-            # by entry; `max` keeps the size before for an entry without a row
-            bytes_up_to = list(accumulate((next(sizes) if ord(count) else 0 for count in self.counts), max))
+            sizes = map(len, texts)  # an entry of which nothing is sent has no text
+            bytes_up_to = list(accumulate(next(sizes) if ord(count) else 0 for count in self.counts))
             entries = min(entries, bisect_left(bytes_up_to, most_bytes) + 1)
         rows = entries - self.counts.count("\0", 0, entries)
         return b",".join(texts[:rows]), deltas_up_to[entries - 1], entries

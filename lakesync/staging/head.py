@@ -29,12 +29,15 @@ class Head(msgspec.Struct, frozen=True):
     """A gateway's counters in one shard. Every commit stores them, so that no counter needs a scan of the log."""
 
     gateway: str
+    """The gateway's id."""
     epoch: int
     """Wall time in milliseconds when the gateway was created in its store; a rebuild from the lake creates it again."""
     config: GatewayConfig
+    """The gateway's schemas, sync rules and write scope."""
     arrival: int = 0
     """The highest arrival (the gateway's own HLC timestamp) of a commit; 0 before the first commit."""
     shard: str = MAIN_SHARD
+    """The shard's name."""
     last_seq: int = 0
     """Number of the newest log row; 0 before the first."""
     last_arrival: int = 0

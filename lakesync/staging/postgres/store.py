@@ -89,6 +89,7 @@ class Groups:
         self._threads = ThreadPoolExecutor(POOL_SIZE, thread_name_prefix="staging")
         self._lock = threading.Lock()
         self._waiting: dict[str, deque[QueuedJob]] = {}
+        """The waiting jobs, by gateway for which `_drain` runs or is queued; empty while a gateway's last jobs run."""
         self._reads: Turns[QueuedRead] = Turns()
         self._closed = False
 

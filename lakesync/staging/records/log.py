@@ -60,6 +60,7 @@ class LogSource(msgspec.Struct, frozen=True):
     url: str
     """A JDBC URL."""
     table: str
+    """The log's table in that database, as SQL names it."""
     properties: dict[str, str] = {}
     """JDBC connection properties, with the credentials; for Postgres, the URL's other parameters with libpq's names."""
 

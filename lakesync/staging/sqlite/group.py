@@ -1,5 +1,8 @@
 """The thread that owns both databases of a SQLite store, and its group commit: several jobs share one transaction.
 
+`log.db` has the *log*, one row for each push. `state.db` has the rows that result from the pushes, and feed entries,
+which say when a row joined and left a bucket of the sync rules.
+
 A *job* is a function that the engine or the pipeline submits to the store; `SqliteStore` passes all of them to `Owner`.
 The thread runs jobs, with gateways in turn, and in between writes rows that are only in memory to `state.db`
 (*write-behind*).

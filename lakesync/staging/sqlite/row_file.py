@@ -262,7 +262,9 @@ class RowFile:
         row_states: list[object] = []  # values of table `row_state`, row after row
         bodies = []
         for row in rows:
-            number, live, insert_position = known.get(row.key), row.fold().state.live, None
+            number = known.get(row.key)
+            live = row.fold().state.live  # the deltas whose values the row has
+            insert_position = None
             if number is None:
                 number = self._numbers.new(gateway, row.keys)
                 # only for a new number: an older one may have a row in `row_body`, which `_read` would prefer

@@ -96,7 +96,7 @@ class State(LayeredFile):
         self._write_all_entries()
         # the file identifies bucket keys by numbers; one without a number has no entries
         shared = [number for bucket in buckets if (number := self._buckets.find(gateway, bucket)) is not None]
-        if not shared or len(shared) >= MAX_BUCKETS:
+        if not shared or len(shared) >= MAX_BUCKETS:  # together with the reader's own key, at most MAX_BUCKETS are read
             return None
         numbers = RangeBuckets(shared, self._buckets.find(gateway, reader.own))
         unwritten = self._unwritten(gateway)

@@ -3,8 +3,9 @@
 The store's owner thread calls it between transactions, and `GroupCommit` also while a commit waits for the disk.
 Committed rows are in memory first; after a crash they are rebuilt from the log in `log.db`. The *frozen layer* is the
 part of them that is being written to the file. No commit changes it, so that it can be written in small parts, between
-which pushes are served. A *move* is a change of a feed entry. A *head* has a gateway's counters, among them the number
-of its last log row.
+which pushes are served. A *feed entry* says when a row joined and left a bucket of the sync rules, and a *move* is a
+change of an entry; it is *explicit* if it does not follow from a changed row. A *head* has a gateway's counters, among
+them the number of its last log row.
 """
 
 from __future__ import annotations

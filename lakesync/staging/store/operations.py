@@ -4,6 +4,9 @@ The engine changes the configuration, registers connectors (external systems tha
 stores the cursors of sharded gateways, whose tables are in several stores. `lakesync.actions` stores *actions*:
 commands of clients to connectors. `lakesync.flush` stores the *flush jobs* of a flush without a pipeline, and
 `staging.erasing_store` the progress of *erasures*: permanent deletions of a row or a client.
+
+The *sync rules* decide which rows a client sees. A row is stored with the *bucket keys* that they give it. The *log*
+has one row for each push, with the number `seq`.
 """
 
 from __future__ import annotations
@@ -29,7 +32,9 @@ class ConfigCommit(NameCommit, Protocol):
         """
 
     def retire_schema(self, table: str) -> int:
-        """Retire a table's schema; return the version of this change. A schema registered later has a higher version.
+        """Retire a table's schema, after which pushes to the table are not checked; return the version of this change.
+
+        A schema that is registered later has a higher version.
 
         Raises:
             NotFoundError: the table has no schema.
@@ -134,19 +139,20 @@ class FlushJobCommit(FlushJobView, Protocol):
 
 
 class SharedCursorView(Protocol):
-    """Reads the cursors of a sharded gateway that are sent to many clients at once, with a broadcast.
+    """Reads the broadcast cursors of a sharded gateway.
 
-    Each means a cursor in each shard. Cursors that are sent to one client are in the client's record.
+    They are sent to many clients at once, with a page over the WebSocket (a broadcast), and each stands for a cursor in
+    each shard. Cursors that are sent to one client are in the client's record.
     """
 
     def shared_cursor(self, cursor: int) -> dict[str, int] | None:
-        """Return the cursor in each shard, by shard name, that a broadcast cursor means; None if it is unknown."""
+        """Return the cursor in each shard, by shard name, that a broadcast cursor stands for; None if it is unknown."""
 
     def newest_shared_cursor(self) -> int:
         """Return the highest broadcast cursor; 0 before the first broadcast."""
 
     def sent_rows_of_shard(self, shard: str) -> bool:
-        """Return whether any client has a cursor that means rows of this shard."""
+        """Return whether any client was sent rows of this shard, as the cursors show that clients were sent."""
 
 
 class SharedCursorCommit(SharedCursorView, Protocol):
@@ -157,7 +163,7 @@ class SharedCursorCommit(SharedCursorView, Protocol):
 
         Args:
             cursor: the cursor that clients are sent.
-            parts: the cursor in each shard that it means, by shard name.
+            parts: the cursor in each shard that it stands for, by shard name.
             forget_below: stored broadcast cursors below this are deleted.
         """
 
