@@ -77,11 +77,11 @@ def dispatch(store: PipelineStore, method: str, body: bytes) -> bytes:
         ValidationError: the arguments do not fit the method.
         LakeSyncError: an error that the method raised.
     """
-    known = METHODS.get(method)
-    if known is None:
+    message_types = METHODS.get(method)
+    if message_types is None:
         raise NotFoundError(f"staging has no method {method!r}: it has {', '.join(sorted(METHODS))}")
     try:
-        arguments = known.decode(body or b"{}")
+        arguments = message_types.decode(body or b"{}")
     except msgspec.MsgspecError as exc:
         raise ValidationError(f"the arguments do not fit staging's {method}: {exc}") from None
     return msgspec.json.encode(getattr(store, method)(**msgspec.structs.asdict(arguments)))

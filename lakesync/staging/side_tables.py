@@ -224,9 +224,9 @@ class SideStatements(SideQueries, ErasureStatements):
 
     def drop_connector(self, name: str) -> bool:
         """Delete a connector; return False if there is none with this name."""
-        known = self._query("SELECT 1 FROM connector WHERE gateway = ? AND name = ?", name)
+        existing = self._query("SELECT 1 FROM connector WHERE gateway = ? AND name = ?", name)
         self._query("DELETE FROM connector WHERE gateway = ? AND name = ?", name)
-        return bool(known)
+        return bool(existing)
 
     # -- the position of a re-index ------------------------------------------------------------------------------------
 
@@ -259,11 +259,11 @@ class SideStatements(SideQueries, ErasureStatements):
             namespace: the namespace of the gateway's state tables in the lake.
             names: tables, and columns as `table.column`.
         """
-        known = self.name_spellings(namespace, names)
-        missing = sorted(name for name in names if name.lower() not in known)
+        spellings = self.name_spellings(namespace, names)
+        missing = sorted(name for name in names if name.lower() not in spellings)
         for name in missing:
             self._query(_PUT_NAME, namespace, name.lower(), name)
-        return self.name_spellings(namespace, names) if missing else known
+        return self.name_spellings(namespace, names) if missing else spellings
 
     # -- jobs after a flush without a pipeline -------------------------------------------------------------------------
 

@@ -109,14 +109,14 @@ def pending(database: str, version: int, where: str) -> list[Migration]:
     Raises:
         StagingVersionError: `version` is above every known step: a newer LakeSync wrote the database.
     """
-    known = migrations(database)
-    newest = known[-1].number
+    steps = migrations(database)
+    newest = steps[-1].number
     if version > newest:
         raise StagingVersionError(
             f"{where} has schema version {version} and this LakeSync knows versions up to {newest}: "
             "it was written by a newer version, start that one instead"
         )
-    return [step for step in known if step.number > version]
+    return [step for step in steps if step.number > version]
 
 
 def newest(database: str) -> int:

@@ -224,8 +224,8 @@ class PostgresCommit(PostgresView, SqlLogCommit, ConfigWriter, SideStatements):
 
     def restore_config(self, config: GatewayConfig) -> None:
         """Set schemas and rules with their earlier versions."""
-        for table, known in config.schemas.items():
-            self._write_schema(table, known.version, known.schema)
+        for table, registered in config.schemas.items():
+            self._write_schema(table, registered.version, registered.schema)
         for table, version in config.retired.items():
             self._write_schema(table, version, None)
         self._write_config(config)
@@ -237,7 +237,7 @@ class PostgresCommit(PostgresView, SqlLogCommit, ConfigWriter, SideStatements):
         """
         _, widest = self._writer(client_id)
         rows = self._query(_KNOWN, client_id, low, high + widest, high)
-        return {known for (ids,) in rows for known in unpack_ids(ids) if low <= known[0] <= high}
+        return {pair for (ids,) in rows for pair in unpack_ids(ids) if low <= pair[0] <= high}
 
     def highest_hlc(self, client_id: str) -> int:
         """Return the client's highest accepted hlc; -1 if it has none."""

@@ -33,7 +33,7 @@ class ConfigCache:
     """
 
     def __init__(self) -> None:
-        self._known: dict[str, GatewayConfig] = {}
+        self._cache: dict[str, GatewayConfig] = {}
 
     def load(self, connection: Connection, gateway: str, version: int, rules_version: int) -> GatewayConfig:
         """Return the configuration of a committed version.
@@ -44,16 +44,16 @@ class ConfigCache:
             version: the version of the configuration.
             rules_version: the version of its rules.
         """
-        known = self._known.get(gateway)
-        if known is not None and known.version == version:
-            return known
+        cached = self._cache.get(gateway)
+        if cached is not None and cached.version == version:
+            return cached
         found = _one(connection, "SELECT rules, write_scope FROM gateway WHERE id = %s", gateway)
         rules, write_scope = found or (None, None)
         rows = connection.execute(
             "SELECT table_name, version, body FROM table_schema WHERE gateway = %s", (gateway,)
         ).fetchall()
         config = decode_config(version, rules, rules_version, write_scope, rows)
-        self._known[gateway] = config
+        self._cache[gateway] = config
         return config
 
 

@@ -73,17 +73,17 @@ def with_schema(config: GatewayConfig, schema: TableSchema) -> GatewayConfig:
         SchemaError: the change removes or changes a column, or the table's name differs from a registered one only in
             case.
     """
-    known = config.schemas.get(schema.table)
-    if known is None:
+    current = config.schemas.get(schema.table)
+    if current is None:
         for other in config.schemas:
             if other.lower() == schema.table.lower():
                 raise SchemaError(f"table {schema.table!r} differs from {other!r} only in case: choose another name")
         registered = SchemaVersion(config.retired.get(schema.table, 0) + 1, schema)
     else:
-        evolved = evolve(known.schema, schema)
-        if evolved == known.schema:
+        evolved = evolve(current.schema, schema)
+        if evolved == current.schema:
             return config
-        registered = SchemaVersion(known.version + 1, evolved)
+        registered = SchemaVersion(current.version + 1, evolved)
     schemas = {**config.schemas, schema.table: registered}
     retired = {table: version for table, version in config.retired.items() if table != schema.table}
     return msgspec.structs.replace(config, version=config.version + 1, schemas=schemas, retired=retired)
@@ -100,8 +100,8 @@ def without_schema(config: GatewayConfig, table: str) -> GatewayConfig:
         NotFoundError: the table has no schema.
     """
     if table not in config.schemas:
-        known = ", ".join(sorted(config.schemas)) or "none"
-        raise NotFoundError(f"table {table!r} has no schema to retire; tables with one: {known}")
+        tables = ", ".join(sorted(config.schemas)) or "none"
+        raise NotFoundError(f"table {table!r} has no schema to retire; tables with one: {tables}")
     schemas = {name: registered for name, registered in config.schemas.items() if name != table}
     retired = {**config.retired, table: config.schemas[table].version + 1}
     return msgspec.structs.replace(config, version=config.version + 1, schemas=schemas, retired=retired)

@@ -220,8 +220,8 @@ class StoredRow(msgspec.Struct, gc=False):
             deleted: whether the deltas contain a DELETE.
         """
         writers = self.writers
-        known = writers.pop(client_id, None)
-        copy = DELETED if deleted else known.own_copy if known is not None else 0  # the new `Writer.own_copy`
+        earlier = writers.pop(client_id, None)
+        copy = DELETED if deleted else earlier.own_copy if earlier is not None else 0  # the new `Writer.own_copy`
         if inserted and copy >= DELETED:  # not astray before, so the copy is what the INSERT created
             copy = at
         elif copy == DELETED and not deleted:

@@ -254,13 +254,13 @@ class Journal(JournalFile):
             cache_key: the statement and the values of its parameters.
             run_query: runs the query; called if the result is not cached.
         """
-        known = self._cached_rows.get(cache_key)
-        if known is None:
-            known = run_query()
+        rows = self._cached_rows.get(cache_key)
+        if rows is None:
+            rows = run_query()
             if len(self._cached_rows) >= _MAX_CACHED:
                 self._cached_rows.clear()
-            self._cached_rows[cache_key] = known
-        return known
+            self._cached_rows[cache_key] = rows
+        return rows
 
     def _write(self) -> None:
         """Write what waits in memory to the file."""
@@ -341,12 +341,12 @@ class Journal(JournalFile):
             client_id: the client's id.
         """
         client = (gateway, client_id)
-        known = self._group.clients.get(client) or self._clients.get(client)
-        if known is None:
-            known = self.stored_client(gateway, client_id)
-            if known is not None:
-                _cache(self._clients, {client: known})
-        return known
+        record = self._group.clients.get(client) or self._clients.get(client)
+        if record is None:
+            record = self.stored_client(gateway, client_id)
+            if record is not None:
+                _cache(self._clients, {client: record})
+        return record
 
     def put_client(self, gateway: str, record: ClientRecord) -> None:
         """Store a client's record.
@@ -366,13 +366,13 @@ class Journal(JournalFile):
             only be in a push whose highest hlc is 20 to 24.
         """
         client = (gateway, client_id)
-        known = self._group.writers.get(client) or self._writers.get(client)
-        if known is None:
-            known = self.stored_writer(gateway, client_id)
-            if known is None:
+        numbers = self._group.writers.get(client) or self._writers.get(client)
+        if numbers is None:
+            numbers = self.stored_writer(gateway, client_id)
+            if numbers is None:
                 return (-1, 0)
-            _cache(self._writers, {client: known})
-        return known
+            _cache(self._writers, {client: numbers})
+        return numbers
 
     def known_ids(self, gateway: str, client_id: str, low: int, high: int) -> set[tuple[int, bytes]]:
         """Return the client's accepted deltas with `low <= hlc <= high`, also those that wait in memory.
@@ -393,7 +393,7 @@ class Journal(JournalFile):
             for entry, _ in self._group.entries
             if (entry.gateway, entry.client_id) == (gateway, client_id) and entry.hlc_high >= low
         ]
-        return {known for ids in packed for known in unpack_ids(ids) if low <= known[0] <= high}
+        return {pair for ids in packed for pair in unpack_ids(ids) if low <= pair[0] <= high}
 
     # -- the log -------------------------------------------------------------------------------------------------
 
@@ -422,8 +422,8 @@ class Journal(JournalFile):
         return entry
 
 
-def _cache(known: dict[Client, V], new: Mapping[Client, V]) -> None:
+def _cache(cache: dict[Client, V], new: Mapping[Client, V]) -> None:
     """Add values to a cache; a cache that would exceed `_MAX_CACHED` is cleared first."""
-    if len(known) + len(new) > _MAX_CACHED:
-        known.clear()
-    known.update(new)
+    if len(cache) + len(new) > _MAX_CACHED:
+        cache.clear()
+    cache.update(new)

@@ -257,12 +257,12 @@ class RowFile:
             The rows' numbers, in order.
         """
         gateway_keys = [(gateway, row.key) for row in rows]
-        known = self.numbers(gateway, [each[1] for each in gateway_keys if each not in self._absent])
+        existing = self.numbers(gateway, [each[1] for each in gateway_keys if each not in self._absent])
         numbers: list[int] = []
         row_states: list[object] = []  # values of table `row_state`, row after row
         bodies = []
         for row in rows:
-            number = known.get(row.key)
+            number = existing.get(row.key)
             live = row.fold().state.live  # the deltas whose values the row has
             insert_position = None
             if number is None:
