@@ -67,12 +67,12 @@ class ObjectFlushQueue(FlushQueue):
 
     def gateways(self) -> list[str]:
         """Return the gateways with pending jobs. It lists one object for each gateway, not all jobs."""
-        found: list[str] = []
+        gateways: list[str] = []
         after = ""
         while page := self._objects.list_objects(f"{_PENDING}/", after=after, limit=1).objects:
-            found.append(page[0].key.split("/")[1])
-            after = f"{_PENDING}/{found[-1]}/{_MAX_CHARACTER}"  # after all jobs of this gateway
-        return found
+            gateways.append(page[0].key.split("/")[1])
+            after = f"{_PENDING}/{gateways[-1]}/{_MAX_CHARACTER}"  # after all jobs of this gateway
+        return gateways
 
     def pending(self, gateway_id: str, limit: int = 100) -> list[FlushJob]:
         """Return a gateway's pending jobs, oldest flush first."""

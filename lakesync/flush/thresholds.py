@@ -204,12 +204,12 @@ class BacklogStats:
         """
         with self._lock:
             self._refresh()
-            found = {}
+            counts = {}
             for name, shard in self._shards.items():
                 last = max((push.seq for push in shard.pushes if table in push.table_deltas), default=0)
                 if last:
-                    found[name] = sum(push.table_deltas.total() for push in shard.pushes if push.seq <= last)
-            return found
+                    counts[name] = sum(push.table_deltas.total() for push in shard.pushes if push.seq <= last)
+            return counts
 
     def _refreshed(self) -> list[_PushSummary]:
         """Return the unflushed pushes of all shards."""

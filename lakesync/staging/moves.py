@@ -80,20 +80,20 @@ MoveSums = dict[str, dict[RowKey, EntryChange]]
 """The combined effect of the moves of each row, by bucket key and row key."""
 
 
-def change_of(kind: MoveKind, at: int) -> EntryChange:
+def change_of(kind: MoveKind, arrival: int) -> EntryChange:
     """Return the effect of one move.
 
     Args:
         kind: `join`: the row enters the bucket. `leave`: it leaves the bucket. `stay`: it changes inside. `own`: it
             changes for one client alone, for example because that client lost a conflict. Such an entry is under the
             client's own key (`@client`), which no row is ever inside of; its `first` says since when it exists.
-        at: the move's arrival (the gateway's own HLC timestamp of the push).
+        arrival: the move's arrival (the gateway's own HLC timestamp of the push).
     """
     if kind == "join":
-        return EntryChange(at, at, 0, at, True)
+        return EntryChange(arrival, arrival, 0, arrival, True)
     if kind == "leave":
-        return EntryChange(0, 0, at, at, False)
-    return EntryChange(at if kind == "own" else 0, 0, 0, at, None)
+        return EntryChange(0, 0, arrival, arrival, False)
+    return EntryChange(arrival if kind == "own" else 0, 0, 0, arrival, None)
 
 
 def add_moves(sums: MoveSums, moves: Iterable[Move]) -> None:

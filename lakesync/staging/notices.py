@@ -146,12 +146,12 @@ def _in_parts(presence: Iterable[Presence]) -> Iterator[tuple[Presence, ...]]:
     """Yield parts of at most `_MAX_PRESENCE_BYTES` each."""
     part: list[Presence] = []
     size = 0
-    for each in presence:
-        bytes_ = len(msgspec.json.encode(each))
-        if part and size + bytes_ > _MAX_PRESENCE_BYTES:
+    for connection in presence:
+        added = len(msgspec.json.encode(connection))
+        if part and size + added > _MAX_PRESENCE_BYTES:
             yield tuple(part)
             part, size = [], 0
-        part.append(each)
-        size += bytes_
+        part.append(connection)
+        size += added
     if part:
         yield tuple(part)

@@ -127,11 +127,11 @@ class PipelineTables(ABC):
             since: the lowest arrival at which a new batch may begin; None for any.
         """
         head = self._head_of_shard(gateway, shard)
-        found = self._query(
+        planned = self._query(
             f"SELECT {_BATCH} FROM batch WHERE gateway = ? AND shard = ? AND confirmed_ms IS NULL", gateway, shard
         )
-        if found:
-            return Batch(*found[0])
+        if planned:
+            return Batch(*planned[0])
         batch = choose_batch(head, self._unflushed(head), max_deltas, through, since)
         if batch is not None:
             values = msgspec.structs.astuple(batch)

@@ -78,7 +78,7 @@ class Unmerged(msgspec.Struct, frozen=True, gc=False):
     names: tuple[str, ...]
     """The names of its columns, as `model.merge.intern_names` returns them: equal names are one tuple object, so that
     two deltas are compared by identity."""
-    at: int
+    arrival: int
     """The delta's arrival."""
     before: Unmerged | None
     """The unmerged delta before it; None for the oldest."""
@@ -119,18 +119,18 @@ class StoredRow(msgspec.Struct, gc=False):
     need not read the row's state, and `fold` merges several at once, without the values that were overwritten since."""
 
     @staticmethod
-    def of_insert(key: RowKey, delta: RowDelta, client_id: str, at: int, keys: tuple[str, ...] = ()) -> StoredRow:
+    def of_insert(key: RowKey, delta: RowDelta, client_id: str, arrival: int, keys: tuple[str, ...] = ()) -> StoredRow:
         """Return the row that one INSERT creates, if there was no row before.
 
         Args:
             key: the row's key, with the table's name interned.
             delta: the INSERT.
             client_id: id of the client that wrote it, as one string object for all deltas of a push.
-            at: the INSERT's arrival.
+            arrival: the INSERT's arrival.
             keys: the row's bucket keys; empty if the caller sets them later.
         """
-        state, writers = RowState.of_insert(delta, at), {client_id: Writer(at, at)}
-        return StoredRow(key, at, state, writers, keys=keys)
+        state, writers = RowState.of_insert(delta, arrival), {client_id: Writer(arrival, arrival)}
+        return StoredRow(key, arrival, state, writers, keys=keys)
 
     @property
     def table(self) -> str:
@@ -163,7 +163,7 @@ class StoredRow(msgspec.Struct, gc=False):
             delta = delta.before
         return self.state.value(column)
 
-    def with_unmerged(self, delta: RowDelta, names: tuple[str, ...], client_id: str, at: int) -> StoredRow:
+    def with_unmerged(self, delta: RowDelta, names: tuple[str, ...], client_id: str, arrival: int) -> StoredRow:
         """Return the row after a delta that does not change its bucket keys; the delta is merged later, by `fold`.
 
         Args:
@@ -171,7 +171,7 @@ class StoredRow(msgspec.Struct, gc=False):
                 caller has checked both.
             names: the names of its columns, as `intern_names` returns them.
             client_id: id of the client that wrote it, as one string object for all deltas of a push.
-            at: the delta's arrival.
+            arrival: the delta's arrival.
         """
         before, inserts = self.unmerged, delta.op == "INSERT"
         inserted = (delta.hlc, client_id) if inserts else None if before is None else before.inserted
@@ -184,10 +184,10 @@ class StoredRow(msgspec.Struct, gc=False):
             self.fold()
             before, count, inserted = None, 1, (delta.hlc, client_id) if inserts else None
         values = b"[%b]" % b",".join([column.value for column in delta.columns])
-        unmerged = Unmerged(delta.hlc, client_id, delta.delta_id, values, names, at, before, count, inserted)
+        unmerged = Unmerged(delta.hlc, client_id, delta.delta_id, values, names, arrival, before, count, inserted)
         state, writers, floor, keys = self.state, self.writers.copy(), self.writers_floor, self.keys
-        row = StoredRow(self.key, at, state, writers, floor, keys, self.emptied, unmerged)
-        row.note_writer(client_id, at, inserted=inserts)
+        row = StoredRow(self.key, arrival, state, writers, floor, keys, self.emptied, unmerged)
+        row.note_writer(client_id, arrival, inserted=inserts)
         return row
 
     def fold(self) -> StoredRow:
@@ -204,18 +204,18 @@ class StoredRow(msgspec.Struct, gc=False):
         while delta is not None:
             if not newer.issuperset(delta.names):  # otherwise, newer deltas have overwritten all of its columns
                 origin = Origin(delta.hlc, delta.client_id, delta.delta_id, len(delta.names), delta.names)
-                state.overwrite(origin, _decode_values(delta.values), delta.at, newer)
+                state.overwrite(origin, _decode_values(delta.values), delta.arrival, newer)
                 newer.update(delta.names)
             delta = delta.before
         self.state, self.unmerged = state, None
         return self
 
-    def note_writer(self, client_id: str, at: int, *, inserted: bool = False, deleted: bool = False) -> None:
+    def note_writer(self, client_id: str, arrival: int, *, inserted: bool = False, deleted: bool = False) -> None:
         """Record a client that wrote to the row as its latest writer.
 
         Args:
             client_id: the client's id.
-            at: the arrival of the client's deltas.
+            arrival: the arrival of the client's deltas.
             inserted: whether the deltas contain an INSERT, and no DELETE after it.
             deleted: whether the deltas contain a DELETE.
         """
@@ -223,19 +223,19 @@ class StoredRow(msgspec.Struct, gc=False):
         earlier = writers.pop(client_id, None)
         copy = DELETED if deleted else earlier.own_copy if earlier is not None else 0  # the new `Writer.own_copy`
         if inserted and copy >= DELETED:  # not astray before, so the copy is what the INSERT created
-            copy = at
+            copy = arrival
         elif copy == DELETED and not deleted:
-            copy = -at  # astray: after its own DELETE, the client may have created a row from this write alone
-        writers[client_id] = Writer(copy, at)  # last, as writers are ordered by their latest deltas
+            copy = -arrival  # astray: after its own DELETE, the client may have created a row from this write alone
+        writers[client_id] = Writer(copy, arrival)  # last, as writers are ordered by their latest deltas
         if len(writers) > WRITERS_KEPT:
             removed = writers.pop(next(iter(writers)))
             self.writers_floor = max(self.writers_floor, removed.latest)
             if removed.own_copy:  # the removed client's copy may differ from what it was sent; see `emptied`
                 self.emptied = max(self.emptied, removed.latest)
 
-    def mark_astray(self, client_id: str, at: int) -> None:
-        """Record a client as a writer whose copy of the row is astray since its delta at arrival `at`."""
-        self.writers[client_id] = Writer(-at, at)
+    def mark_astray(self, client_id: str, arrival: int) -> None:
+        """Record a client as a writer whose copy of the row is astray since its delta at this arrival."""
+        self.writers[client_id] = Writer(-arrival, arrival)
 
 
 class _Encoded(msgspec.Struct, array_like=True, gc=False):
@@ -277,9 +277,9 @@ def decode_row(data: bytes) -> StoredRow:
     Raises:
         msgspec.DecodeError: `data` is not the output of `encode_row`.
     """
-    found = _decode(data)
-    state, floor, keys, emptied = found.state.state(found.touched), found.writers_floor, found.keys, found.emptied
-    return StoredRow((intern(found.table), found.row_id), found.arrival, state, found.writers, floor, keys, emptied)
+    stored = _decode(data)
+    state, floor, keys, emptied = stored.state.state(stored.touched), stored.writers_floor, stored.keys, stored.emptied
+    return StoredRow((intern(stored.table), stored.row_id), stored.arrival, state, stored.writers, floor, keys, emptied)
 
 
 class Move(msgspec.Struct, frozen=True, gc=False):

@@ -216,9 +216,9 @@ class EntryFile:
             The entries; None if the bucket key has more entries in the range than there are rows, so that a search for
             each row is cheaper.
         """
-        most = len(rows)
-        entries = self._sql.execute(_IN_NUMBER_RANGE, (bucket_number, *bounds, most + 1)).fetchall()
-        if len(entries) > most:
+        limit = len(rows) + 1
+        entries = self._sql.execute(_IN_NUMBER_RANGE, (bucket_number, *bounds, limit)).fetchall()
+        if len(entries) == limit:
             return None
         return [_entry(bucket, (*rows[number], *rest)) for number, *rest in entries if number in rows]
 

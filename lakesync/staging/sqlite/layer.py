@@ -132,40 +132,40 @@ class Layer:
         """Number of changes of entries by explicit moves that the file does not contain."""
         return sum(len(changes) for sums in self._moves.values() for changes in sums.values())
 
-    def take_moves(self, most: int) -> dict[str, list[RowChange]]:
+    def take_moves(self, limit: int) -> dict[str, list[RowChange]]:
         """Return changes of entries by explicit moves, by gateway; the caller writes them to the file.
 
         Call `take_entries` for the layer's rows first: it takes the moves under the rows' own keys too.
 
         Args:
-            most: the most changes to return.
+            limit: the most changes to return.
 
         Returns:
             Changes that were not returned before; none if there are no more.
         """
-        found: dict[str, list[RowChange]] = {}
-        remaining = most
+        taken: dict[str, list[RowChange]] = {}
+        remaining = limit
         for gateway, sums in self._moves.items():
             while sums and remaining:
                 bucket, changes = next(reversed(sums.items()))  # from the end, because it is deleted there
-                taken = [(key, bucket, changes.pop(key)) for key in list(islice(changes, remaining))]
+                part = [(key, bucket, changes.pop(key)) for key in list(islice(changes, remaining))]
                 if not changes:
                     del sums[bucket]
-                if taken:
-                    found.setdefault(gateway, []).extend(taken)
-                    remaining -= len(taken)
-        return found
+                if part:
+                    taken.setdefault(gateway, []).extend(part)
+                    remaining -= len(part)
+        return taken
 
     def take_all_entries(self) -> dict[str, list[RowChange]]:
         """Return all changes of entries that the file does not contain, by gateway; the caller writes them to it.
 
         A second call returns only what was added since.
         """
-        found: dict[str, list[RowChange]] = {}
+        taken: dict[str, list[RowChange]] = {}
         for gateway in list(self.rows):
             changes = list(self.take_entries(gateway, list(self._rows_with_pending_entries(gateway).values())))
             if changes:
-                found[gateway] = changes
+                taken[gateway] = changes
         for gateway, changes in self.take_moves(self.move_count).items():
-            found.setdefault(gateway, []).extend(changes)
-        return found
+            taken.setdefault(gateway, []).extend(changes)
+        return taken

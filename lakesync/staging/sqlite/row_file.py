@@ -136,13 +136,13 @@ class RowCache:
     def get(self, gateway: str, key: RowKey) -> CachedRow | None:
         """Return a cached row; None if it is not cached."""
         cache_key = (gateway, *key)
-        found = self._young.get(cache_key)
-        if found is None:
-            found = self._old.pop(cache_key, None)
-            if found is None:
+        cached = self._young.get(cache_key)
+        if cached is None:
+            cached = self._old.pop(cache_key, None)
+            if cached is None:
                 return None
-            self._add(cache_key, found)
-        return found
+            self._add(cache_key, cached)
+        return cached
 
     def put(self, gateway: str, cached: CachedRow) -> None:
         """Cache a row."""
@@ -222,9 +222,8 @@ class RowFile:
                 absent.pop(row_id, None)
                 row = _read(*stored)
                 if row is not None:
-                    self._cache.put(
-                        gateway, CachedRow(row, number, sum(len(part) for part in stored if part is not None))
-                    )
+                    size = sum(len(value) for value in stored if value is not None)
+                    self._cache.put(gateway, CachedRow(row, number, size))
                     found[row.key] = row
             self._note_absent([(gateway, (table, row_id)) for row_id in absent])
         return found
@@ -307,14 +306,14 @@ class RowFile:
             keys: the rows' keys, in the order in which new numbers are given.
             bucket_keys: returns the bucket keys of a row, given its key.
         """
-        found = self.numbers(gateway, keys)
-        if len(found) < len(keys):
-            new = {key: self._numbers.new(gateway, bucket_keys(key)) for key in keys if key not in found}
+        numbers = self.numbers(gateway, keys)
+        if len(numbers) < len(keys):
+            new = {key: self._numbers.new(gateway, bucket_keys(key)) for key in keys if key not in numbers}
             self._absent.difference_update([(gateway, key) for key in new])
             rows = [(number, gateway, *key) for key, number in new.items()]
             bulk.insert(self._sql, "row_state (number, gateway, table_name, row_id)", rows)
-            found |= new
-        return found
+            numbers |= new
+        return numbers
 
 
 def _is_one_insert(row: StoredRow, live: Sequence[LiveDelta]) -> bool:
