@@ -219,7 +219,7 @@ def parts_to_maintain(config: Config, snapshot: SchemaSnapshot, store: PipelineS
 
 
 def assets_to_audit(config: Config, snapshot: SchemaSnapshot, store: PipelineStore) -> list[str]:
-    """Return the assets to audit: they have changed since the last audit without a fault, or it is a week old.
+    """Return the assets to audit: they have changed since the last audit that found no fault, or it is a week old.
 
     Args:
         config: the project's configuration.

@@ -229,6 +229,7 @@ class LiveConnection:
     def _follow(self, message: SyncPull, cursor: int, *, has_more: bool) -> None:
         """Record that a pull has sent the client all changes up to a cursor, from which broadcasts continue."""
         before, client = self.subscriber, message.client_id
+        # its earlier bucket keys stay: a row that the client has may leave a bucket that it saw then
         is_same_client = before is not None and before.client_id == client
         subscription = before.state.subscription if before is not None and is_same_client else Subscription()
         state = SubscriptionState(
@@ -260,6 +261,7 @@ class LiveConnection:
                 await asyncio.sleep(_RETRY_SECONDS)
                 continue
             if cursor is not None and self.subscriber is None:
+                # `has_more`: the client may lack changes since that cursor
                 state = SubscriptionState(cursor, DEFAULT_MAX_DELTAS, has_more=True, has_not_pulled=True)
                 self.subscriber = Subscriber(self.client_name, claims, state)
                 self._notify_ready()

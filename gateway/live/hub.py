@@ -69,7 +69,7 @@ class Hub:
         """Notices that the event loop has not passed on yet; guarded by the lock."""
         self._loop: asyncio.AbstractEventLoop | None = None
         """The event loop of the channels; None before `watch` and after `close`."""
-        self._start: asyncio.Future[None] | None = None
+        self._starting: asyncio.Future[None] | None = None
         """The call of `watch` in a worker thread, for which all connections wait; None before the first connection."""
         self._stop_watching: Callable[[], None] | None = None
 
@@ -118,14 +118,14 @@ class Hub:
         Raises:
             Exception: an error of the store; the next call tries again.
         """
-        if self._start is None:
-            self._start = asyncio.ensure_future(asyncio.to_thread(self.watch, asyncio.get_running_loop()))
-        start = self._start
+        if self._starting is None:
+            self._starting = asyncio.ensure_future(asyncio.to_thread(self.watch, asyncio.get_running_loop()))
+        starting = self._starting
         try:
-            await asyncio.shield(start)
+            await asyncio.shield(starting)
         except Exception:
-            if self._start is start:  # another connection may have tried again already
-                self._start = None
+            if self._starting is starting:  # another connection may have tried again already
+                self._starting = None
             raise
 
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:

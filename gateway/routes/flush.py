@@ -73,22 +73,22 @@ async def flush(
 ) -> FlushRequested:
     """Request a flush of everything unflushed, and wait for it if `wait` is given."""
     seconds = min(wait, max(0.0, services.settings.limits.request_timeout_seconds - _MARGIN_SECONDS))
-    wanted = {shard.shard: shard for shard in await run_in_threadpool(caller.gateway.backlog)}
+    at_request = {shard.shard: shard for shard in await run_in_threadpool(caller.gateway.backlog)}
     await run_in_threadpool(caller.gateway.request_flush)
     if not seconds:
         return FlushRequested(requested=True)
     marks = await run_in_threadpool(services.engine.store.marks)  # with the pipeline's latest report, if there is one
-    return await _wait_for_flush(caller, wanted, seconds, by_pipeline=report_in(marks) is not None)
+    return await _wait_for_flush(caller, at_request, seconds, by_pipeline=report_in(marks) is not None)
 
 
 async def _wait_for_flush(
-    caller: Caller, wanted: dict[str, Backlog], seconds: float, *, by_pipeline: bool
+    caller: Caller, at_request: dict[str, Backlog], seconds: float, *, by_pipeline: bool
 ) -> FlushRequested:
     """Wait until the lake's `deltas` contain everything that was unflushed.
 
     Args:
         caller: the authenticated caller, whose gateway is flushed.
-        wanted: shard (a staging store with some of the tables) → its backlog at the time of the request.
+        at_request: shard (a staging store with some of the tables) → its backlog at the time of the request.
         seconds: seconds to wait, at most.
         by_pipeline: whether a pipeline merges the flushed deltas into state tables.
     """
@@ -96,9 +96,9 @@ async def _wait_for_flush(
     deadline = loop.time() + seconds
     while True:
         shards = await run_in_threadpool(caller.gateway.backlog)
-        known = [(shard, wanted[shard.shard]) for shard in shards if shard.shard in wanted]
-        flushed = all(now.flushed_seq >= before.last_seq for now, before in known)
-        merged = flushed and all((now.checkpoint_arrival or 0) >= before.last_arrival for now, before in known)
+        pairs = [(shard, at_request[shard.shard]) for shard in shards if shard.shard in at_request]
+        flushed = all(now.flushed_seq >= before.last_seq for now, before in pairs)
+        merged = flushed and all((now.checkpoint_arrival or 0) >= before.last_arrival for now, before in pairs)
         if flushed or loop.time() >= deadline:
             return FlushRequested(
                 requested=True,

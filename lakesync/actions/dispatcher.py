@@ -2,7 +2,9 @@
 
 An action is a request of a client to do something in an external system; the handler of a connector does it. The
 gateway's engine calls `Dispatcher.submit`. A claim in the staging store (`lakesync.actions.claims`, not a claim of a
-token) decides which process executes an action. The stored outcome is returned to repeated requests.
+token) decides which process executes an action. It is valid for a time, its *lease*, which the process renews while the
+handler runs. The stored outcome is returned to repeated requests, also to those of another action of the client with
+the same *idempotency key*, a key that the client may choose.
 
 So an action is executed once. It is attempted again only if its process died, or could not store the outcome, or if the
 handler failed with an error that may be retried. The handler then recognises by the action's id what it has done.
@@ -88,6 +90,7 @@ class Dispatcher:
         self._limits = limits
         self._clock = HLC(wall)
         self._slots = asyncio.Semaphore(limits.max_running)
+        """Limits the handlers that run at the same time."""
         self._running: dict[tuple[str, str], asyncio.Task[ActionOutcome]] = {}
         """Every running action's task, by client id and action id."""
         self._running_by_key: dict[tuple[str, str], asyncio.Task[ActionOutcome]] = {}
@@ -189,7 +192,8 @@ class Dispatcher:
                     outcome = await self._execute_under_lease(service, action, claims, record)
                     if outcome is not None:
                         return outcome
-                    continue
+                    continue  # read the claim of the process that has taken over the action
+            # another attempt has the claim, or had it: return its outcome once it is stored
             if record.outcome is not None:
                 return decode(record.outcome, action.action_id)
             if time.monotonic() >= deadline:

@@ -1,7 +1,8 @@
 """Hypothesis strategies for what clients and gateways exchange: values, deltas, claims and sync rules.
 
-Tests of this project and of apps import them. A strategy generates random examples for property tests. Only this module
-needs the package Hypothesis.
+A delta is a change of a row. Claims are the fields of a client's token; sync rules decide by them which rows the client
+sees. Tests of this project and of apps import the strategies. A strategy generates random examples for property tests.
+Only this module needs the package Hypothesis.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def deltas(
     stamps: st.SearchStrategy[int] = hlcs,
     columns: st.SearchStrategy[tuple[ColumnValue, ...]] | None = None,
 ) -> RowDelta:
-    """A well-formed delta with its true id."""
+    """A well-formed delta with its true id. `stamps` are its hlcs."""
     op = draw(st.sampled_from(OPS))
     cells = () if op == "DELETE" else draw(columns if columns is not None else column_values())
     table, row, client, hlc = draw(tables), draw(rows), draw(clients), draw(stamps)

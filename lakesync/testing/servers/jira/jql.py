@@ -1,7 +1,8 @@
 """A parser and evaluator of JQL, Jira's query language, for the search of the fake Jira site (`lakesync.testing`).
 
 The route `search` calls it. It supports what connectors and users' filters need: comparisons, IN, AND, OR, NOT,
-brackets and ORDER BY.
+brackets and ORDER BY. A *bound* is a time before which no matching issue was updated. The search skips older issues,
+because it has them sorted by time of update.
 """
 
 from __future__ import annotations
@@ -159,7 +160,7 @@ class _Parser(QueryParser[Condition]):
 
         Args:
             field: the field.
-            text: such a number, or date and time.
+            text: milliseconds since 1970 in digits; or a date, perhaps with a time, in the account's zone.
         """
         if re.fullmatch(r"-?\d+", text):
             return int(text)
