@@ -251,9 +251,9 @@ def _check_pair(one: str, other: str) -> None:
     Raises:
         ConfigurationError: the pair does not separate gateways. Some pairs that would are rejected too.
     """
-    # the fixed texts before the first and after the last wildcard of both patterns
-    heads, tails = ([_PLACEHOLDER.split(each)[end] for each in (one, other)] for end in (0, -1))
-    may_overlap = _is_prefix(*heads) and _is_prefix(*(tail[::-1] for tail in tails))
+    texts, other_texts = _PLACEHOLDER.split(one), _PLACEHOLDER.split(other)  # between the wildcards
+    ends_may_agree = _is_prefix(texts[-1][::-1], other_texts[-1][::-1])
+    may_overlap = _is_prefix(texts[0], other_texts[0]) and ends_may_agree
     if may_overlap and one != other and _id_place(one) != _id_place(other):
         raise ConfigurationError(
             f"allowed_references in [connectors] has {one!r} and {other!r}, by which one secret could belong to two "

@@ -204,9 +204,11 @@ class SalesforceSource:
         ids = {row.row_id for row in rows}
         logged = self._deleted_log(table) & ids
         deleted, existing = self._deleted_and_existing(table, ids - logged)
-        if self._filter and existing and (unmatched := existing - self._matching(table, existing)):
-            # query again: a record that was hidden between the two queries does not match either
-            deleted |= set().union(*self._deleted_and_existing(table, unmatched))
+        if self._filter and existing:
+            unmatched = existing - self._matching(table, existing)
+            # A record that was hidden between the two queries does not match either, but a third one does not find it.
+            for found in self._deleted_and_existing(table, unmatched):
+                deleted |= found
         return logged | deleted
 
     def _deleted_and_existing(self, table: str, ids: set[str]) -> tuple[set[str], set[str]]:
