@@ -2,8 +2,9 @@
 
 A gateway has three kinds. `value` is a row's current value that does not fit its column in the lake. `destination` is a
 table or a value that a declared destination (a database that the pipeline writes) cannot store. `work` is an update of
-a table of current rows that failed after a flush of a gateway without a pipeline. An app has two kinds, in its own
-database (`--app`): `edit`, a change that the gateway rejected, and `action`, an action that failed.
+a table of current rows that failed after a flush, by which a gateway without a pipeline copies changes from its log to
+a database. An app has two kinds, in its own database (`--app`): `edit`, a change that the gateway rejected, and
+`action`, an action that failed.
 
 The module `dead_letters` reads and changes them. A parameter `options: ConnectionOptions` adds the options that choose
 gateway and token, from `--url` to `--data`.

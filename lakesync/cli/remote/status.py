@@ -2,7 +2,9 @@
 
 The numbers come from the gateway's `/admin/metrics`, from the lake's state tables (the current rows of synced tables),
 and from Dagster, which runs the pipeline. A time named `…Ms` is in milliseconds since 1970. An arrival is the gateway's
-timestamp of a commit; `wall_of` converts it to such a time.
+timestamp of a commit; `wall_of` converts it to such a time. A *flush* moves changes of rows (deltas) from the gateway's
+log to the lake. A *checkpoint* is the snapshot of all rows from which new clients start. *Dead letters* were set aside
+so that other work could continue.
 
 A parameter `options: ConnectionOptions` adds the options that choose gateway and token, from `--url` to `--data`.
 In the path of a request, `{gateway}` is the gateway's id.
