@@ -2,7 +2,7 @@
 
 A delta is a change of some columns of one row. The step of `deltas` flushes staging's log: it writes the deltas that
 gateways have acknowledged to clients and the lake lacks. A state table has the current rows of a synced table, merged
-from the history. `lakehouse.history.flush` and `lakehouse.tables.increments` do the work. The code location
+from the history. `lakehouse.history.flush` and `lakehouse.tables.merging` do the work. The code location
 (`lakesync_dagster.definitions`) calls this module.
 
 - An *arrival* is the gateway's timestamp of a push. The *marks* of a state table are the arrivals, by gateway, up to
@@ -52,7 +52,7 @@ from resources.stores import LakeResource, StagingResource, table_uri
 
 if TYPE_CHECKING:
     from lakehouse.history.flush import FlushReport
-    from lakehouse.tables.increments import MergeReport
+    from lakehouse.tables.merging import MergeReport
     from lakesync.config.sections import Contract
 
 
@@ -236,7 +236,7 @@ def _state_table(
         staging: StagingResource,
         run_state: dg.ResourceParam[RunState],
     ) -> dg.MaterializeResult[None]:
-        from lakehouse.tables.increments import gateways_with_new_columns, merge_table, merged_by_day
+        from lakehouse.tables.merging import gateways_with_new_columns, merge_table, merged_by_day
 
         with failure_policy(context, pyspark):
             spark, names = pyspark.spark_session, lake.names_in(namespace)

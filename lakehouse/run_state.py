@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from lakehouse.table_definitions import LakeNames
-    from lakehouse.tables.increments import MergeReport
+    from lakehouse.tables.merging import MergeReport
     from lakesync.config import Config
     from lakesync.staging.records import CutPoint
     from lakesync.staging.store.pipeline import PipelineStore

@@ -44,7 +44,7 @@ MODULES = (
     "lakehouse.table_access",
     "lakehouse.checkpoints.publication",
     "lakehouse.tables.audit",
-    "lakehouse.tables.increments",
+    "lakehouse.tables.merging",
 )
 """Modules to import before the first fork: those that the steps of a flush (the most frequent run) import."""
 _CHECK_SECONDS = 0.5

@@ -19,7 +19,7 @@ from benchmarks.load import RULES
 from benchmarks.suite import Benchmark
 from gateway.checkpoint_frames import frame_files, visible_frames
 from lakehouse.checkpoints.checkpoint import make_checkpoint
-from lakehouse.tables.increments import merge_table
+from lakehouse.tables.merging import merge_table
 from lakesync.engine import Engine
 from lakesync.model.hlc import wall_clock
 from lakesync.rules.model import SyncRules, parse_rules

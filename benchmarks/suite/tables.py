@@ -19,7 +19,7 @@ from benchmarks.suite import Benchmark
 from lakehouse.table_access import open_table, planned_files
 from lakehouse.table_creation import ensure_deltas
 from lakehouse.table_definitions import NAMES, LakeNames
-from lakehouse.tables.increments import merge_table
+from lakehouse.tables.merging import merge_table
 
 _WARM_MERGES = 8
 """Merges before the measurement, to warm up Spark."""

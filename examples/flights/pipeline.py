@@ -21,7 +21,7 @@ from lakehouse.checkpoints.checkpoint import state_as_of
 from lakehouse.gateway_connections import pipeline_store
 from lakehouse.sessions import session
 from lakehouse.table_definitions import LakeNames
-from lakehouse.tables.increments import forget_marks
+from lakehouse.tables.merging import forget_marks
 from lakesync.cli import dagster_client
 from lakesync.config import Config
 from lakesync.staging.store.pipeline import GatewayStore, PipelineStore

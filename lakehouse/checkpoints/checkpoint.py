@@ -30,8 +30,8 @@ from lakehouse.table_access import at_snapshot, open_table, planned_files
 from lakehouse.table_creation import ensure_deltas, ensure_state
 from lakehouse.table_definitions import BUCKETS, NAMES, LakeNames
 from lakehouse.tables.increment import Increment
-from lakehouse.tables.increments import history_files, merge_table
 from lakehouse.tables.merge_job import CHECKS, Merge, merged_rows
+from lakehouse.tables.merging import history_files, merge_table
 from lakehouse.task_runner import in_tasks, in_threads
 from lakesync.analysis.scans import condition
 from lakesync.config.sections import MaintenanceSection

@@ -1,7 +1,7 @@
 """Defines the increment of a merge: the deltas of the history that one merge adds to a state table.
 
 The history has all deltas (changes of one row), a state table the current rows of one synced table. An increment
-selects deltas by their arrival, the gateway's timestamp of receipt. Merges (`lakehouse.tables.increments`), checkpoints
+selects deltas by their arrival, the gateway's timestamp of receipt. Merges (`lakehouse.tables.merging`), checkpoints
 and their Spark tasks use this module.
 """
 

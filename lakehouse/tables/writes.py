@@ -6,7 +6,7 @@ on read writes only the changed rows, and delete files that hide their old versi
 longer, until it is rewritten.
 
 Where a value does not fit the type of its column, the column is null. The value itself stays in the column `_cells` and
-in `rejected`, which users can query. `lakehouse.tables.increments` calls this module; erasures call `replace_rejected`.
+in `rejected`, which users can query. `lakehouse.tables.merging` calls this module; erasures call `replace_rejected`.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import pytest
 from pydantic import SecretStr
 
 import assets.lake_tables
-import lakehouse.tables.increments
+import lakehouse.tables.merging
 import sensors.lags
 from assets.names import target_key
 from lakehouse.backends.declared import follower_positions
@@ -167,7 +167,7 @@ def cancelled_after_deltas(pipeline, monkeypatch):
     """The run is cancelled when the first table is merged."""
     request = pipeline.requested()
     with monkeypatch.context() as patched:
-        patched.setattr(lakehouse.tables.increments, "merge_table", cancelling(pipeline))
+        patched.setattr(lakehouse.tables.merging, "merge_table", cancelling(pipeline))
         run = pipeline.run("flush", request)
     assert pipeline.instance.get_run_by_id(run.run_id).status is dg.DagsterRunStatus.CANCELED
     return {"table", "checkpoint", "destination"}
@@ -193,7 +193,7 @@ def backfilled_deltas(pipeline, monkeypatch):
 
 def table_failed_once(pipeline, monkeypatch):
     """The step of one table fails for good, so what follows it is not made."""
-    request, merge = pipeline.requested(), lakehouse.tables.increments.merge_table
+    request, merge = pipeline.requested(), lakehouse.tables.merging.merge_table
 
     def failing(spark, schema, *args, **options):
         if schema.table == "planes":
@@ -201,7 +201,7 @@ def table_failed_once(pipeline, monkeypatch):
         return merge(spark, schema, *args, **options)
 
     with monkeypatch.context() as patched:
-        patched.setattr(lakehouse.tables.increments, "merge_table", failing)
+        patched.setattr(lakehouse.tables.merging, "merge_table", failing)
         patched.setattr(checkpoint, "merge_table", failing)
         assert not pipeline.run("flush", request).success
     return {"table", "checkpoint", "destination"}

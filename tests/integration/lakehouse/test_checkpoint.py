@@ -13,7 +13,7 @@ from pydantic import SecretStr
 from lakehouse.checkpoints.checkpoint import make_checkpoint, state_as_of
 from lakehouse.sessions import session
 from lakehouse.table_definitions import LakeNames
-from lakehouse.tables.increments import merge_table
+from lakehouse.tables.merging import merge_table
 from lakesync.model.delta import delta_id
 from lakesync.model.errors import IntegrityError
 from lakesync.model.merge import RowState

@@ -11,7 +11,7 @@ from lakehouse.checkpoints.checkpoint import make_checkpoint
 from lakehouse.history.flush import flush_backlog
 from lakehouse.sessions import session
 from lakehouse.table_definitions import LakeNames
-from lakehouse.tables.increments import merge_table
+from lakehouse.tables.merging import merge_table
 from lakesync.engine import Engine
 from lakesync.model.delta import delta_id
 from lakesync.model.errors import NotFoundError

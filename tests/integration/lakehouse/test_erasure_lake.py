@@ -31,7 +31,7 @@ from lakehouse.schema_snapshot import PolledConnector, SchemaSnapshot
 from lakehouse.sessions import session
 from lakehouse.table_definitions import LakeNames
 from lakehouse.tables import writes
-from lakehouse.tables.increments import merge_table
+from lakehouse.tables.merging import merge_table
 from lakesync.adapters.backend_config import resolve_backend
 from lakesync.adapters.transfer.migration import MigrationScope
 from lakesync.config.backends import DeclaredDestination, DeclaredFanOut, DeclaredFlow, DeclaredMigration

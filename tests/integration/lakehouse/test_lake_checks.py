@@ -13,7 +13,7 @@ from lakehouse.sessions import session
 from lakehouse.table_access import TableSize, read_version, table_size
 from lakehouse.table_definitions import LakeNames
 from lakehouse.tables.audit import days_unlike_history, rows_unlike_merge
-from lakehouse.tables.increments import merge_table
+from lakehouse.tables.merging import merge_table
 from lakesync.model.delta import delta_id
 from lakesync.model.hlc import MAX_DRIFT_MS
 from lakesync.model.schema import parse_schema

@@ -15,7 +15,7 @@ from lakehouse.sessions import session
 from lakehouse.spark_errors import is_unanswered
 from lakehouse.table_definitions import LakeNames
 from lakehouse.tables import writes
-from lakehouse.tables.increments import merge_table
+from lakehouse.tables.merging import merge_table
 from lakesync.cli.up import spark_server as spark_server_settings
 from lakesync.config.sections import MaintenanceSection
 from lakesync.engine import Engine

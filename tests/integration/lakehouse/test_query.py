@@ -16,7 +16,7 @@ from lakehouse.history.flush import flush_backlog
 from lakehouse.sessions import session
 from lakehouse.spark_query import query as on_spark
 from lakehouse.table_definitions import LakeNames
-from lakehouse.tables.increments import merge_table
+from lakehouse.tables.merging import merge_table
 from lakesync.analysis.as_of import AsOf, format_hlc
 from lakesync.analysis.provenance import row_history
 from lakesync.analysis.query import query

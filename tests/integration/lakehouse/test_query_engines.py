@@ -15,7 +15,7 @@ from lakehouse.history.flush import flush_backlog
 from lakehouse.sessions import session
 from lakehouse.spark_query import query_in_session
 from lakehouse.table_definitions import LakeNames
-from lakehouse.tables.increments import merge_table
+from lakehouse.tables.merging import merge_table
 from lakesync.analysis.as_of import AsOf
 from lakesync.analysis.query import query as on_duckdb
 from lakesync.config.sections import DeclaredGateway

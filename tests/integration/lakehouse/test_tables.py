@@ -13,7 +13,7 @@ from lakehouse.table_access import open_table
 from lakehouse.table_creation import ensure_state
 from lakehouse.table_definitions import LakeNames
 from lakehouse.tables import merge_job, writes
-from lakehouse.tables.increments import forget_marks, merge_table
+from lakehouse.tables.merging import forget_marks, merge_table
 from lakesync.model.delta import delta_id
 from lakesync.model.errors import SchemaError
 from lakesync.model.merge import RowState

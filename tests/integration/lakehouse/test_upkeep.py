@@ -24,7 +24,7 @@ from lakehouse.table_creation import ensure_deltas
 from lakehouse.table_definitions import LakeNames
 from lakehouse.tables import writes
 from lakehouse.tables.audit import days_unlike_history
-from lakehouse.tables.increments import merge_table
+from lakehouse.tables.merging import merge_table
 from lakesync.config.sections import MaintenanceSection
 from lakesync.engine import Engine
 from lakesync.model.delta import extract_delta

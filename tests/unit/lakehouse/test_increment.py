@@ -9,9 +9,9 @@ from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.types import DateType, LongType, NestedField, StringType
 
 from lakehouse.history.decoding import day_of
-from lakehouse.tables import increments
+from lakehouse.tables import merging
 from lakehouse.tables.increment import Increment
-from lakehouse.tables.increments import plan_files
+from lakehouse.tables.merging import plan_files
 from lakesync.analysis.catalogue import column_bounds
 
 DAY_MS = 86_400_000
@@ -69,7 +69,7 @@ def test_a_file_whose_gateways_are_not_recorded_is_read(table, monkeypatch):
     def without_gateway(of_table, file, column):
         return (None, None) if column == "gateway" else bounds(of_table, file, column)
 
-    monkeypatch.setattr(increments, "column_bounds", without_gateway)
+    monkeypatch.setattr(merging, "column_bounds", without_gateway)
     found = plan_files(table, table.current_snapshot().snapshot_id, Increment("t", {"one": (0, arrival(1, 3))}))
     assert (len(found.files), found.delta_count) == (2, None)
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from pyspark.sql.types import StringType, StructType
 
 from lakehouse.table_definitions import NAMES
-from lakehouse.tables.increments import gateways_with_new_columns
+from lakehouse.tables.merging import gateways_with_new_columns
 from lakesync.model.schema import Column, TableSchema
 
 
