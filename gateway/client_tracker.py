@@ -16,8 +16,8 @@ from math import inf
 from typing import NamedTuple
 
 from gateway.tracked_client import Arrivals, CheckResult, ClientStatus, ConnectedClient, TrackedClient
-from lakesync.engine.client_position import TrackedCursor
-from lakesync.engine.lag import LagQuery, Unsent
+from lakesync.engine.inspection.client_position import TrackedCursor
+from lakesync.engine.inspection.lag import LagQuery, Unsent
 from lakesync.engine.subscribers import Subscriber
 from lakesync.model.hlc import wall_of
 from lakesync.model.types import Claims, SyncPage, SyncPull

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from lakesync.engine.client_position import TrackedCursor
-from lakesync.engine.lag import Unsent
+from lakesync.engine.inspection.client_position import TrackedCursor
+from lakesync.engine.inspection.lag import Unsent
 from lakesync.engine.subscribers import Subscriber
 from lakesync.model.hlc import wall_of
 from lakesync.model.types import Claims

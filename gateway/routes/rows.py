@@ -40,8 +40,8 @@ from gateway.request_body import json_response
 from gateway.request_log import RequestRecord
 from gateway.routes.sync import LIMIT
 from gateway.tracked_client import ClientStatus
-from lakesync.engine.explanation import Explanation, iso_time
-from lakesync.engine.rejections import RejectedDelta
+from lakesync.engine.inspection.explanation import Explanation, iso_time
+from lakesync.engine.inspection.rejections import RejectedDelta
 from lakesync.feed import MAX_PAGE_BYTES
 from lakesync.model.errors import ForbiddenError, ResyncRequiredError, ValidationError
 from lakesync.model.schema import is_identifier

@@ -20,8 +20,8 @@ from lakesync.connectors import Connectors
 from lakesync.engine.active_rules import RulesCache
 from lakesync.engine.checks import EngineLimits
 from lakesync.engine.gateway import SharedParts, SyncGateway
+from lakesync.engine.inspection.rejections import RejectionLog
 from lakesync.engine.names import Names
-from lakesync.engine.rejections import RejectionLog
 from lakesync.engine.sharding import ShardedGateway
 from lakesync.engine.sources import SharedSource
 from lakesync.feed import Sender, apply

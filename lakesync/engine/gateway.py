@@ -27,18 +27,18 @@ from lakesync.engine.action_gateway import ActionGateway
 from lakesync.engine.adapter_gateway import AdapterGateway
 from lakesync.engine.checkpoint_start import not_served_reason, start_from
 from lakesync.engine.checks import EngineLimits, check_page_size, check_pull, check_push
-from lakesync.engine.client_position import TrackedCursor
 from lakesync.engine.configuration_gateway import ConfigurationGateway
-from lakesync.engine.explain import explain
-from lakesync.engine.explanation import Explanation
 from lakesync.engine.futures import Steps, run
-from lakesync.engine.lag import LagQuery, Unsent, oldest_unsent
+from lakesync.engine.inspection.client_position import TrackedCursor
+from lakesync.engine.inspection.explain import explain
+from lakesync.engine.inspection.explanation import Explanation
+from lakesync.engine.inspection.lag import LagQuery, Unsent, oldest_unsent
+from lakesync.engine.inspection.peek import PeekPage, peek
+from lakesync.engine.inspection.rejections import RejectionLog
 from lakesync.engine.names import Names, PushNames
 from lakesync.engine.page_reading import PullRequest, Reading, unrecorded_cursor
-from lakesync.engine.peek import PeekPage, peek
 from lakesync.engine.pulling import remember_page
 from lakesync.engine.pushing import CheckedPush, ReceivedPush, commit_push
-from lakesync.engine.rejections import RejectionLog
 from lakesync.engine.subscribers import ScanResult, SubscriberGroup, SubscriptionState
 from lakesync.engine.subscriptions import resume, scan, subscribe
 from lakesync.flush import Outlet

@@ -1,6 +1,6 @@
 """Computes what a client's cursor means: its feed position, what the client had there, and what it was sent since.
 
-`engine.page_reading` calls `locate` for every pull, and `engine.client_position` to explain what a client has. The
+`engine.page_reading` calls `locate` for every pull, and `inspection.client_position` to explain what a client has. The
 result, a `Position`, tells `feed.pull` which part of the feed to read, and `feed.row_presence` which rows the client
 may have. `docs/feed.md` explains the whole; these are its terms:
 

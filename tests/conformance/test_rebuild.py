@@ -10,8 +10,8 @@ import uuid
 import pytest
 
 from lakesync.engine import Engine, EngineLimits
-from lakesync.engine.client_position import TrackedCursor
-from lakesync.engine.explain import explain
+from lakesync.engine.inspection.client_position import TrackedCursor
+from lakesync.engine.inspection.explain import explain
 from lakesync.engine.rebuild import LakePush, rebuild
 from lakesync.engine.subscribers import SubscriberGroup, SubscriptionState
 from lakesync.model.crash_points import VARIABLE

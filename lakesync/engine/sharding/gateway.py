@@ -16,13 +16,13 @@ from typing import Any, Unpack
 from msgspec.structs import replace as with_fields
 
 from lakesync.engine.checks import EngineLimits, check_page_size
-from lakesync.engine.client_position import TrackedCursor
-from lakesync.engine.explanation import Explanation
 from lakesync.engine.futures import Steps, run
 from lakesync.engine.gateway import SharedParts, SyncGateway
-from lakesync.engine.lag import LagQuery, Unsent
+from lakesync.engine.inspection.client_position import TrackedCursor
+from lakesync.engine.inspection.explanation import Explanation
+from lakesync.engine.inspection.lag import LagQuery, Unsent
+from lakesync.engine.inspection.peek import PeekPage
 from lakesync.engine.page_reading import PullRequest
-from lakesync.engine.peek import PeekPage
 from lakesync.engine.pushing import CheckedPush
 from lakesync.engine.sharding import inspection, pulling, pushing, subscriptions
 from lakesync.engine.sharding.shard_gateway import ShardGateway

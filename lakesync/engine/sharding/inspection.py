@@ -1,4 +1,4 @@
-"""Lag of clients and explanations over all shards; see `engine.lag` and `engine.explain` for one store.
+"""Lag of clients and explanations over all shards; see `inspection.lag` and `inspection.explain` for one store.
 
 A *shard* is a staging store (a database that pushes are committed to) with some of the gateway's tables. The *lag* of a
 client is the age of the oldest change that it was not sent yet. An *explanation* says why a client has a row or lacks
@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from lakesync.engine.client_position import TrackedCursor
-from lakesync.engine.explanation import Explanation
 from lakesync.engine.futures import Steps
-from lakesync.engine.lag import LagQuery, Unsent
+from lakesync.engine.inspection.client_position import TrackedCursor
+from lakesync.engine.inspection.explanation import Explanation
+from lakesync.engine.inspection.lag import LagQuery, Unsent
 from lakesync.engine.sharding.shard_gateway import ShardGateway, of_shard
 from lakesync.engine.sharding.subscriptions import ShardedSubscriptionState
 from lakesync.engine.sharding.vectors import Vectors
@@ -26,7 +26,7 @@ from lakesync.model.types import Claims
 def oldest_unsent(
     shards: Mapping[str, ShardGateway], vectors: Vectors, queries: Sequence[LagQuery]
 ) -> Steps[list[Unsent | None]]:
-    """Return the oldest unsent change of each client over all shards; see `engine.lag.oldest_unsent` for one store.
+    """Return the oldest unsent change of each client over all shards; see `inspection.lag.oldest_unsent` for one store.
 
     Args:
         shards: the gateway of each shard, by shard name.
@@ -77,7 +77,7 @@ def explain(
     claims: Claims | None,
     tracked: TrackedCursor,
 ) -> Steps[Explanation]:
-    """Explain why a client has or lacks a row of one shard; see `engine.explain.explain`.
+    """Explain why a client has or lacks a row of one shard; see `inspection.explain.explain`.
 
     Args:
         shard: the shard's gateway.

@@ -20,8 +20,8 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from lakesync.engine.futures import Steps
+from lakesync.engine.inspection.peek import NOW, PeekPage, invalid_cursor
 from lakesync.engine.page_reading import PullRequest
-from lakesync.engine.peek import NOW, PeekPage, invalid_cursor
 from lakesync.engine.sharding.shard_gateway import ShardGateway, of_shard
 from lakesync.engine.sharding.vectors import UNKNOWN_CURSOR, IssuedCursor, ResolvedCursor, Vectors
 from lakesync.engine.source_reading import with_deletes
@@ -182,7 +182,7 @@ def joined(pages: Sequence[Sequence[RowDelta]]) -> Sequence[RowDelta]:
 
 
 def peek(shards: Mapping[str, ShardGateway], claims: Claims, since: str | None, limit: int) -> Steps[PeekPage]:
-    """Read a page of what claims may see, without a client's record; see `engine.peek`.
+    """Read a page of what claims may see, without a client's record; see `inspection.peek`.
 
     The cursor is text with one cursor per shard: `SHARD=CURSOR,SHARD=CURSOR`. It names every shard, in the order in
     which the next page reads them: first those that this page did not reach, last the one that filled it, so that a

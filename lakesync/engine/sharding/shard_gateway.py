@@ -12,8 +12,8 @@ from typing import TypeVar
 
 from lakesync.engine.futures import Steps
 from lakesync.engine.gateway import SyncGateway
+from lakesync.engine.inspection.peek import PeekPage, peek
 from lakesync.engine.page_reading import PullRequest, read_page
-from lakesync.engine.peek import PeekPage, peek
 from lakesync.engine.pulling import remember_restart
 from lakesync.engine.pushing import CheckedPush, dry_run_push
 from lakesync.feed.client_state import current_record
@@ -91,7 +91,7 @@ class ShardGateway(SyncGateway):
         return self._page(request._replace(pull=pull, now_ms=self._wall(), live=live, max_bytes=max_bytes))
 
     def submit_peek_part(self, claims: Claims, since: str | None, limit: int, max_bytes: int) -> Future[PeekPage]:
-        """Return this shard's part of a page of `submit_peek`, which reads without a client's record (`engine.peek`).
+        """Return this shard's part of a page of `submit_peek`, read without a client's record (`inspection.peek`).
 
         Args:
             claims: the verified claims of the client's token.

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from gateway import client_lag
 from lakesync.cli.app import app
 from lakesync.client import open_client
-from lakesync.engine import lag
+from lakesync.engine.inspection import lag
 from tests.integration.gateway_support import DEADLINE, SECRET, delta, sign, until
 
 BY_TEAM = {

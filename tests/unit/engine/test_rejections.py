@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from lakesync.engine import rejections
+from lakesync.engine.inspection import rejections
+from lakesync.engine.inspection.rejections import RejectionLog
 from lakesync.engine.pushing import ReceivedPush
-from lakesync.engine.rejections import RejectionLog
 from lakesync.engine.standalone_engine import open_gateway
 from lakesync.model.errors import BackpressureError, ClockDriftError, Rejection, ValidationError
 from lakesync.model.types import RowDelta, SyncPush

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gateway import client_tracker
 from gateway.client_tracker import ClientTracker, GatewayLag
 from gateway.tracked_client import ConnectedClient
-from lakesync.engine.lag import Unsent
+from lakesync.engine.inspection.lag import Unsent
 from lakesync.engine.subscribers import Subscriber, SubscriptionState
 from lakesync.model.types import RowDelta, SyncPage, SyncPull
 

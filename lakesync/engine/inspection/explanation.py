@@ -1,10 +1,10 @@
-"""The result of `engine.explain`: why a client has a row or lacks it, as values and as sentences.
+"""The result of `inspection.explain`: why a client has a row or lacks it, as values and as sentences.
 
 The sync rules put rows into *buckets* by filters; a client sees the rows in the buckets that the *claims* (fields) of
 its token allow. A *delta* is a change of a row. The gateway's *record* of a client says what the client was sent, and
-its *cursor* up to where. `engine.explain` fills these structs and calls `reasons_of` for the sentences. The admin route
-returns the whole as JSON; the console and `lakesync explain` show it. The route and `engine.rejections` use `iso_time`
-for times.
+its *cursor* up to where. `inspection.explain` fills these structs and calls `reasons_of` for the sentences. The admin
+route returns the whole as JSON; the console and `lakesync explain` show it. The route and `inspection.rejections` use
+`iso_time` for times.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from lakesync.engine.explanation import iso_time
+from lakesync.engine.inspection.explanation import iso_time
 from lakesync.model.errors import LakeSyncError, RejectedError, Rejection, shortened
 from lakesync.model.hlc import start_of
 from lakesync.model.schema import is_identifier

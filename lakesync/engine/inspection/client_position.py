@@ -1,10 +1,10 @@
 """Computes a client's feed position: how far it was sent changes, and what it may have of the rows.
 
-`engine.explain` and `engine.lag` call it; it records nothing. The *feed* has the gateway's rows in the order of their
-latest change. A *cursor* says up to where a client has it. The client's *record*, what the store knows of it, is stored
-for pages that a client requests, but not for each broadcast on a WebSocket: the process that the client is connected to
-knows these. A *bucket key* names a bucket of the sync rules with the claims (fields of a token) that may see it. A
-*full pull* is all pages from cursor 0. `feed.positions` defines the terms of the result.
+`inspection.explain` and `inspection.lag` call it; it records nothing. The *feed* has the gateway's rows in the order of
+their latest change. A *cursor* says up to where a client has it. The client's *record*, what the store knows of it, is
+stored for pages that a client requests, but not for each broadcast on a WebSocket: the process that the client is
+connected to knows these. A *bucket key* names a bucket of the sync rules with the claims (fields of a token) that may
+see it. A *full pull* is all pages from cursor 0. `feed.positions` defines the terms of the result.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from lakesync.engine.active_rules import RulesCache
-from lakesync.engine.explanation import ClaimsSource
+from lakesync.engine.inspection.explanation import ClaimsSource
 from lakesync.engine.source_positions import feed_cursor
 from lakesync.engine.subscribers import SubscriptionState
 from lakesync.engine.subscriptions import refreshed, subscriber_position

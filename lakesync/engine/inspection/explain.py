@@ -1,11 +1,11 @@
 """Explains why a client has a row or lacks it, from the stored rules, rows and client records. It stores nothing.
 
-`SyncGateway.submit_explain` calls `explain` for the admin route behind `lakesync explain`; `engine.lag` calls
+`SyncGateway.submit_explain` calls `explain` for the admin route behind `lakesync explain`; `inspection.lag` calls
 `next_pull`. The sync rules put rows into *buckets*, and a client sees the rows in the buckets that its token's *claims*
 allow. A *bucket key* is a bucket's name with the values of the claims that it reads. The client's *record* says what
 the client was sent; it belongs to an *epoch*, which ends when the store is rebuilt. The *feed* has the gateway's rows
 in the order of their latest *arrivals* (the gateway's own timestamps of commits), and a client's *position* says up to
-where the client was sent it. `engine.explanation` has the result, and makes sentences of it.
+where the client was sent it. `inspection.explanation` has the result, and makes sentences of it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from collections.abc import Collection
 from msgspec.structs import replace
 
 from lakesync.engine.active_rules import RulesCache
-from lakesync.engine.client_position import TrackedCursor, claims_of, position_at, position_of
-from lakesync.engine.explanation import (
+from lakesync.engine.inspection.client_position import TrackedCursor, claims_of, position_at, position_of
+from lakesync.engine.inspection.explanation import (
     ExplainedBucket,
     ExplainedClient,
     ExplainedColumn,

@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from lakesync.engine.active_rules import RulesCache
-from lakesync.engine.client_position import TrackedCursor, claims_of, position_of
-from lakesync.engine.explain import next_pull
+from lakesync.engine.inspection.client_position import TrackedCursor, claims_of, position_of
+from lakesync.engine.inspection.explain import next_pull
 from lakesync.feed import pull_page
 from lakesync.feed.client_state import current_record
 from lakesync.feed.positions import Position, Range
