@@ -135,7 +135,7 @@ def _maintain_table(
 
     Raises:
         LakeUnavailableError: Spark cannot be reached.
-        FlushError: another run wrote the table meanwhile, so that the commit was rejected.
+        CommitConflictError: another run wrote the table meanwhile, so that the commit was rejected.
     """
     from lakehouse.checkpoints.checkpoint import tag_newest
     from lakehouse.maintenance import maintain

@@ -62,6 +62,7 @@ STATUSES: dict[type[LakeSyncError], int] = {
     errors.AdapterError: 502,
     errors.FlushError: 500,
     errors.CommitUnknownError: 500,
+    errors.CommitConflictError: 500,
     errors.IntegrityError: 500,
     errors.CensusError: 500,
     errors.ConfigurationError: 500,

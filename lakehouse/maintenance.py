@@ -25,7 +25,7 @@ from pyspark.sql import functions as sf
 
 from lakehouse.spark_errors import brief, lake_errors
 from lakehouse.table_access import read_version, version_if_there
-from lakesync.model.errors import FlushError
+from lakesync.model.errors import CommitConflictError
 from lakesync.model.hlc import start_of
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def maintain(
 
     Raises:
         LakeUnavailableError: Spark cannot be reached.
-        FlushError: another run wrote the table meanwhile, so that the commit was rejected.
+        CommitConflictError: another run wrote the table meanwhile, so that the commit was rejected.
     """
     name = names.deltas if table is None else names.state(table)
     version = version_if_there(spark, name)
@@ -303,7 +303,7 @@ def _call(spark: SparkSession, names: LakeNames, procedure: str, arguments: str,
     except PySparkException as error:
         if not any(text in str(error) for text in _REJECTED):
             raise
-        raise FlushError(
+        raise CommitConflictError(
             f"{procedure} of {arguments.partition(',')[0]} was rejected ({brief(error)}): another run wrote the table "
             "meanwhile; repeat it, which is safe"
         ) from error

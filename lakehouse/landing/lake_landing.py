@@ -39,7 +39,7 @@ from lakesync.connectors.base import Usage
 from lakesync.connectors.polling import PollReport, TableReport
 from lakesync.model import hlc
 from lakesync.model.crash_points import crash_point
-from lakesync.model.errors import FlushError
+from lakesync.model.errors import CommitConflictError, FlushError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -131,7 +131,7 @@ class LakeLanding(LandedTables):
                 for table in census_tables:
                     reports[table].census_taken = True
                 self._read_and_land(list(self._tables), ingest, report, census_tables=census_tables)
-        except FlushError as error:
+        except (FlushError, CommitConflictError) as error:
             for each in report.tables:
                 each.error = each.error or error
         report.seconds = time.monotonic() - begun

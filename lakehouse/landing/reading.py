@@ -40,7 +40,7 @@ from lakehouse.spark_errors import lake_errors
 from lakehouse.table_access import open_table
 from lakehouse.table_creation import set_properties
 from lakehouse.task_runner import in_tasks
-from lakesync.model.errors import FlushError
+from lakesync.model.errors import CommitConflictError, FlushError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -169,7 +169,8 @@ class LandedTables:
         rows, known_rows = sum(file.rows for file in files), sum(file.rows for file in self._known_files.get(table, ()))
         if len(files) < max_files and rows < min(max(min_rows, known_rows // 2), _MAX_ROWS):
             return
-        with suppress(FlushError):  # another run has written these rows meanwhile: the next poll tries again
+        # another run has written these rows meanwhile: the next poll tries again
+        with suppress(FlushError, CommitConflictError):
             write_known(self._lake_tables, KnownRows(landed, mark.delivered), self._known_snapshot)
             # `known` contains all delivered pages now
             self._marks[table] = record_mark(self._lake_tables, table, mark._replace(known=mark.delivered))

@@ -24,6 +24,7 @@
         ├── AdapterError                  ADAPTER_ERROR
         ├── FlushError                    FLUSH_ERROR
         │   └── CommitUnknownError        COMMIT_UNKNOWN (a lake commit whose outcome is unknown: read the table)
+        ├── CommitConflictError           COMMIT_CONFLICT (another run wrote the lake's table meanwhile)
         ├── LakeUnavailableError          LAKE_UNAVAILABLE
         └── StartupError                  STARTUP_ERROR
 
@@ -230,6 +231,12 @@ class CommitUnknownError(FlushError):
     """A commit to the lake may or may not have happened; the table must be read."""
 
     code = "COMMIT_UNKNOWN"
+
+
+class CommitConflictError(TransientError):
+    """The lake rejected a commit of maintenance, because another run wrote the table meanwhile; nothing was changed."""
+
+    code = "COMMIT_CONFLICT"
 
 
 class LakeUnavailableError(TransientError):
