@@ -211,5 +211,13 @@ class SqliteCommit(SqliteView, ConfigWriter, SideStatements):
         self._announcement.all_changed(self.gateway)
 
     def scan_rows(self, after: RowKey | None, limit: int) -> list[StoredRow]:
-        """Return rows in key order, after a key."""
+        """Return rows in key order, after a key, in a transaction of its own.
+
+        All layers are written to the file first. Beside other jobs, the rows of earlier groups could get into the
+        group's savepoint, and would be lost with it if the group failed.
+
+        Raises:
+            MustRunAloneError: as `run_alone`.
+        """
+        self.run_alone()
         return self._state.scan_rows(self.gateway, after, limit)

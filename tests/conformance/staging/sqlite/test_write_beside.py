@@ -14,7 +14,7 @@ from lakesync.model.errors import StagingUnavailableError
 from lakesync.staging.sqlite import SqliteStore, WriteBehindLimits
 from lakesync.staging.sqlite import write_behind as behind
 from lakesync.testing import ManualClock
-from tests.conformance.book import contents, make_delta
+from tests.conformance.book import EVERYONE, contents, make_delta
 from tests.conformance.calls import push, read
 from tests.conformance.staging.sqlite.test_pending_inserts import Feed, write_behind
 
@@ -122,6 +122,27 @@ def test_a_failed_commit_rolls_back_only_its_own_group(store, tmp_path):
     store._read(lambda: refuse(journal, None))
     push(store, Feed(), *rows(8))
     check_whole(store, tmp_path, written([*range(7), 8], tmp_path))
+
+
+def test_a_failed_commit_keeps_the_rows_of_earlier_groups_that_a_scan_has_written(tmp_path):
+    here = opened(tmp_path / "staging")
+    push(here, Feed(), *rows(0))
+    journal, both_wait = here._open.journal.sql, threading.Event()
+
+    def push_and_read(commit):
+        assert both_wait.wait(60)
+        Feed().push(rows(1))(commit)
+        assert commit.entries_of([("notes", "r1-2")], [EVERYONE])  # writes the group's entries to the file
+
+    group = [here.submit("g", push_and_read), here.submit("g", lambda commit: commit.scan_rows(None, 10))]
+    refuse(journal, _COMMIT)
+    both_wait.set()
+    for each in group:
+        with pytest.raises(StagingUnavailableError, match="nothing was committed"):
+            each.result(60)
+    here._read(lambda: refuse(journal, None))
+    check_whole(here, tmp_path, written([0], tmp_path))
+    here.close()
 
 
 def test_a_failed_write_behind_does_not_affect_the_push(store, tmp_path):
