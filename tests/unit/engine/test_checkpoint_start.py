@@ -21,7 +21,7 @@ EPOCH, VERSION = 7, 3
 )
 def test_the_reason_for_refusing_a_checkpoint_is_named(epoch, version, reindexing, reason):
     checkpoint = Checkpoint("shop", epoch, 100, version, (), 0)
-    access = SimpleNamespace(rules_version=VERSION, sees_by_values=(lambda _: True) if reindexing else None)
-    rules = SimpleNamespace(access=lambda _commit, _claims: access)
+    rules = SimpleNamespace(access=lambda *_: None, is_reindexed=lambda _: not reindexing)
+    commit = SimpleNamespace(epoch=EPOCH, config=SimpleNamespace(rules_version=VERSION))
     with pytest.raises(NotFoundError, match=reason):
-        start_from(SimpleNamespace(epoch=EPOCH), checkpoint, "ann", {}, rules, 0)
+        start_from(commit, checkpoint, "ann", {}, rules, 0)
