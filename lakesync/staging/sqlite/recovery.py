@@ -104,7 +104,7 @@ class Recovery:
                 commits it with the rows if there are too many rows in memory.
         """
         stale = applied.rules_version != head.config.rules_version
-        commit = SqliteCommit(self._journal, self._state, head.gateway)
+        commit = SqliteCommit(self._journal, self._state, head.gateway, alone=True)  # nothing else has the store
         self._journal.begin()
         for entry in self._journal.entries_above(head, applied.seq):
             self._replayer.replay(commit, entry)
