@@ -169,10 +169,12 @@ class ErasingStore(ABC):
 
         def merge(commit: Commit) -> Erasure:
             commit.run_alone()  # the log does not have these changes, so they cannot be restored from it after a crash
-            erasure = next((each for each in commit.erasures() if each.seq == seq), None)
+            erasures = commit.erasures()
+            erasure = next((each for each in erasures if each.seq == seq), None)
             if erasure is None:
                 raise NotFoundError(f"gateway {gateway!r} has no erasure {seq}")
-            self._merge(commit, deltas)
+            # the lake may not have executed other erasures yet, so their deltas still have values there
+            self._merge(commit, [delta for delta in deltas if not any(each.covers(delta) for each in erasures)])
             restored = msgspec.structs.replace(erasure, arrival=commit.next_arrivals(1)[-1])
             commit.put_erasure(restored)
             return restored
@@ -277,19 +279,13 @@ class ErasingStore(ABC):
 
     def _redact(self, erasure: Erasure) -> int:
         """Remove the values of covered deltas from the log; return the number of these deltas."""
-
-        def covers(delta: RowDelta) -> bool:
-            if delta.hlc > erasure.hlc:
-                return False
-            return erasure.client_id == delta.client_id or erasure.row == delta.key
-
         after: int | None = 0  # the log row after which to continue; None at the end of the log
         redacted = 0
         while after is not None:
             start = after
             after, count = self.submit(
                 erasure.gateway,
-                lambda commit, start=start: commit.redact(start, _ROWS_PER_COMMIT, covers),  # type: ignore[misc]
+                lambda commit, start=start: commit.redact(start, _ROWS_PER_COMMIT, erasure.covers),  # type: ignore[misc]
             ).result()
             redacted += count
         return redacted

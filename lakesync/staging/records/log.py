@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import msgspec
 
-from lakesync.model.types import Claims, RowKey
+from lakesync.model.types import Claims, RowDelta, RowKey
 from lakesync.model.validation import check_erasure_target
 
 ARRIVAL_STEP = 256
@@ -223,6 +223,10 @@ class Erasure(msgspec.Struct, frozen=True):
         """Check that it names either a row or a client."""
         subject = f"erasure {self.seq} of gateway {self.gateway!r}"
         check_erasure_target(subject, self.table, self.row_id, self.client_id)
+
+    def covers(self, delta: RowDelta) -> bool:
+        """Return whether the erasure deletes a delta's values."""
+        return delta.hlc <= self.hlc and (self.client_id == delta.client_id or self.row == delta.key)
 
     @property
     def row(self) -> RowKey:

@@ -174,6 +174,16 @@ def test_values_that_an_erased_client_had_overwritten_are_restored_from_the_lake
         world.store.restore("g", 9, [])
 
 
+def test_values_of_a_client_that_was_erased_since_are_not_restored(world):
+    older = [world.write("b", "r1", name="theirs", phone="1"), world.write("a", "r1", name=SECRET)]
+    world.write("x", "r1", name="x")
+    first = world.store.erase_client("g", "x")
+    world.store.erase_client("g", "a")  # the lake has not executed it when the first erasure restores from there
+    world.store.restore("g", first.seq, older)
+    for client in ("c", "new"):
+        assert world.pull(client) == {"r1": {"name": "theirs", "phone": "1"}}
+
+
 def test_an_erased_client_that_reconnects_can_sync_and_restores_nothing(world):
     world.write("a", "r1", name="theirs")
     old = world.write("x", "r2", name=SECRET)
