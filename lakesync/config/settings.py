@@ -170,8 +170,9 @@ class Config(BaseSettings):
             ("lake.warehouse", self.lake.warehouse, ("file:///", "s3://")),
         ):
             if not value.startswith(known):
-                scheme = value.partition("://")[0]
-                raise ValueError(f"{name} starts with {scheme!r}; it must start with one of {', '.join(known)}")
+                scheme, separator, _ = value.partition("://")
+                start = repr(scheme) if separator else "no scheme"  # without one, the value may begin with a password
+                raise ValueError(f"{name} starts with {start}; it must start with one of {', '.join(known)}")
         return self
 
     @model_validator(mode="after")

@@ -39,6 +39,12 @@ def test_overrides_beat_variables_and_variables_beat_the_file(tmp_path, monkeypa
     assert (loaded.gateway.host, loaded.gateway.port) == ("::1", 2)
 
 
+def test_an_address_without_a_scheme_is_rejected_without_its_password():
+    with pytest.raises(ConfigurationError, match=r"lake\.catalog_uri starts with no scheme") as raised:
+        config.load({"lake": {"catalog_uri": "user:secret@host/db"}})
+    assert "secret" not in str(raised.value)
+
+
 def test_a_child_process_reads_back_an_equal_configuration(tmp_path, monkeypatch):
     loaded = config.load(
         {
