@@ -113,13 +113,19 @@ class JiraClient:
             fields: the fields to return.
             size: issues per page.
             properties: the issue properties to return.
+
+        Raises:
+            AdapterError: a page names itself as the next one.
         """
         token = None
         while True:
             page = self.search(jql, fields, size, token=token, properties=properties)
             yield page["issues"]
-            if (token := page.get("nextPageToken")) is None:
+            previous, token = token, page.get("nextPageToken")
+            if token is None:
                 return
+            if token == previous:
+                raise AdapterError(f"Jira's search returned the page token {token!r} twice: the poll is retried")
 
     def fetch(self, keys: Sequence[str], fields: Sequence[str], *, properties: Sequence[str] = ()) -> list[Json]:
         """Return issues by key; those that do not exist, or that the account cannot see, are left out.
@@ -211,8 +217,9 @@ def _error_text(response: requests.Response) -> str:
         return response.text[:200].strip() or response.reason
     if not isinstance(body, dict):
         return str(body)[:200]
-    messages = [*body.get("errorMessages", ()), *(f"{field}: {text}" for field, text in body.get("errors", {}).items())]
-    return "; ".join(messages) or body.get("message") or response.reason
+    errors = body.get("errors") or ()
+    by_field = [f"{field}: {text}" for field, text in errors.items()] if isinstance(errors, dict) else map(str, errors)
+    return "; ".join([*(body.get("errorMessages") or ()), *by_field]) or body.get("message") or response.reason
 
 
 def build_jql(user_filter: str | None, *conditions: str, order: str) -> str:
