@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from msgspec.structs import replace
 
@@ -201,12 +201,11 @@ class SyncSession:
         """Close the transport and the replica; a request in progress is cancelled after `CLOSE_TIMEOUT`."""
         while not self._lock.acquire(timeout=CLOSE_TIMEOUT):
             self.cancel()
-        try:
-            self.transport.close()
-            self.replica.close()
-            self._sync_lock.release()
-        finally:
-            self._lock.release()
+        with ExitStack() as steps:  # each is done even if an earlier one raises
+            steps.callback(self._lock.release)
+            steps.callback(self._sync_lock.release)
+            steps.callback(self.replica.close)
+            steps.callback(self.transport.close)
 
     def _adopt_schemas(self, result: CycleResult) -> None:
         """Fetch the gateway's schemas and add their new columns, if that may be necessary.
