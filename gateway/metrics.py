@@ -5,6 +5,7 @@ log of pushed deltas (changes of rows) until the pipeline, or the server itself,
 has *marks*: small values by which the parts of the pipeline store how far they are. One mark is the pipeline's latest
 report, with its lags and *dead letters* (values, tables and jobs that were set aside, so that the others go on). A
 *destination table* has the current rows of a synced table in a database that follows the changes.
+An *arrival* is the gateway's timestamp of a commit.
 """
 
 from __future__ import annotations
@@ -135,7 +136,7 @@ class Metrics:
         if report is not None:
             yield from _pipeline_values(report)
         gateways = {shard.gateway for shard in backlog}
-        # a dead letter without a gateway is counted for each of them, and reported once
+        # a dead letter without a gateway is in the result for each gateway: the set removes the duplicates
         yield from _dead_letter_values({each for name in gateways for each in dead_letter_counts(report, queue, name)})
         yield from _lag_values(self.lags)
 

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 _ATTEMPTS = 5
 """Attempts to compute digests while the destination receives no deltas."""
 _MAX_LETTERS = 1_000
-"""Number of dead letters (values that the destination rejected and that were set aside) that are counted, at most."""
+"""Number of dead letters (values that the destination rejected) that are counted, at most."""
 _CHECKSUM = "cast(conv(substr(md5({}), 1, 8), 16, 10) as bigint)"
 """A 32-bit checksum of a text, in Spark's SQL. Adapters compute the same one in their own SQL."""
 _COLUMNS_AS_JSON = (
@@ -81,13 +81,13 @@ class Comparison(msgspec.Struct, frozen=True):
     """Number of rows that destination tables must have by the lake's history."""
     differences: list[Difference]
     set_aside: list[SuspendedTable]
-    """Destination tables that could not be written, and are retried with growing pauses."""
+    """Suspended destination tables: they could not be written, and are retried with growing pauses."""
     dead_letters: int
     """Number of dead letters; 1,000 are counted at most."""
 
     @property
     def is_equal(self) -> bool:
-        """Whether the destination has what the lake has."""
+        """Whether the destination has what the lake has. Dead letters do not count."""
         return not self.differences and not self.set_aside
 
 
@@ -100,7 +100,7 @@ class DestinationDigests(msgspec.Struct, frozen=True):
     tables: tuple[str, ...]
     """Names of its destination tables."""
     set_aside: list[SuspendedTable] = []
-    """Destination tables that could not be written, as in `Comparison`."""
+    """Suspended destination tables, as in `Comparison`."""
     dead_letters: int = 0
     """Number of dead letters, as in `Comparison`."""
     is_consistent: bool = True

@@ -87,7 +87,7 @@ class RebuildTask(NamedTuple):
 
     follower: Follower
     ranges: Sequence[ArrivalRange]
-    """The files of the history to read."""
+    """Ranges of arrivals, with the files of the history that have them."""
     after: Mapping[str, int]
     """`GATEWAY/SHARD` → the arrival after which deltas are read."""
     until: Mapping[str, int]

@@ -189,7 +189,8 @@ def apply(file: File, *, options: ConnectionOptions, as_json: Json = False) -> N
     content = read_json(file)
     rules = _parsed(file, content, parse_rules)
     remote = options.connect()
-    warning = remote.write_scope_warning() if rules.buckets else None  # first: an error activates nothing
+    # The write scope `any` lets clients bypass rules. It is read first, so that an error activates nothing.
+    warning = remote.write_scope_warning() if rules.buckets else None
     output.print_fields(remote.post("/admin/sync-rules/{gateway}", content), as_json=as_json)
     if warning is not None:
         output.note(f"warning: {warning} by POST /admin/settings/{remote.gateway}")

@@ -35,7 +35,10 @@ CLOSE_TIMEOUT = 0.5
 
 
 class SyncSession:
-    """Runs synchronisations for the app's threads and for auto-sync, one at a time."""
+    """The steps of a synchronisation, for the app's threads and for auto-sync; one runs at a time.
+
+    Within `foreground` or `exclusive`, the caller calls `repeat_interrupted_request`, `send_all`, `finish`.
+    """
 
     def __init__(
         self, replica: Replica, transport: SyncTransport, actions: ActionQueue, listeners: EventListeners
@@ -67,7 +70,8 @@ class SyncSession:
         self.is_foreground = False
         """Whether the synchronisation in progress was started by the app, not by auto-sync."""
         self.is_cancelled = False
-        """Whether the app's newest synchronisation was cancelled and should end before its next request."""
+        """Whether `cancel` was called since the latest call of `foreground`; the app's synchronisation ends before its
+        next request."""
         self._sync_lock = SyncLock(replica.path)
         """Keeps other processes from synchronising the same file."""
 

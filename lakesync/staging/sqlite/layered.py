@@ -1,5 +1,7 @@
 """The layers over `state.db`, with the rows and feed entries that it does not contain yet, and their way to the file.
 
+`log.db` has the journal: the committed changes. `state.db` has the current rows, and is written later than the log.
+
 A *job* is a function that the store's owner thread runs in a transaction of `log.db`; the jobs of one transaction are a
 *group*. From newest to oldest, the layers have the writes of the current job, of earlier jobs in its group, and of
 committed groups. The oldest is the *frozen layer*, which is being written to the file in parts. Rows are replaced,
@@ -146,13 +148,16 @@ class LayeredFile(StateFile):
                 self.frozen_left = left
                 return False
         except BaseException:
-            self._restarted = False  # `intact` is now false: the layer is incomplete, and is rebuilt from the log
+            self._restarted = False  # makes `intact` false: the layer is incomplete, and is rebuilt from the log
             raise
         self._frozen_layer = None
         return True
 
     def write_all(self) -> None:
-        """Write all layers to the file; those of the current group in savepoints."""
+        """Write all layers to the file; those of the current group in savepoints.
+
+        Frozen and committed rows are written outside of them, so no savepoint may be set if there are such rows.
+        """
         self._finish()
         if self._committed_layer:
             self._freeze()

@@ -5,7 +5,7 @@ Committed rows are in memory first; after a crash they are rebuilt from the log 
 part of them that is being written to the file. No commit changes it, so that it can be written in small parts, between
 which pushes are served. A *feed entry* says when a row joined and left a bucket of the sync rules, and a *move* is a
 change of an entry; it is *explicit* if it does not follow from a changed row. A *head* has a gateway's counters, among
-them the number of its last log row.
+them the number of its last log row. A *shard* is one of the stores of a gateway.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _log = structlog.get_logger(__name__)
 class WriteBehindLimits(NamedTuple):
     """How many committed changes may be missing in `state.db`. A restart has to replay about as many from the log.
 
-    `WriteBehind` also uses it for the changes that are missing at a moment.
+    `WriteBehind` also uses it for the amounts that are missing at a moment, which are no limits.
     """
 
     seconds: float = 10.0
