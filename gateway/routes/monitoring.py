@@ -285,12 +285,15 @@ async def admin_metrics(
     statuses = await run_in_threadpool(services.clients.statuses, gateway.gateway_id, connected, clients)
     fields: dict[str, Any] = msgspec.structs.asdict(GatewayStats.of(backlog))
     snapshot = await run_in_threadpool(store.newest_checkpoint, gateway.gateway_id)
-    reason = await result_of(await run_in_threadpool(gateway.submit_not_served_reason))
+    checkpoint = None
+    if snapshot is not None:
+        reason = await result_of(await run_in_threadpool(gateway.submit_not_served_reason))
+        checkpoint = CheckpointSnapshot.of(snapshot, reason)
     report = report_in(await run_in_threadpool(store.marks))
     operator_stats = OperatorStats(
         **fields,
         rules_version=(await run_in_threadpool(gateway.config)).rules_version,
-        checkpoint=CheckpointSnapshot.of(snapshot, reason) if snapshot is not None else None,
+        checkpoint=checkpoint,
         max_backpressure_bytes=services.settings.engine_limits.max_backpressure_bytes,
         clients=statuses,
         tables=by_table,
