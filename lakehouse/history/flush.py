@@ -4,10 +4,10 @@ Staging is the store of accepted deltas (changes of rows); a *shard* is a part o
 a shard has a gateway's deltas push by push, until they are in the lake; those that are not are its *backlog*. A *batch*
 is a range of such a log. An *arrival* is the gateway's timestamp of a push.
 
-A batch is written by overwriting the rows with the batch's id, of which there are none yet: Iceberg checks that no such
-row was added since the snapshot that was read before (serialisable isolation). So of two writers that read the same
-snapshot it rejects one, and it rejects the late commit of a killed run. After an error of a commit the outcome is
-unknown, so the table is read again.
+A flush writes a batch as an overwrite of the rows with the batch's id, though the table has no such rows yet. For an
+overwrite, Iceberg checks that no such row was added since the snapshot that the flush has read (serialisable
+isolation). So of two writers that read the same snapshot it rejects one, and it rejects the late commit of a killed
+run. After an error of a commit the outcome is unknown, so the flush reads the table again.
 
 A file must not have other batches while its batch may be written again. Iceberg knows only the least and greatest batch
 id of a file; if the overwritten id lies between them, Iceberg cannot tell that the file has none of its rows, and

@@ -385,7 +385,7 @@ class SyncGateway(ConfigurationGateway, ActionGateway, AdapterGateway):
         )
 
     def submit_not_served_reason(self) -> Future[str | None]:
-        """Return why the newest checkpoint is not sent to new clients; None if it is, or if there is none."""
+        """Return why new clients are not sent the newest checkpoint; None if they are, or if there is no checkpoint."""
         checkpoint = self._store.newest_checkpoint(self.gateway_id)
         return self._store.read(
             self.gateway_id,

@@ -128,7 +128,7 @@ def _summary(
 
 
 def _time_of(arrival: int | None) -> int | None:
-    """Return an arrival in milliseconds since 1970; None if it is 0 or None, which mean that there is none yet."""
+    """Return an arrival in milliseconds since 1970; None if the gateway has no push (0 or None)."""
     return wall_of(arrival) if arrival else None
 
 

@@ -1,8 +1,8 @@
 """A gateway whose tables belong to *shards*, each with a staging store and a gateway of its own.
 
 A *staging store* is the database that pushes are committed to. `Engine` creates a `ShardedGateway` instead of a
-`SyncGateway` if its store is sharded. Clients see one gateway with one *cursor*, from which they pull next. The cursor
-stands for a *vector*, a cursor in each shard. `docs/sharding.md` explains it.
+`SyncGateway` if its store is sharded. Clients see one gateway with one *cursor*, from which they pull next. The store
+keeps a *vector* for it: a cursor in each shard. `docs/sharding.md` explains it.
 """
 
 from lakesync.engine.sharding.gateway import ShardedGateway

@@ -1,8 +1,8 @@
 """Reads pages over all shards: one shard after another, until the page is full.
 
 A *shard* is a staging store (a database that pushes are committed to) with some of the gateway's tables, and has a feed
-of its own. A client's *cursor*, from which it pulls next, stands for a *vector*, a cursor in each shard. `Vectors`
-looks the vector up and stores new ones. Three cursors are special:
+of its own. A client pulls next from its *cursor*. `Vectors` looks up the cursor's *vector*, a cursor in each shard,
+and stores new ones. Three cursors are special:
 
 - 0: the client starts, and has nothing of the shard.
 - `NEVER_PULLED` (1): the client has pushed to the shard, and was sent nothing of it.

@@ -4,8 +4,9 @@
 
 A *shard* is a staging store (a database that pushes are committed to) with some of the gateway's tables. There is no
 transaction over several shards. So a push to several is first checked in all of them, and then committed in one after
-another. A client's *cursor*, from which it pulls next, stands for a *vector*, a cursor in each shard; the response has
-a new one. Two cursors need no vector: 0 (the client starts) and `NEVER_PULLED` (1: it pushed before its first pull).
+another. A client pulls next from its *cursor*, for which the store keeps a *vector*, a cursor in each shard; the
+response has a new cursor. Two cursors need no vector: 0 (the client starts) and `NEVER_PULLED` (1: it pushed before its
+first pull).
 """
 
 from __future__ import annotations
