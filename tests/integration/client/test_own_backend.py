@@ -63,6 +63,12 @@ answer = client.get(URL)
 """
 
 
+def make_keys(folder):
+    """Make a key pair in a folder by the page's own commands."""
+    for line in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)[0].splitlines():
+        subprocess.run(line.partition("#")[0].split(), cwd=folder, check=True, capture_output=True)
+
+
 @pytest.fixture
 def folder(tmp_path):
     """The files of the page, its key pair made by its own commands."""
@@ -71,8 +77,7 @@ def folder(tmp_path):
     (tmp_path / "myapp").mkdir()
     (tmp_path / "myapp" / "users.py").write_text(USERS)
     (tmp_path / "users.mjs").write_text('export const currentUser = () => ({ id: "alice", team: "red" });\n')
-    for line in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)[0].splitlines():
-        subprocess.run(line.partition("#")[0].split(), cwd=tmp_path, check=True, capture_output=True)
+    make_keys(tmp_path)
     (tmp_path / "rules.json").write_text('{"version": 1, "buckets": []}')
     (tmp_path / "lakesync.toml").write_text(re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)[0])
     return tmp_path
@@ -139,7 +144,7 @@ def test_a_backend_in_node_makes_tokens_and_the_app_fetches_them(folder, monkeyp
     assert (found.client_id, found.claims["team"]) == ("alice", "red")
 
 
-def test_a_new_key_in_the_file_is_accepted_without_a_restart(folder, spawn, monkeypatch):
+def test_a_new_key_in_the_file_is_accepted_without_a_restart(folder, spawn, tmp_path_factory):
     served = spawn(LAKESYNC_CONFIG=str(folder / "lakesync.toml"))
     claims = {"iss": "https://app.example.com", "aud": "lakesync", "sub": "alice", "exp": int(time.time()) + 60}
     first = (folder / "private.pem").read_text()
@@ -150,11 +155,10 @@ def test_a_new_key_in_the_file_is_accepted_without_a_restart(folder, spawn, monk
         return requests.get(f"{served.url}/sync/shop/metrics", headers=headers, timeout=DEADLINE).status_code
 
     assert status(first) == 200
-    public = (folder / "public.pem").read_text()
-    for line in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)[0].splitlines():
-        subprocess.run(line.partition("#")[0].split(), cwd=folder, check=True, capture_output=True)
-    second = (folder / "private.pem").read_text()
+    make_keys(new := tmp_path_factory.mktemp("new"))  # the gateway reads `folder` again every second
+    second = (new / "private.pem").read_text()
     assert status(second) == 401
-    (folder / "public.pem").write_text(public + (folder / "public.pem").read_text())
+    with (folder / "public.pem").open("a") as file:
+        file.write((new / "public.pem").read_text())
     until(lambda: status(second) == 200, "the file to be read again")
     assert status(first) == 200
