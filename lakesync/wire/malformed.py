@@ -215,7 +215,8 @@ def check_values(deltas: Sequence[RowDelta]) -> None:
 
 def _all_plain(texts: Sequence[msgspec.Raw]) -> bool:
     """Return True if all values are scalars that certainly have a canonical form; False if each must be checked."""
-    joined = b",".join(texts)
+    # A line break inside of a string is an error, so no string begins in one value and ends in another.
+    joined = b",\n".join(texts)
     if b"\\u" in joined:  # an escape, perhaps of a lone surrogate
         return False
     try:

@@ -1,5 +1,7 @@
 import msgspec
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from lakesync.model.errors import ValidationError
 from lakesync.model.types import ColumnValue, RowDelta
@@ -36,3 +38,23 @@ def test_an_invalid_value_among_valid_ones_is_rejected(text, others):
         check_values([delta("a", *others), delta("b", "1", text), delta("c", *others)])
     assert [found.delta_id for found in refused.value.rejected] == ["b"]
     assert "deltas[1], column 'c1'" in refused.value.rejected[0].message
+
+
+FRAGMENTS = ['"a', 'b"', "1,2", '"', "", "1,\n2", "[1", "2]", '"text"', "null"]
+
+
+@given(st.lists(st.sampled_from(FRAGMENTS), max_size=6))
+@example(['"a', 'b"', "1,2"])
+@example(['"', '"', "1,\n2"])
+def test_values_are_accepted_together_only_if_each_is_accepted_alone(texts):
+    """Values that are JSON only if they are joined, such as `"a` and `b"`, would make a body of the log unreadable."""
+    valid = all(_is_accepted([delta("a", text)]) for text in texts)
+    assert _is_accepted([delta("a", *texts)]) is valid
+
+
+def _is_accepted(deltas: list[RowDelta]) -> bool:
+    try:
+        check_values(deltas)
+    except ValidationError:
+        return False
+    return True
