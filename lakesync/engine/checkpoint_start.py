@@ -22,11 +22,10 @@ from msgspec.structs import replace
 from lakesync.engine.active_rules import RulesCache
 from lakesync.feed.client_cursors import with_page
 from lakesync.feed.client_state import current_record, is_blank, with_scope
-from lakesync.feed.positions import NO_BASE
 from lakesync.feed.scopes import Access
 from lakesync.model.errors import NotFoundError
 from lakesync.model.types import Claims
-from lakesync.staging.records import Checkpoint, ClientRecord, Page
+from lakesync.staging.records import NO_BASE, Checkpoint, ClientRecord, Page
 from lakesync.staging.store import Commit, View
 from lakesync.staging.store.push import ClientCommit
 

@@ -30,11 +30,11 @@ from lakesync.feed.client_state import (
     unknown_client,
     with_possible_broadcasts,
 )
-from lakesync.feed.positions import NO_BASE, Position, for_full_pull, is_complete_page, locate, restart_position
+from lakesync.feed.positions import Position, for_full_pull, is_complete_page, locate, restart_position
 from lakesync.feed.scopes import Access
 from lakesync.model.errors import ResyncRequiredError
 from lakesync.model.types import Claims, SyncPage, SyncPull
-from lakesync.staging.records import ClientRecord
+from lakesync.staging.records import NO_BASE, ClientRecord
 from lakesync.staging.store.feed import ClientView
 
 
@@ -96,8 +96,8 @@ class Reading(NamedTuple):
         """Whether the client was sent nothing after it got the requested cursor.
 
         The cursor in the response to a push may be in doubt: the client may lack pages that it was sent before. Such a
-        cursor has a stored page of its own, whose negative `pages_sent` equals no number of sent pages, so that
-        `Position.nothing_sent_since` is false. `is_latest_in_doubt` finds it: no page with deltas was sent after it.
+        cursor has a stored page of its own (`pages_in_doubt`), for which `Position.nothing_sent_since` is false.
+        `is_latest_in_doubt` finds it: no page with deltas was sent after it.
         """
         return self.position.nothing_sent_since or (
             self.record is not None and is_latest_in_doubt(self.record, self.since)
@@ -177,7 +177,7 @@ def unrecorded_cursor(request: PullRequest, reading: Reading) -> int | None:
     if reset_sources_on_restart(record, request, reading) != record:
         return None
     scope = record.scopes[-1] if record.scopes else None
-    if scope is None or scope.first_cursor < 0 or not reading.access.same_as(scope):
+    if scope is None or not scope.has_complete_cursor or not reading.access.same_as(scope):
         return None  # the record has no complete cursor under these claims and rules yet
     if not request.confirmed and not scope.gets_broadcasts:
         return None  # its first page without a request, from which on it gets broadcasts
@@ -196,7 +196,7 @@ def unrecorded_cursor(request: PullRequest, reading: Reading) -> int | None:
         if (
             confirmed_page is None
             or not is_complete_page(confirmed_page)
-            or confirmed_page.pages_sent != record.pages_sent
+            or record.was_sent_more_since(confirmed_page)
             or (requested is not None and not is_complete_page(requested))
         ):
             return None

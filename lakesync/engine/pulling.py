@@ -54,7 +54,7 @@ from lakesync.feed.client_state import (
 from lakesync.feed.positions import NEVER_PULLED, Position
 from lakesync.model.types import SyncPage
 from lakesync.staging.notices import PULLS_OVER_HTTP, Presence
-from lakesync.staging.records import ARRIVAL_STEP, ClientRecord, Page
+from lakesync.staging.records import ARRIVAL_STEP, MORE_SENT, ClientRecord, Page, Range
 from lakesync.staging.store.feed import ClientView
 from lakesync.staging.store.push import ClientCommit
 
@@ -232,7 +232,7 @@ def _after_empty_page(record: ClientRecord, request: PullRequest, reading: Readi
             record = _with_confirmed_cursor(record, reading, since)
         page = _page_for_cursor(record, since, position, reading.page.read_up_to, reading.page.rescan)
         if not nothing_sent_since:
-            page = replace(page, pages_sent=-1)  # -1: the client may have been sent more than that
+            page = replace(page, pages_sent=MORE_SENT)
         return with_page(record, page), since
     record, cursor = with_complete_cursor(record, reading.newest)
     if request.confirmed:
@@ -252,7 +252,7 @@ def _with_start_page(record: ClientRecord, position: Position) -> ClientRecord:
         position: the position at which the client starts.
     """
     start = _page_for_cursor(record, 0, position, position.read_up_to, position.rescan)
-    return with_page(record, replace(start, pages_sent=-1))  # -1: the client may have been sent more than that
+    return with_page(record, replace(start, pages_sent=MORE_SENT))
 
 
 def _with_unused_mark(record: ClientRecord, cursor: int, newest: int) -> tuple[ClientRecord, int]:
@@ -313,7 +313,7 @@ def _with_confirmed_cursor(record: ClientRecord, reading: Reading, cursor: int) 
 
 
 def _page_for_cursor(
-    record: ClientRecord, cursor: int, position: Position, read_up_to: int, rescan: tuple[tuple[int, int], ...]
+    record: ClientRecord, cursor: int, position: Position, read_up_to: int, rescan: tuple[Range, ...]
 ) -> Page:
     """Return what a cursor means: the feed was read from `position` up to `read_up_to`, except for `rescan`.
 

@@ -313,7 +313,7 @@ def _certain_cursor(commit: FeedView, record: ClientRecord, access: Access) -> _
     page = find_page(record, record.confirmed_cursor)
     if page is None:
         return _CertainCursor(NEVER_PULLED)
-    if page.pages_sent != record.pages_sent:
+    if record.was_sent_more_since(page):
         return _CertainCursor(NEVER_PULLED, doubted=page)
     scope = record.scopes[-1]
     if is_complete_page(page) and page.scope == scope.number and access.same_as(scope):

@@ -32,7 +32,7 @@ from msgspec.structs import replace
 from lakesync.model.types import Claims, Position
 from lakesync.rules.model import SyncRules, all_rows_rules
 from lakesync.staging.records import ARRIVAL_STEP, ClientRecord
-from lakesync.staging.records.clients import AccessPeriod, PendingPage, SourcePosition
+from lakesync.staging.records.clients import AccessPeriod, PendingPage, SourceMark, SourcePosition
 
 MIN_CURSOR = 1 << 32
 """A lower cursor is 0 or 1: the client has no cursor yet. All others are HLC timestamps, which are far above. The
@@ -85,9 +85,9 @@ def feed_cursor(record: ClientRecord | None, since: int) -> int:
         since: the cursor that the client sent.
     """
     for position in record.sources if record is not None else ():
-        for mark, cursor in position.marks:
-            if mark == since and not _is_feed_cursor(record, since):
-                return cursor
+        for each in position.marks:
+            if each.mark == since and not _is_feed_cursor(record, since):
+                return each.feed_cursor
     return since
 
 
@@ -172,7 +172,7 @@ def after_page(
         return replace(position, pending=None, pass_position=page_end if has_more else None), since
     attempts = position.pending.attempts + 1 if position.pending is not None else 1
     mark = _free_mark(record, since)
-    marks = ((mark, start.cursor), *position.marks)[:_MARKS_KEPT]
+    marks = (SourceMark(mark, start.cursor), *position.marks)[:_MARKS_KEPT]
     return replace(position, pending=PendingPage(mark, page_end, attempts, start.after, has_more), marks=marks), mark
 
 
@@ -266,7 +266,7 @@ def _free_mark(record: ClientRecord | None, since: int) -> int:
 
     Multiples of `ARRIVAL_STEP` are arrivals (the gateway's timestamps of commits), so they are never marks.
     """
-    used = {mark for position in record.sources for mark, _ in position.marks} if record is not None else set()
+    used = {each.mark for position in record.sources for each in position.marks} if record is not None else set()
     mark = since - 1
     while mark % ARRIVAL_STEP == 0 or mark in used or _is_feed_cursor(record, mark):
         mark -= 1

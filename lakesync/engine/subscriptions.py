@@ -84,7 +84,7 @@ def _subscribe_one(
     if record != known:
         commit.put_client(record)
     scope = scope_under(record, access)
-    has_cursor_of_scope = scope is not None and 0 <= scope.first_cursor <= state.cursor
+    has_cursor_of_scope = scope is not None and scope.has_complete_cursor and scope.first_cursor <= state.cursor
     can_share = has_cursor_of_scope and not record.sources  # a shared page does not consider rows of a source
     may_hold_unknown_rows = (record.may_hold_unknown_rows or state.has_not_pulled) and not state.knows_resync
     has_other_claims = can_share and not cursors_belong_to(record, access)

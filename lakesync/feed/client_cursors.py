@@ -15,20 +15,31 @@ only read it. `feed.client_state` changes the scopes in the record. The terms:
 - A *transition* is a series of pages that takes a client from one scope (`base_scope`) to the next. Up to the arrival
   `transition_at`, it reads only rows that the change may concern.
 - The *feed* has the rows in the order of their latest change, at an arrival, the row's *feed position*. A *rescan*
-  reads ranges of the feed that lie below the cursor.
+  reads ranges of the feed that lie below the cursor, before or after (`rescan_first`) what lies above it.
+- A client *moves back* if it sends cursor 0, or one from before its confirmed cursor, because its database was lost or
+  restored. `moved_back_from` is the highest cursor from before that.
 - A *resync* sends every row from the beginning, as DELETE and INSERT, because the client may have any row.
 
-`staging.records.clients` explains all fields of the record, its scopes and its pages.
+`staging.records.clients` explains all fields of the record, its scopes and its pages, with an example.
 """
 
 from __future__ import annotations
 
 from msgspec.structs import replace
 
-from lakesync.feed.positions import NEVER_PULLED, NO_BASE
+from lakesync.feed.positions import NEVER_PULLED
 from lakesync.feed.scopes import later_scopes, scope_numbered, scope_of
 from lakesync.model.validation import MAX_HLC
-from lakesync.staging.records import ARRIVAL_STEP, ClientRecord, Page, Scope
+from lakesync.staging.records import (
+    ARRIVAL_STEP,
+    MORE_SENT,
+    NO_BASE,
+    ClientRecord,
+    Page,
+    Range,
+    Scope,
+    pages_in_doubt,
+)
 
 PAGES_KEPT = 16
 """The most pages in a record; a client that sends the cursor of a removed one has to start again."""
@@ -37,16 +48,16 @@ PAGES_KEPT = 16
 def with_complete_cursor(record: ClientRecord, newest: int) -> tuple[ClientRecord, int]:
     """Return the record after a complete cursor of its newest scope was sent, and that cursor.
 
-    The cursor is usually the newest arrival. The first one of a scope must differ from it if the client may have been
-    sent that arrival as a cursor before, in an earlier scope or before its record was erased: it would have two
-    meanings. Then the first complete cursor lies between two arrivals, like a page mark.
+    The cursor is the newest arrival, or the scope's first complete cursor if that is higher. The first one must not be
+    an arrival that the client may have been sent as a cursor before, in an earlier scope or before its record was
+    erased: it would have two meanings. So it then lies between two arrivals, like a page mark.
 
     Args:
         record: the client's record, with at least one scope.
         newest: the gateway's newest arrival.
     """
     *earlier, scope = record.scopes
-    if scope.first_cursor >= 0:
+    if scope.has_complete_cursor:
         return record, max(newest, scope.first_cursor)
     cursor = newest
     if earlier or record.may_hold_unknown_rows:
@@ -108,7 +119,7 @@ def find_page(record: ClientRecord, cursor: int) -> Page | None:
         return None
     later = later_scopes(record, scope)
     nothing_sent_since = scope.sent_up_to <= cursor and not any(other.sent_up_to for other in later)
-    return complete_page(cursor, cursor, scope, record.pages_sent if nothing_sent_since else -1)
+    return complete_page(cursor, cursor, scope, record.pages_sent if nothing_sent_since else MORE_SENT)
 
 
 def may_have_been_sent(record: ClientRecord, cursor: int, newest: int) -> bool:
@@ -129,8 +140,8 @@ def complete_page(cursor: int, complete: int, scope: Scope, pages_sent: int) -> 
         cursor: the cursor, which may be a page mark.
         complete: the complete cursor.
         scope: the scope of the complete cursor.
-        pages_sent: the number of pages with deltas that the client had been sent when it got the cursor; -1 if it may
-            have been sent more.
+        pages_sent: the number of pages with deltas that the client had been sent when it got the cursor; `MORE_SENT` if
+            it may have been sent more.
     """
     return Page(
         cursor=cursor,
@@ -151,7 +162,9 @@ def with_cursor_in_doubt(
 
     The client certainly has everything up to the page `confirmed`. Of what it was sent since, it may have all, a part
     or nothing. Pulls from the new cursor first return what is new, so that a client that pushes all the time gets new
-    changes. Then they return again what the client was sent since `confirmed`.
+    changes. Then they return again what the client was sent since `confirmed`. For example, the client certainly has
+    everything up to 10, and was sent rows up to 50. A pull from the new cursor reads above 50 (`read_up_to`), and then
+    the rescan (10, 50).
 
     Args:
         record: the client's record.
@@ -179,54 +192,59 @@ def is_latest_in_doubt(record: ClientRecord, cursor: int) -> bool:
         record: the client's record.
         cursor: the cursor; those of `with_cursor_in_doubt` are in doubt.
     """
-    return any(page.cursor == cursor and page.pages_sent == -1 - record.pages_sent for page in record.pages)
+    return any(page.cursor == cursor and record.is_latest_in_doubt(page) for page in record.pages)
 
 
 def _page_in_doubt(record: ClientRecord, confirmed: Page, newest: int, sent_up_to: int) -> Page:
-    """Return the page for the cursor of `with_cursor_in_doubt`, whose arguments it takes; `Page.cursor` is still 0.
-
-    For example, the client certainly has everything up to 10, and was sent rows up to 50. A pull from the new cursor
-    reads above 50 first (`after`), and then the rescan (10, 50). If the client's last pages stopped at 30 in such a
-    rescan, it reads (30, 50) first and then (10, 30): a client that pushes before each page would otherwise be sent the
-    same rows each time.
-
-    `pages_sent` is -1 - N, where N is the number of pages that the client was sent so far. It is negative, because the
-    client may have more than the page says: no number of pages equals it. By N, `is_latest_in_doubt` sees later pages.
-    """
+    """Return the page for the cursor of `with_cursor_in_doubt`, whose arguments it takes; `Page.cursor` is still 0."""
     confirmed_scope = scope_numbered(record, confirmed.scope)  # None if it was removed
     later = later_scopes(record, confirmed_scope) if confirmed_scope is not None else []
     is_transition = confirmed.base_scope not in (0, confirmed.scope)  # 0: the pages began at cursor 0, in no scope
     if confirmed_scope is None or len(later) > 1 or (later and (is_transition or confirmed.resync)):
-        # Claims or rules changed more than once since, or again during a transition or resync. The client starts again,
-        # and may have any row.
-        return Page(
-            cursor=0,
-            read_up_to=0,
-            base=NO_BASE,
-            newest_at_start=newest,
-            resync=True,
-            base_scope=0,
-            scope=record.scopes[-1].number if record.scopes else 0,
-            pages_sent=-1 - record.pages_sent,
-        )
-    after = max(confirmed.read_up_to, sent_up_to)
-    # `low`: the client certainly has everything up to here
-    low = min((start for start, _ in confirmed.rescan), default=confirmed.read_up_to)
-    transition_at, base_scope, scope = confirmed.transition_at, confirmed.base_scope, confirmed.scope
-    if later:  # a transition to the later scope, whose rescan begins at 0
-        transition_at, base_scope, scope, low = low, confirmed_scope.number, later[0].number, 0
-    # What the client's last pages have read again already is read last.
-    last_rescan = next((page.rescan for page in record.pages if page.cursor == record.last_sent_cursor), ())
-    continue_at = last_rescan[0][0] if last_rescan and low < last_rescan[0][0] < after else low
-    rescan = tuple(part for part in ((continue_at, after), (low, continue_at)) if part[0] < part[1])
+        # claims or rules changed more than once since, or again during a transition or resync
+        return _restart_in_doubt(record, newest)
+    read_up_to = max(confirmed.read_up_to, sent_up_to)
+    certain_up_to = min((each.above for each in confirmed.rescan), default=confirmed.read_up_to)
+    if later:  # the pages become a transition to the later scope, whose keys are read from the beginning of the feed
+        page = replace(confirmed, base_scope=confirmed_scope.number, scope=later[0].number, transition_at=certain_up_to)
+        rescan = _rescan_in_doubt(record, Range(0, read_up_to))
+    else:
+        page = confirmed
+        rescan = _rescan_in_doubt(record, Range(certain_up_to, read_up_to))
     return replace(
-        confirmed,
+        page,
         cursor=0,
-        read_up_to=after,
-        base_scope=base_scope,
-        scope=scope,
-        transition_at=transition_at,
+        read_up_to=read_up_to,
         rescan=rescan,
         rescan_first=False,
-        pages_sent=-1 - record.pages_sent,
+        pages_sent=pages_in_doubt(record.pages_sent),
     )
+
+
+def _restart_in_doubt(record: ClientRecord, newest: int) -> Page:
+    """Return the page of a cursor in doubt from which the client, which may have any row, starts again."""
+    return Page(
+        cursor=0,
+        read_up_to=0,
+        base=NO_BASE,
+        newest_at_start=newest,
+        resync=True,
+        base_scope=0,
+        scope=record.scopes[-1].number if record.scopes else 0,
+        pages_sent=pages_in_doubt(record.pages_sent),
+    )
+
+
+def _rescan_in_doubt(record: ClientRecord, doubted: Range) -> tuple[Range, ...]:
+    """Return the rescan of the part of the feed that the client may lack, in the order of reading.
+
+    For example, the part is (10, 50). If the client's latest page was of an earlier rescan of it, and stopped at 30,
+    (30, 50) is read first, and then (10, 30). Otherwise a client that pushes before each pull would be sent the rows
+    above 10 each time, and never those above 30.
+    """
+    latest_rescan = next((page.rescan for page in record.pages if page.cursor == record.last_sent_cursor), ())
+    stopped_at = latest_rescan[0].above if latest_rescan else doubted.above
+    if not doubted.above < stopped_at < doubted.up_to:
+        stopped_at = doubted.above
+    ranges = (Range(stopped_at, doubted.up_to), Range(doubted.above, stopped_at))
+    return tuple(each for each in ranges if each.above < each.up_to)

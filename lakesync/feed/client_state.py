@@ -30,7 +30,7 @@ from msgspec.structs import replace
 
 from lakesync.feed.scopes import Access
 from lakesync.model.validation import MAX_HLC
-from lakesync.staging.records import LOST, ClientRecord, PastKey, Scope
+from lakesync.staging.records import KEY_OF_DELETES, LOST, NO_CURSOR, ClientRecord, PastKey, Scope
 
 SCOPES_KEPT = 8
 """The newest scopes of a client that are always kept. Older ones are kept only while a stored page needs them."""
@@ -154,7 +154,7 @@ def cursors_belong_to(record: ClientRecord, access: Access) -> bool:
         access: what the client may see on the connection in question.
     """
     scope = record.scopes[-1] if record.scopes else None
-    return scope is not None and scope.first_cursor >= 0 and access.same_as(scope)
+    return scope is not None and scope.has_complete_cursor and access.same_as(scope)
 
 
 def unknown_client(client_id: str, epoch: int, keys: Iterable[str], sent_up_to: int = _NO_END) -> ClientRecord:
@@ -215,7 +215,7 @@ def with_scope(
             rules_version=access.rules_version,
             keys=keys,
             began_at=newest,
-            first_cursor=-1,  # none yet
+            first_cursor=NO_CURSOR,
             sent_up_to=sent_up_to,
             upserted_up_to=upserted_up_to,
         )
@@ -280,7 +280,7 @@ def _within_bounds(record: ClientRecord, scopes: tuple[Scope, ...]) -> tuple[tup
         if scope.has_unstored_cursors or scope.rules_version != scopes[-1].rules_version:
             removed += kept
             kept = []
-        elif kept and scope.first_cursor >= 0 and not kept[-1].cursors_end:
+        elif kept and scope.has_complete_cursor and not kept[-1].cursors_end:
             # later cursors belonged to the removed scope, and must not be taken for cursors of the kept one
             kept[-1] = replace(kept[-1], cursors_end=scope.first_cursor)
         removed.append(scope)
@@ -303,8 +303,8 @@ def _with_rows_sent(scope: Scope, sent_up_to: int, upserted_up_to: int) -> Scope
 def _with_past_keys(past: tuple[PastKey, ...], removed: Iterable[Scope]) -> tuple[PastKey, ...]:
     """Return the past keys with those of removed scopes added.
 
-    Above `PAST_KEPT`, the periods of each key become one; then the keys with the earliest rows are removed. The empty
-    key stores the feed position of DELETEs that were sent after the rows of a scope, or in a scope without keys.
+    Above `PAST_KEPT`, the periods of each key become one; then the keys with the earliest rows are removed.
+    `KEY_OF_DELETES` gets the feed position of DELETEs that were sent after the rows of a scope, or in one without keys.
 
     Args:
         past: the past keys so far.
@@ -315,7 +315,7 @@ def _with_past_keys(past: tuple[PastKey, ...], removed: Iterable[Scope]) -> tupl
         PastKey(key, scope.began_at, scope.may_have_up_to, scope.ended_at) for scope in removed for key in scope.keys
     ]
     with_later_deletes = [scope for scope in removed if scope.sent_up_to > (scope.may_have_up_to if scope.keys else 0)]
-    added += [PastKey("", scope.began_at, scope.sent_up_to, scope.ended_at) for scope in with_later_deletes]
+    added += [PastKey(KEY_OF_DELETES, scope.began_at, scope.sent_up_to, scope.ended_at) for scope in with_later_deletes]
     periods = list(dict.fromkeys((*past, *added)))
     if len(periods) > PAST_KEPT:
         joined: dict[tuple[str, bool], PastKey] = {}

@@ -31,17 +31,11 @@ from typing import NamedTuple
 from lakesync.feed.scopes import Access, later_scopes, max_sent, scope_numbered, scope_of
 from lakesync.model.types import Claims
 from lakesync.model.validation import MAX_HLC
-from lakesync.staging.records import ARRIVAL_STEP, ClientRecord, Page, PastKey, Scope
+from lakesync.staging.records import ARRIVAL_STEP, NO_BASE, ClientRecord, Page, PastKey, Range, Scope
 
 NEVER_PULLED = 1
 """Cursor of a client that pushed before its first pull. It is not 0, because a client with cursor 0 first downloads a
 checkpoint (files with all rows as of one arrival)."""
-
-NO_BASE = -1
-"""`Position.base` if there is no complete cursor at which the pages began: the client had no rows, or unknown ones."""
-
-Range = tuple[int, int]
-"""A range of the feed: above the first and up to the second arrival."""
 
 
 class SentPeriod(NamedTuple):
@@ -241,7 +235,7 @@ def _at_complete_cursor(
         sent_up_to=sent_up_to,
         nothing_sent_since=nothing_sent_since,
         transition_at=since if keys_changed else 0,
-        rescan=((0, since),) if keys_changed else (),
+        rescan=(Range(0, since),) if keys_changed else (),
     )
 
 
@@ -274,7 +268,7 @@ def _at_page_mark(record: ClientRecord, page: Page, newest: int, access: Access,
         # These pages must now also read the bucket keys of later scopes. A row that the rescan has not reached yet may
         # have an entry under such a key at a position that was read already, but not under that key. So the rescan now
         # covers everything from its lowest position.
-        rescan = ((min(low for low, _ in rescan), page.read_up_to),)
+        rescan = (Range(min(each.above for each in rescan), page.read_up_to),)
     if page.resync:
         restarted = restart_position(record, newest, access)
         return restarted._replace(
@@ -285,12 +279,12 @@ def _at_page_mark(record: ClientRecord, page: Page, newest: int, access: Access,
         )
     old_keys, new_keys = _keys(base_scope, page_scope, access)
     begins_transition = not same and old_keys != new_keys
-    nothing_sent_since = page.pages_sent == record.pages_sent  # the client was sent no page with deltas after this one
+    nothing_sent_since = not record.was_sent_more_since(page)
     sent, sent_up_to = _sent_since(record, page.base, base_scope)
     if begins_transition:
         # The transition reads all of the feed below, under keys that became active or inactive: up to here, these pages
         # have read it under the old keys without a gap.
-        transition_at = min((low for low, _ in page.rescan), default=page.read_up_to)
+        transition_at = min((each.above for each in page.rescan), default=page.read_up_to)
     else:
         transition_at = page.transition_at
     return Position(
@@ -305,7 +299,7 @@ def _at_page_mark(record: ClientRecord, page: Page, newest: int, access: Access,
         sent_up_to=sent_up_to,
         nothing_sent_since=nothing_sent_since,
         transition_at=transition_at,
-        rescan=((0, page.read_up_to),) if begins_transition else rescan,
+        rescan=(Range(0, page.read_up_to),) if begins_transition else rescan,
         rescan_first=page.rescan_first or begins_transition,
         has_pushed=record.has_pushed,
     )
@@ -356,7 +350,7 @@ def _sent_periods(past: Sequence[PastKey], scopes: Sequence[Scope]) -> tuple[dic
     """
     sent: dict[str, list[SentPeriod]] = {}
     for each in past:
-        if each.key:
+        if not each.is_of_deletes:
             sent.setdefault(each.key, []).append(SentPeriod(each.began_at, each.may_have_up_to, each.ended_at))
     for scope in scopes:
         for key in scope.keys:

@@ -28,13 +28,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from lakesync.feed.missing_deltas import missing_deltas
-from lakesync.feed.positions import Position, Range
+from lakesync.feed.positions import Position
 from lakesync.feed.row_buckets import own_bucket
 from lakesync.feed.row_presence import certainly_lacks, writers_known_from
 from lakesync.feed.scopes import Access
 from lakesync.model.types import RowDelta, RowKey
 from lakesync.staging.encoded_feed import FeedRange, Reader, encode_client_id
-from lakesync.staging.records import Entry, StoredRow
+from lakesync.staging.records import Entry, Range, StoredRow
 from lakesync.staging.store.feed import FeedView
 from lakesync.wire.encoded import EncodedDeltas
 from lakesync.wire.json import encode_delta
@@ -198,7 +198,7 @@ class _PageBuilder:
             if not self.is_full:
                 reached = self.read(self.buckets, max(low, transition_at), high)
             if self.is_full:
-                return ((reached, high), *ranges[index + 1 :])
+                return (Range(reached, high), *ranges[index + 1 :])
         return ()
 
     def read(self, buckets: Sequence[str], low: int, high: int) -> int:

@@ -84,9 +84,9 @@ def scope_of(record: ClientRecord, cursor: int, connection_claims: Claims | None
         ):
             continue
         # A complete cursor of this scope is its first one, or any later arrival before the next scope took over.
-        # `first_cursor` is -1 if no complete cursor was sent in the scope.
         # If scopes after this one were removed, `cursors_end` is their first complete cursor; else it is 0.
-        if scope.first_cursor == cursor or (0 <= scope.first_cursor < cursor and cursor % ARRIVAL_STEP == 0):
+        is_later = scope.has_complete_cursor and scope.first_cursor < cursor and cursor % ARRIVAL_STEP == 0
+        if scope.first_cursor == cursor or is_later:
             return scope if not scope.cursors_end or cursor < scope.cursors_end else None
     return None
 

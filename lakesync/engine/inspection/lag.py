@@ -20,9 +20,9 @@ from lakesync.engine.inspection.client_position import TrackedCursor, claims_of,
 from lakesync.engine.inspection.explain import next_pull
 from lakesync.feed import pull_page
 from lakesync.feed.client_state import current_record
-from lakesync.feed.positions import Position, Range
+from lakesync.feed.positions import Position
 from lakesync.model.types import RowDelta, RowKey
-from lakesync.staging.records import DELETED, ClientRecord, Entry, StoredRow
+from lakesync.staging.records import DELETED, ClientRecord, Entry, Range, StoredRow
 from lakesync.staging.store.feed import ClientView, FeedView
 
 _MAX_ROWS = 32
@@ -118,7 +118,7 @@ def oldest_unsent(view: ClientView, query: LagQuery, rules: RulesCache) -> Unsen
 def _has_pulled(record: ClientRecord | None) -> bool:
     """Return whether the client ever pulled: it was sent deltas, or the cursor of a client that lacks nothing."""
     return record is not None and (
-        record.last_sent_cursor > 0 or any(scope.first_cursor >= 0 for scope in record.scopes)
+        record.last_sent_cursor > 0 or any(scope.has_complete_cursor for scope in record.scopes)
     )
 
 

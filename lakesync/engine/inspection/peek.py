@@ -14,10 +14,11 @@ from typing import NamedTuple
 
 from lakesync.engine.active_rules import RulesCache
 from lakesync.feed import MAX_PAGE_BYTES, pull_page
-from lakesync.feed.positions import NO_BASE, Position, SentPeriod
+from lakesync.feed.positions import Position, SentPeriod
 from lakesync.feed.scopes import Access
 from lakesync.model.errors import ResyncRequiredError, ValidationError
 from lakesync.model.types import Claims, RowDelta
+from lakesync.staging.records import NO_BASE
 from lakesync.staging.store.feed import ClientView
 
 _NO_CLIENT = ""

@@ -5,7 +5,21 @@ The engine, the feed and the data pipeline read and write these values through t
 checkpoints, `rows` merged rows and feed entries.
 """
 
-from lakesync.staging.records.clients import LOST, ActionEntry, ActionRecord, ClientRecord, Page, PastKey, Scope
+from lakesync.staging.records.clients import (
+    KEY_OF_DELETES,
+    LOST,
+    MORE_SENT,
+    NO_BASE,
+    NO_CURSOR,
+    ActionEntry,
+    ActionRecord,
+    ClientRecord,
+    Page,
+    PastKey,
+    Range,
+    Scope,
+    pages_in_doubt,
+)
 from lakesync.staging.records.configuration import GatewayConfig, Reindex, SchemaVersion, WriteScope
 from lakesync.staging.records.log import (
     ARRIVAL_STEP,
@@ -25,7 +39,11 @@ from lakesync.staging.records.rows import DELETED, Entry, Move, MoveKind, Stored
 __all__ = [
     "ARRIVAL_STEP",
     "DELETED",
+    "KEY_OF_DELETES",
     "LOST",
+    "MORE_SENT",
+    "NO_BASE",
+    "NO_CURSOR",
     "ActionEntry",
     "ActionRecord",
     "Backlog",
@@ -44,6 +62,7 @@ __all__ = [
     "MoveKind",
     "Page",
     "PastKey",
+    "Range",
     "Reindex",
     "SchemaVersion",
     "Scope",
@@ -53,4 +72,5 @@ __all__ = [
     "Writer",
     "decode_row",
     "encode_row",
+    "pages_in_doubt",
 ]

@@ -7,21 +7,76 @@ pages, and `feed.positions` reads from them what a cursor means. `engine.source_
 - A *cursor* is a number that the client stores with each page of changes, and sends to continue after that page. An
   *arrival* is the gateway's own timestamp of a commit.
 - At a *complete cursor*, which is an arrival, the client has exactly what it could see then. A *page mark* is a cursor
-  in the middle of a series of pages, between two arrivals.
+  in the middle of a series of pages, between two arrivals. A `Page` says what it means.
+- An *epoch* is the time of a store from its creation to its loss; a rebuild of the store begins a new one.
 - The *sync rules* decide which rows a client may see. A *bucket key* names a bucket of the rules with the claims
-  (fields of a token) that may see it. The *feed position* of a row is the arrival of its latest change.
+  (fields of a token) that may see it. The *feed* of a bucket key has its rows in the order of their latest change; the
+  arrival of that change is the row's *feed position*.
 - A *source* is a database, named in the pull, that the gateway reads for a client in addition to its own rows. A
   `Position` in it names one delta, up to which the source's deltas were read.
 - A *sharded* gateway keeps its tables in several stores, the shards; each has cursors of its own.
+
+For example, a client has the complete cursor 512, in its scope 1, and lacks two pages. Arrivals are multiples of 256.
+
+1. The first page reads the feed up to 768, and its cursor is the page mark 769. The record gets `Page(cursor=769,
+   read_up_to=768, base=512, base_scope=1, scope=1, …)`.
+2. The client pulls with 769. The last page gets the newest arrival as its cursor, say 1536. This is a complete cursor
+   of scope 1, so it needs no `Page`. It is the base of the next pages.
+
+If the client's claims change before step 2, scope 2 begins, and the pages become a transition to it: `base_scope=1,
+scope=2, transition_at=768, rescan=(Range(0, 768),)`. They read the feed from 0 to 768, but only under bucket keys that
+just one of the two scopes has, and then all that is above 768.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import msgspec
 
 from lakesync.model.types import Claims, Position
 from lakesync.model.validation import MAX_HLC
 from lakesync.rules.model import SyncRules
+
+NO_BASE = -1
+"""`base` of pages that began at no complete cursor: the client had no rows then, or it is unknown which."""
+NO_CURSOR = -1
+"""`Scope.first_cursor` while no complete cursor was sent in the scope."""
+MORE_SENT = -1
+"""`Page.pages_sent` if the client may have been sent more pages before it got the cursor: no number of pages is
+negative."""
+KEY_OF_DELETES = ""
+"""`PastKey.key` of the value that says how far DELETEs were sent in a removed scope; no bucket key is empty."""
+
+
+def pages_in_doubt(pages_sent: int) -> int:
+    """Return `Page.pages_sent` for a cursor in doubt: of the pages that the client was sent, it may lack some or all.
+
+    The result is negative, and different for each number of pages. So `ClientRecord.was_sent_more_since` is true of
+    the page, and `ClientRecord.is_latest_in_doubt` still shows whether more pages were sent.
+
+    Args:
+        pages_sent: the number of pages with deltas that the client was sent so far.
+    """
+    return -1 - pages_sent
+
+
+class Range(NamedTuple):
+    """A range of the feed."""
+
+    above: int
+    """The arrival after which it begins."""
+    up_to: int
+    """The arrival with which it ends."""
+
+
+class SourceMark(NamedTuple):
+    """What the mark of a source's page means in the gateway's own feed."""
+
+    mark: int
+    """The cursor that was sent with the page."""
+    feed_cursor: int
+    """The client's cursor in the gateway's own feed when the page was sent."""
 
 
 class AccessPeriod(msgspec.Struct, frozen=True, array_like=True):
@@ -69,9 +124,9 @@ class SourcePosition(msgspec.Struct, frozen=True, array_like=True):
     """For a client that does not confirm pages, as its pulls have no cursor or it never sends a page's mark back: the
     position up to which it was sent pages in the current pass over the source. None: the pass begins at the beginning
     of the source or, if the pull has a cursor, after `confirmed`."""
-    marks: tuple[tuple[int, int], ...] = ()
-    """Pairs of a source page's cursor and the cursor of the gateway's own feed that it stands for, newest first; only
-    the newest few."""
+    marks: tuple[SourceMark, ...] = ()
+    """The marks of the newest few pages, newest first: a client may pull from the gateway's own feed with one of them.
+    """
     tables: tuple[str, ...] = ()
     """Tables of the rows that the client was sent."""
     access_periods: tuple[AccessPeriod, ...] = ()
@@ -121,13 +176,13 @@ class Scope(msgspec.Struct, frozen=True, array_like=True):
     began_at: int
     """The newest arrival when the client was first sent something in this scope."""
     first_cursor: int
-    """The first complete cursor that was sent in this scope; -1 if none was. Later complete cursors, up to the first
-    one of the next scope, belong to this scope too."""
+    """The first complete cursor that was sent in this scope; `NO_CURSOR` if none was. Later complete cursors, up to the
+    first one of the next scope, belong to this scope too."""
     sent_up_to: int
     """The latest feed position at which a row, or a DELETE, was sent in this scope; 0 if none was."""
     cursors_end: int = 0
-    """Complete cursors from here on do not belong to this scope. It is set when the scope that follows is removed from
-    the record while this one is kept; 0 otherwise."""
+    """Complete cursors from here on belong to a later scope, which was removed from the record before this one. 0 if
+    there is no such scope."""
     gets_broadcasts: bool = False
     """Whether broadcasts (pages that the server sends over a WebSocket without a request) may be sent in this scope.
     They are not recorded for each client. Only the newest scope has it."""
@@ -139,6 +194,11 @@ class Scope(msgspec.Struct, frozen=True, array_like=True):
     known."""
     ended_at: int = MAX_HLC
     """The newest arrival when the next scope began; `MAX_HLC` if this is the newest scope."""
+
+    @property
+    def has_complete_cursor(self) -> bool:
+        """Whether a complete cursor was sent in this scope."""
+        return self.first_cursor != NO_CURSOR
 
     @property
     def may_have_up_to(self) -> int:
@@ -160,7 +220,8 @@ class Page(msgspec.Struct, frozen=True, array_like=True):
     read_up_to: int
     """The feed was read up to this arrival, except for `rescan`."""
     base: int
-    """The complete cursor at which these pages began; -1 if the client had nothing then, or it is unknown what."""
+    """The complete cursor at which these pages began; `NO_BASE` if the client had nothing then, or it is unknown what.
+    """
     newest_at_start: int
     """The newest arrival when these pages began. A row that has not changed since then has kept its feed position, so
     no earlier one of these pages can have sent it at another position."""
@@ -171,33 +232,40 @@ class Page(msgspec.Struct, frozen=True, array_like=True):
     scope: int
     """Number of the scope in which these pages are sent."""
     transition_at: int = 0
-    """After a change of claims or rules, these pages are a transition: up to this arrival, only the bucket keys are
-    read that were active only before the change, or only after it. 0 if there was no change."""
-    rescan: tuple[tuple[int, int], ...] = ()
-    """Ranges of the feed to read in addition: above the first and up to the second arrival of each pair."""
+    """After a change of claims or rules, these pages are a transition. Up to this arrival, where the pages were when it
+    began, they read only the bucket keys that just one of the two scopes has. 0 if there was no change."""
+    rescan: tuple[Range, ...] = ()
+    """Ranges of the feed below `read_up_to` that are still to be read: for a transition, or again."""
     rescan_first: bool = True
-    """Whether `rescan` is read before what is above `read_up_to`, as in a transition: rows in it were not sent before.
-    False if the client may have received them in pages that it did not confirm."""
-    pages_sent: int = -1
-    """Number of pages with deltas that the client had been sent, this one included. If `ClientRecord.pages_sent`
-    differs, the client was sent more since then. Negative if the client may have been sent more already: no number is
-    equal to it."""
+    """Whether `rescan` is read before what is above `read_up_to`. True in a transition, because the client was not sent
+    the rows in it. False if the client may have received them in pages that it did not confirm: new rows come first."""
+    pages_sent: int = MORE_SENT
+    """Number of pages with deltas that the client had been sent, this one included; or `MORE_SENT`; or, for a cursor in
+    doubt, a number from `pages_in_doubt`. Read it by `ClientRecord.was_sent_more_since`."""
 
 
 class PastKey(msgspec.Struct, frozen=True, array_like=True):
-    """A bucket key of a scope that was removed from the record. The client may still have rows under it."""
+    """A bucket key of a scope that was removed from the record. The client may still have rows under it.
+
+    If DELETEs were sent in the scope at later feed positions than all such rows, one more value has their last position
+    (`is_of_deletes`).
+    """
 
     key: str
-    """The bucket key. The empty key records how far DELETEs were sent in the scope, if that is a later feed position
-    than that of any row that the client may have."""
+    """The bucket key, or `KEY_OF_DELETES`."""
     began_at: int
     """The newest arrival when the client was first sent something in the scope."""
     may_have_up_to: int
     """The latest feed position at which a row was sent in the scope that the client may still have, as
-    `Scope.may_have_up_to`; with the empty key, at which any row or DELETE was sent."""
+    `Scope.may_have_up_to`; with `KEY_OF_DELETES`, at which any row or DELETE was sent."""
     ended_at: int = MAX_HLC
     """The newest arrival when the scope ended; `MAX_HLC` if that is unknown. The client was not shown rows that joined
     the bucket later."""
+
+    @property
+    def is_of_deletes(self) -> bool:
+        """Whether this is no bucket key, and says only how far DELETEs were sent in the scope."""
+        return self.key == KEY_OF_DELETES
 
 
 class ClientRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -205,8 +273,7 @@ class ClientRecord(msgspec.Struct, frozen=True, array_like=True):
 
     client_id: str
     epoch: int
-    """The epoch in which the record was written (a rebuild of the store begins a new one); `LOST` if the record was
-    erased or lost."""
+    """The epoch in which the record was written; `LOST` if the record was erased or lost."""
     last_seen_ms: int
     """Server wall time of the client's last recorded request, in milliseconds since 1970."""
     scopes: tuple[Scope, ...] = ()
@@ -239,6 +306,14 @@ class ClientRecord(msgspec.Struct, frozen=True, array_like=True):
     """The highest cursor that the client may have been sent before it last moved back: it sent cursor 0, or one from
     before its confirmed cursor, because it lost its database or was restored from a backup. A request with a cursor up
     to this one may have been sent before that, and be late."""
+
+    def was_sent_more_since(self, page: Page) -> bool:
+        """Return whether the client was, or may have been, sent pages with deltas that the cursor of `page` omits."""
+        return page.pages_sent != self.pages_sent
+
+    def is_latest_in_doubt(self, page: Page) -> bool:
+        """Return whether the cursor of `page` is in doubt, and no page with deltas was sent after the client got it."""
+        return page.pages_sent == pages_in_doubt(self.pages_sent)
 
 
 class ActionRecord(msgspec.Struct, frozen=True):
