@@ -1,9 +1,10 @@
 """`Config`: every setting, from overrides, `LAKESYNC_*` variables, `lakesync.toml` and the user's own file.
 
-A variable is named after a section and a key: `LAKESYNC_SPARK_MEMORY` is `memory` in `[spark]`. Commands, the gateway
-server, Dagster's code location and notebooks call `load` when they start. It explains each error with the variable or
-line that causes it. `lakesync up` passes the whole configuration, as such variables, to the processes that it starts
-(`Config.environment`).
+A variable is named after a section and a key: `LAKESYNC_SPARK_MEMORY` is `memory` in `[spark]`. A *reference*,
+`env:NAME` or `file:PATH`, stands in a file in place of a secret: the value is read from that environment variable or
+file. Commands, the gateway server, Dagster's code location and notebooks call `load` when they start. It explains each
+error with the variable or line that causes it. `lakesync up` passes the whole configuration, as such variables, to the
+processes that it starts (`Config.environment`).
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ _CATALOGUE_SETTINGS = ("type", "catalog-impl", "uri", "warehouse")
 
 
 class _TomlFile(InitSettingsSource):
-    """A settings source of pydantic-settings that reads one TOML file with its references resolved."""
+    """A settings source of pydantic-settings that reads one TOML file, with each reference replaced by its value."""
 
     def __init__(self, settings_cls: type[BaseSettings], path: Path | None) -> None:
         super().__init__(settings_cls, read_file(path) if path else {})
@@ -92,15 +93,16 @@ class Config(BaseSettings):
     metrics_token: SecretStr | None = None
     """Token of Prometheus for `/metrics`. Without it that route is open."""
     secret_key: SecretStr | None = None
-    """Key that encrypts the secrets of connectors, at least 32 characters. Without it they must be references."""
+    """Key that encrypts the secrets of connectors, at least 32 characters. Without it, a connector may only have
+    references to its secrets."""
     secret_key_previous: SecretStr | None = None
     """Key that still decrypts them, until a gateway has started with the new key."""
     token: SecretStr | None = None
     """Token of the `lakesync` commands for the gateway that they call."""
     clock_offset_file: Path | None = None
     """File with a whole number of milliseconds that the gateway adds to its clock; for demos and tests."""
-    # Each field from here on is a section of the file, such as `[lake]`, or several by name, such as `[flows.NAME]`.
-    # Its class says what the section is for.
+    # Each field from here on is a section of the file, such as `[lake]`, or several by name, such as `[flows.NAME]`. A
+    # *backend* is an adapter (access to one database or object store) or a combination of backends.
     gateway: GatewaySection = GatewaySection()
     remote: RemoteSection = RemoteSection()
     staging: StagingSection = StagingSection()
@@ -112,17 +114,27 @@ class Config(BaseSettings):
     limits: LimitsSection = LimitsSection()
     connectors: ConnectorsSection = ConnectorsSection()
     sources: dict[str, DeclaredSource] = {}
+    """Backends from which clients may pull."""
     adapters: dict[BackendName, str] = {}
-    """`[adapters]`: name → adapter URI of a database or object store. A URI with credentials is a reference."""
+    """Name → adapter URI of a database or object store; in a file, a URI with credentials must be a reference."""
     routes: dict[BackendName, DeclaredRoutes] = {}
+    """Backends that keep each table in one of several backends."""
     fan_out: dict[BackendName, DeclaredFanOut] = {}
+    """Backends with a primary, and secondaries that follow it."""
     tiers: dict[BackendName, DeclaredTiers] = {}
+    """Backends with a hot part for recent changes and a cold one for old changes."""
     destinations: dict[BackendName, DeclaredDestination] = {}
+    """Backends to which the pipeline copies the changes in the lake."""
     flows: dict[BackendName, DeclaredFlow] = {}
+    """Incremental copies from one backend to another."""
     migrations: dict[BackendName, DeclaredMigration] = {}
+    """Verified copies of whole tables from one backend to another."""
     shard_config: ShardConfig | None = None
+    """Tables that have a staging store of their own (a shard); None if there are none."""
     tables: dict[TableName, DeclaredTable] = {}
+    """Settings of tables in the lake."""
     gateways: dict[Annotated[str, Field(pattern=f"^{GATEWAY_ID}$")], DeclaredGateway] = {}
+    """Gateways (apps or tenants, each with its own rows and clients) that the server creates when it starts."""
 
     @classmethod
     def settings_customise_sources(
@@ -239,7 +251,7 @@ class Config(BaseSettings):
 
     @property
     def contracts(self) -> dict[str, Contract]:
-        """Table → its schema contract, without tables whose contract is `evolve`."""
+        """Table → what happens to columns that are registered later, without tables that get them (`evolve`)."""
         return {name: table.contract for name, table in self.tables.items() if table.contract != "evolve"}
 
     def environment(self) -> dict[str, str]:

@@ -54,7 +54,7 @@ class DeltaSelection(TableSelection, frozen=True):
     """Only the deltas of this part of a load; None selects all."""
 
 
-class Load(msgspec.Struct, frozen=True, rename={"row_columns": "shown"}):
+class Load(msgspec.Struct, frozen=True, rename={"written_columns": "shown"}):
     """A follower's backlog, divided into parts that are applied in parallel, each with a mark of its own."""
 
     id: str
@@ -64,7 +64,7 @@ class Load(msgspec.Struct, frozen=True, rename={"row_columns": "shown"}):
     """`GATEWAY/SHARD` → the last arrival that belongs to the load."""
     by_batch: bool = False
     """Whether deltas are divided by batch, because the adapter stores whole batches; otherwise by row id."""
-    row_columns: dict[str, tuple[str, ...]] = {}
+    written_columns: dict[str, tuple[str, ...]] = {}
     """Synced table → columns of the rows that the parts write to its destination table; stored as `shown`."""
 
     def part(self, number: int) -> Part:
@@ -174,7 +174,7 @@ def follow_history(
     mark = ProgressInMark(require_marks(adapter), name, FollowerProgress)
     in_mark = mark.read()  # the progress that the mark has, now and after each chunk
     progress = continued_progress(in_mark, selection, since)
-    # a part of a load rewrites no table: `Load.row_columns` has the columns of its rows
+    # a part of a load rewrites no table: `Load.written_columns` has the columns of its rows
     row_columns = columns_of_tables(adapter, schemas) if selection.part is None else {}
     if row_columns and isinstance(adapter, StateWriter):
         written = progress.row_columns if progress.deltas else row_columns  # without deltas there are no rows

@@ -5,14 +5,14 @@ a text with its progress. Each part of a load is a follower with a mark of its o
 part. When every part has ended, the follower's mark takes over their progress in one step. The pipeline
 (`lakehouse.backends.destinations`) begins and finishes loads, and runs each part as a Spark task.
 
-During a load, the deltas of one gateway (an app's stream of changes) are not written in order of *arrival*, their
-timestamp from the gateway. So `LoadBarrier` returns no deltas meanwhile to flows and to clients that read a database,
-because they rely on this order.
+During a load, the deltas of one gateway (an app or tenant) are not written in order of *arrival*, their timestamp from
+the gateway. So `LoadBarrier` returns no deltas meanwhile to flows (copies from adapter to adapter) and to clients that
+read a database, because they rely on this order.
 
 A *stream* is the deltas of one gateway and shard (some of its tables). A *destination table* has the current rows of a
-synced table, beside the deltas. The follower's progress has the columns of its rows (`row_columns`), so that a later
-run rewrites them if the schema has changed. A table that cannot be written is *suspended*: it gets no rows until a
-retry succeeds.
+synced table, beside the deltas. There are two lists of its columns: `Load.written_columns` has those of the rows that
+the load writes, and `FollowerProgress.row_columns` those that all rows have, so that a later run rewrites rows that
+lack some. A table that cannot be written is *suspended*: it gets no rows until a retry succeeds.
 """
 
 from __future__ import annotations
@@ -87,13 +87,15 @@ def begin_load(
     """
     mark = ProgressInMark(require_marks(adapter), name, FollowerProgress)
     progress = continued_progress(mark.read(), selection)
-    row_columns = columns_of_tables(adapter, schemas)  # synced table → columns of the rows that the parts write
+    written_columns = columns_of_tables(adapter, schemas)
     load = Load(
         id=secrets.token_hex(8),
         parts=parts,
         until=dict(until),
-        by_batch=isinstance(adapter, ObjectDeltas),  # it stores a batch as one object, which only one part can write
-        row_columns=row_columns,
+        # Each part gets whole batches for an object store, where a batch is one object, which only one part can write.
+        # For other adapters, each part gets some of the rows.
+        by_batch=isinstance(adapter, ObjectDeltas),
+        written_columns=written_columns,
     )
     if isinstance(adapter, Materialisable):
         for schema in schemas:
@@ -102,9 +104,9 @@ def begin_load(
     # announce the load before it is in the mark: no part may write while readers are not stopped
     _change(adapter, lambda loads: ActiveLoads(loads.begun + 1, tuple(sorted({*loads.names, name}))))
     crash_point("load.announced")  # tests kill the process here
-    # In the mark, `row_columns` has the columns that all rows of a table have, also when the load is finished. Rows
-    # from before the load may lack the new columns, so the old value stays. Without such rows it is the load's own.
-    mark.write(replace(progress, load=load, row_columns=progress.row_columns if progress.deltas else row_columns))
+    # rows from before the load may lack columns that the load writes; without such rows, all rows have these
+    row_columns = progress.row_columns if progress.deltas else written_columns
+    mark.write(replace(progress, load=load, row_columns=row_columns))
     crash_point("load.begun")
     return load
 
@@ -123,7 +125,7 @@ def load_to_resume(
         schemas: the destination tables.
     """
     load = progress.load
-    if load is None or load.row_columns != columns_of_tables(adapter, schemas):
+    if load is None or load.written_columns != columns_of_tables(adapter, schemas):
         return None
     return load
 
@@ -190,7 +192,7 @@ def withdraw_load(adapter: DatabaseAdapter, name: str) -> None:
 
 
 class LoadBarrier:
-    """A `DatabaseAdapter` for readers that continue in arrival order, such as flows (copies from adapter to adapter).
+    """A `DatabaseAdapter` for readers that continue in arrival order, such as flows.
 
     It returns an empty last page if a load was in progress at any time during the read. Otherwise a reader could
     continue after deltas that a part of the load has not written yet.

@@ -1,11 +1,15 @@
 """The SQLite store's `View` and `Commit`: they combine the log (`Journal`) with the rows and feed entries (`State`).
 
 `SqliteStore` creates one for each *job*: a function that the engine submits, and that the store's owner thread runs.
-The job, and the feed's functions that it calls, use the methods here. `staging.store` documents them. A *feed entry*
-says when a row joined and left a bucket of the sync rules, and when it last changed there; a *move* is such a change of
-an entry. A *head* has the counters of a gateway. An *arrival* is the gateway's timestamp of a commit, an *hlc* a
-client's timestamp of a delta. The *log* has one row for each push; a delta's *dedup key* is 8 bytes of the hash of its
-id, by which the log shows that a push is repeated.
+The job, and the feed's functions that it calls, use the methods here. `staging.store` documents them.
+
+A *bucket* is a part of the sync rules with the rows that some clients may see; a *bucket key* names it with the
+clients' *claims* (fields of their tokens). A *feed entry* says when a row joined and left a bucket, and when it last
+changed there; a *move* is such a change of an entry. A *head* has the counters of a gateway. An *arrival* is the
+gateway's timestamp of a commit, an *hlc* a client's timestamp of a delta. The *log* has one row for each push; a
+delta's *dedup key* is 8 bytes of the hash of its id, by which the log shows that a push is repeated. The *side tables*,
+such as those of actions and erasures, lie beside the log in `log.db`; `SideQueries` and `SideStatements` have their
+SQL, which `SqliteStore` and `PostgresStore` share. `ConfigWriter` changes schemas and sync rules.
 
 A commit makes the log durable in `log.db`; the rows reach `state.db` later. After a crash, a *replay* of the log
 (`sqlite.recovery`) computes the missing rows.
@@ -76,7 +80,7 @@ class SqliteView(HeadView, SideQueries):
     def read_range(
         self, buckets: Sequence[str], since: int, until: int, limit: int, reader: Reader
     ) -> FeedRange | None:
-        """Return entries as one encoded range; see `View.read_range`."""
+        """Return entries with their rows, encoded for the clients that `reader` describes; see `View.read_range`."""
         return self._state.read_range(self.gateway, buckets, since, min(until, self.arrival), limit, reader)
 
     def entries_of(self, keys: Collection[RowKey], buckets: Collection[str]) -> list[Entry]:
@@ -88,11 +92,14 @@ class SqliteView(HeadView, SideQueries):
         return self._state.changed_after(self.gateway, buckets, since)
 
     def unnotified(self, buckets: Iterable[str], since: int) -> Collection[str]:  # noqa: ARG002
-        """Return nothing: this thread delivers a commit's notices before its next read. See `View.unnotified`."""
+        """Return the keys that changed after `since` and whose notice may not be delivered yet; see `View.unnotified`.
+
+        There are none, because this thread delivers a commit's notices before its next read.
+        """
         return ()
 
     def unnotified_clients(self, client_ids: Collection[str]) -> list[ClientRecord]:  # noqa: ARG002
-        """Return nothing, as `unnotified`; see `View.unnotified_clients`."""
+        """Return the records of clients whose notice may not be delivered yet: none, as `unnotified`."""
         return []
 
     def buckets(self, prefix: str) -> list[str]:
