@@ -94,7 +94,8 @@ class RunState:
         self.unmerged: dict[tuple[str, str], Unmerged] = {}
         """`(namespace, table)` → why this run could not merge that state table."""
         self.erased: dict[str, dict[str, int]] = {}
-        """Asset of a backend beyond the lake → numbers of the deltas and rows that this run erased there."""
+        """Asset of a destination, flow or other copy outside the lake → `deltas` and `rows`: how many this run erased
+        there."""
         self.faults: dict[str | None, list[str]] = {}
         """Gateway → faults that checks of this run found, which delay its checkpoint. The key None means all gateways.
         """
@@ -258,7 +259,10 @@ class RunState:
 
     @cached_property
     def _misplaced(self) -> dict[str, str]:
-        """Gateway → the namespace of its rows, for gateways with another configured namespace."""
+        """Gateway → the namespace of its rows, for gateways with another configured namespace.
+
+        The first access also records the configured namespace of each new gateway, because it must not change later.
+        """
         from lakehouse.gateways_table import assign_namespaces
 
         def has_checkpoint(gateway: str) -> bool:

@@ -1,20 +1,27 @@
 """Reads the lags of all parts of the pipeline every few seconds, for all sensors, and reports them to staging.
 
-A lag says that a part (a table, checkpoint, destination, poll and so on) has not processed everything that the part
-upstream has, or is due by the clock (`sensors.due_times`). A part's mark says how far it is: an arrival (the gateway's
-timestamp of a push), or the time of its last run. A dead letter is a value or table that could not be written and was
-set aside. Staging is the gateways' database, with a log of the changes that the lake does not have yet: the backlog.
+A *lag* says that a part of the pipeline has not processed everything that the part upstream has, or is due by the clock
+(`sensors.due_times`). A part's *mark* says how far it is: an *arrival* (the gateway's timestamp of a push), or the time
+of its last run. The parts are:
+
+- the *history*, the Iceberg table of all changes. A flush moves the changes to it from *staging*, the gateways'
+  database, whose log of the other changes is the *backlog*;
+- state tables with the current rows; *checkpoints*, from which new clients load all rows; and *destinations*, databases
+  to which the history is copied;
+- *polls* of external systems, *flows* and *migrations* (copies between databases) and *tiers* (moves of old changes to
+  another database), which are due by the clock.
 
 The code location (`lakesync_dagster.definitions`) creates one `PipelineLags`, which all sensors share. It reads the
-lake's tables and staging's marks, and writes the *report* to staging: the lags, each with the sensors' run requests for
-it, the runs that have not started, and the dead letters.
+lake's tables and staging's marks, and writes the *report* to staging: the lags, each with the sensors' *attempts* (run
+requests for the part since its mark moved), the runs that have not started, and the *dead letters*: values and tables
+that could not be written and were set aside.
 """
 
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import dagster as dg
 import msgspec
@@ -56,7 +63,21 @@ UNFINISHED = (*UNSTARTED, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCE
 """Statuses of runs that have not ended."""
 
 ReadFollowers = Callable[[PipelineMarks], Sequence[FollowerPosition]]
-"""Reads from staging how far each destination is; a destination copies the lake's changes to a database."""
+"""Reads from staging how far each destination is."""
+
+
+class _FlushedTo(NamedTuple):
+    """What flushes and checkpoints change in staging, for one gateway and shard."""
+
+    gateway: str
+    shard: str
+    """One of the gateway's stores."""
+    epoch: int
+    """When that store was created."""
+    seq: int
+    """Number of the last flushed push."""
+    checkpoint: int | None
+    """Arrival of the newest checkpoint; None without one."""
 
 
 class PipelineLags:
@@ -81,26 +102,24 @@ class PipelineLags:
         self._lock = threading.Lock()
         self._read_at = -READ_SECONDS
         """Time of the last read, by `time.monotonic`."""
-        self._flushed_at_read: list[tuple[str, str, int, int, int | None]] = []
-        """What flushes and checkpoints change in staging, at the time of the last read: gateway, shard (one of its
-        stores), epoch (when that store was created), last flushed push, and arrival of the checkpoint. Once it is
-        different, the result of that read is outdated."""
+        self._flushed_at_read: list[_FlushedTo] = []
+        """What was flushed at the time of the last read. Once it is different, the result of that read is outdated."""
         self._lags: list[Lag] = []
         self._listed_at = -LIST_SECONDS
         """Time of the last listing of queued runs, by `time.monotonic`."""
         self._queued: tuple[QueuedRun, ...] = ()
-        self._requests: dict[str, Mapping[str, Attempt]] = {}
-        """Name of a sensor → key of a part → the sensor's run requests for it."""
+        self._attempts: dict[str, Mapping[str, Attempt]] = {}
+        """Name of a sensor → key of a part → the sensor's attempts."""
 
     def attempts(self, sensor: str, cursor: str | None) -> Attempts:
-        """Return the run requests in a sensor's cursor, and record them for the pipeline's report.
+        """Return the attempts in a sensor's cursor, and record them for the pipeline's report.
 
         Args:
             sensor: the sensor's name.
-            cursor: the sensor's cursor; None before its first request.
+            cursor: the sensor's cursor; None before its first attempt.
         """
         found = Attempts(cursor)
-        self._requests[sensor] = found.by_part
+        self._attempts[sensor] = found.by_part
         return found
 
     def read(
@@ -129,7 +148,8 @@ class PipelineLags:
         """
         unflushed = store.backlog() if backlog is None else backlog
         flushed = [
-            (each.gateway, each.shard, each.epoch, each.flushed_seq, each.checkpoint_arrival) for each in unflushed
+            _FlushedTo(each.gateway, each.shard, each.epoch, each.flushed_seq, each.checkpoint_arrival)
+            for each in unflushed
         ]
         with self._lock:
             now = time.monotonic()
@@ -147,7 +167,7 @@ class PipelineLags:
                 self._lags = list(by_key.values())
                 self._read_at, self._flushed_at_read = now, flushed
                 self._report(store, instance, failing, self._dead_letters(staging_marks, followers, now_ms))
-            return [lag for lag in self._lags if lag.part != "deltas"]
+            return [lag for lag in self._lags if lag.part != "deltas"]  # `deltas`: the history
 
     def overdue(self, marks: Mapping[str, str], now_ms: int) -> list[Lag]:
         """Return the polls, flows, tiers and migrations that are due by the clock. It does not read the lake.
@@ -176,13 +196,14 @@ class PipelineLags:
     ) -> None:
         """Write the pipeline's report to staging: lags, queued runs, dead letters, and attempts with the next retry.
 
-        Attempts count only as long as the part's mark does not move.
+        Attempts count only as long as the part's mark does not move. For a connector that fails, failed polls count as
+        attempts.
         """
         marks = {lag.key: lag.mark for lag in self._lags}
         counts = {each.lag.key: each.polls for each in failing}
         retries = {each.lag.key: each.next_ms for each in failing}
-        for requests in self._requests.values():
-            for key, attempt in requests.items():
+        for by_part in self._attempts.values():
+            for key, attempt in by_part.items():
                 if marks.get(key) == attempt.mark:
                     counts[key] = max(attempt.count, counts.get(key, 0))
                     retries[key] = attempt.next_ms

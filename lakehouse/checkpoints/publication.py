@@ -3,8 +3,8 @@
 A *checkpoint* is all rows of a gateway as of one arrival (the gateway's timestamp of a push): files with its visible
 rows as frames (protobuf messages), from which new clients start. The arrival is called the gateway's *cut point*: all
 pushes from before the run arrived at or before it. The assets `checkpoint_snapshots` and `checkpoint` call
-`make_checkpoints`. An erasure calls it too, and `delete_frames`, because older checkpoints still have the erased
-values.
+`make_checkpoints`. An erasure calls it too, and `delete_checkpoint_files`, because older checkpoints still have the
+erased values.
 
 A checkpoint is made from Iceberg snapshots of the gateway's *state tables*, the current rows of its synced tables. Sync
 rules, which decide what a client may see, have a version; a checkpoint is served under its version only.
@@ -182,7 +182,7 @@ def drop_old_frames(directory_uri: str, newest: Checkpoint, now_ms: int) -> list
     return removed
 
 
-def delete_frames(directory_uri: str, gateway: str, below: int) -> list[str]:
+def delete_checkpoint_files(directory_uri: str, gateway: str, below: int) -> list[str]:
     """Delete the files of a gateway's checkpoints from before an arrival, and return the paths of the deleted folders.
 
     Args:

@@ -2,10 +2,11 @@
 
 A request covers all values of one row, or all values that one client wrote. Staging, the gateways' store, carries it
 out first (a *shard* is a staging store with some of the tables). Then the lake does: covered deltas (changes) in the
-history `deltas` lose their contents, rows with covered values are merged again from the history, and all older
-snapshots are deleted with their files. So are older *checkpoints*: files with all rows of a gateway as of one arrival
-(the gateway's timestamp of a commit), from which new clients start. A request is confirmed when no data file in the
-tables' folders has anything that it covers. Every step may be repeated.
+history `deltas` lose their contents; in *state tables*, which have the current rows of the synced tables, rows with
+covered values are merged again from the history; and all older snapshots are deleted with their files. So are older
+*checkpoints*: files with all rows of a gateway as of one arrival (the gateway's timestamp of a commit), from which new
+clients start. A request is confirmed when no data file in the tables' folders has anything that it covers. Every step
+may be repeated.
 
 No other run may write the tables meanwhile: a merge that has read the history before could restore erased values. The
 steps of the asset `erasure` call this module.
@@ -19,7 +20,7 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql import functions as sf
 
-from lakehouse.checkpoints.publication import delete_frames
+from lakehouse.checkpoints.publication import delete_checkpoint_files
 from lakehouse.data_files import parse_iceberg_uri
 from lakehouse.erasure.coverage import Leftover, delete_files, deltas_of, find_leftovers, requests_of_table
 from lakehouse.erasure.redaction import (
@@ -133,7 +134,8 @@ def complete_erasures(
 ) -> SearchResult:
     """Carry out one gateway's requests in all tables, prove that, and confirm the proven requests to staging.
 
-    It skips work that earlier steps have done. Checkpoints from before the erasure are deleted.
+    It skips work that earlier steps have done. Checkpoints from before the erasure are deleted. `lake_errors` turns
+    Spark's errors into LakeUnavailableError if the server or the catalogue does not answer.
 
     Args:
         spark: an open Spark session.
@@ -154,8 +156,8 @@ def complete_erasures(
     if has_old_snapshots(spark, names.deltas):
         drop_old_snapshots(spark, names.deltas, names)
     arrival = max(restore_overwritten(spark, store, each, names, open_staging).arrival for each in requests)
-    delete_frames(checkpoints_uri, requests[0].gateway, arrival)
-    crash_point("erasure.frames")  # tests kill the process here
+    delete_checkpoint_files(checkpoints_uri, requests[0].gateway, arrival)
+    crash_point("erasure.checkpoints")  # tests kill the process here
     result = search_erased(spark, requests, tables, names)
     for each in result.proven:
         store.confirm_erasure(each.gateway, each.seq)
@@ -206,7 +208,8 @@ def restore_overwritten(
     """
     if erasure.client_id is not None:
         of_gateway = spark.table(names.deltas).where(sf.col("gateway") == erasure.gateway)
-        # without erased deltas, which are UPDATEs without columns
+        # `width`: the number of columns. UPDATEs without columns are erased deltas. DELETEs need not be restored: the
+        # erasure of a client removed none of other clients from staging.
         with_contents = of_gateway.where("width > 0 OR op = 'INSERT'")
         rows_of_client = deltas_of([erasure]).select(spark, names.deltas, "table_name, row_id").distinct()
         others = with_contents.join(rows_of_client, ["table_name", "row_id"], "semi")
@@ -252,7 +255,7 @@ def search_erased(
     Args:
         spark: an open Spark session.
         requests: one gateway's requests, at least one.
-        tables: the state tables to search, each with the shards (staging stores for some tables) of its deltas.
+        tables: the state tables to search, each with the shards of its deltas.
         names: catalogue and namespaces of the lake's tables.
 
     Raises:

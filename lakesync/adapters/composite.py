@@ -1,9 +1,10 @@
 """Adapters that store deltas in several others: `CompositeAdapter` by table, `LifecycleAdapter` by age.
 
-A *delta* is a change of a row; its *hlc* is the client's timestamp. `CompositeAdapter` stores each table in the adapter
-that a route names, for example events in S3 and orders in Postgres. `LifecycleAdapter` has a *hot tier* for recent
-deltas and a *cold tier* for old ones, such as a database and an object store. `CompositeBase` has the reads that all
-compositions share; the third composition is in `fan_out.py`.
+A *delta* is a change of a row; its *hlc* is the client's timestamp, its *arrival* the gateway's. A `Position` names one
+delta in the order of a query, by hlc or by arrival. `CompositeAdapter` stores each table in the adapter that a route
+names, for example events in S3 and orders in Postgres. `LifecycleAdapter` has a *hot tier* for recent deltas and a
+*cold tier* for old ones, such as a database and an object store. `CompositeBase` has the reads that all compositions
+share; the third composition is in `fan_out.py`.
 
 `backend_config` creates them for `[routes]` and `[tiers]` of `lakesync.toml`, and programs with an embedded gateway
 create them themselves. The pipeline calls `LifecycleAdapter.move_range` to move old deltas. A *destination table* has
@@ -88,12 +89,12 @@ class CompositeBase(ArrowAdapterBase):
     def split_points(self, query: DeltaQuery, size: int) -> list[int]:
         """Return hlcs or arrivals, by the query's order, that divide its deltas into ranges; see `Splittable`.
 
-        They are the division points of all adapters together, so a range has up to `size` deltas of each adapter. Empty
-        if one of the adapters is not `Splittable`.
+        They are the points of all adapters together. So each adapter has about `size` deltas or fewer in a range, and
+        all adapters together may have more. Empty if one of the adapters is not `Splittable`.
 
         Args:
             query: the query to divide.
-            size: number of deltas in a range, approximately.
+            size: the most deltas of one adapter in a range, approximately.
         """
         queried = self._adapters_for(query)
         if not all(isinstance(each, Splittable) for each in queried):
@@ -121,10 +122,10 @@ class CompositeBase(ArrowAdapterBase):
 
 
 def _merge_pages(adapters: Sequence[DatabaseAdapter], query: DeltaQuery) -> ArrowPage:
-    """Return the first `query.limit` deltas of several adapters, in the query's order and each position once.
+    """Return the first `query.limit` deltas of several adapters, in the query's order and each delta once.
 
-    Each adapter's page must have `query.limit` deltas unless it is its last page, and no position twice. Then the pages
-    together contain the first `query.limit` positions of all adapters.
+    Each adapter's page must have `query.limit` deltas unless it is its last page, and no delta twice. Then the pages
+    together contain the first `query.limit` deltas of all adapters.
 
     Args:
         adapters: at least one. They are read in this order.
@@ -330,9 +331,9 @@ class LifecycleAdapter(CompositeBase):
 def cold_tier_contents(cold: Sequence[DatabaseAdapter]) -> ContentTransform:
     """Return the `ContentTransform` for a hot tier that the pipeline writes directly, without `LifecycleAdapter`.
 
-    The hot tier calls it with the merged deltas that it stores of some rows, before it writes these rows. The function
-    adds the deltas of the rows that are in cold tiers. `lakehouse.backends` uses it for destinations, and
-    `transfer.flows` for copies to a hot tier.
+    Before the hot tier writes rows, it calls this function with row → the merge of the deltas that the hot tier has.
+    The function returns row → the merge of the deltas that all tiers have, which the hot tier writes.
+    `lakehouse.backends` uses it for destinations, and `transfer.flows` for copies to a hot tier.
 
     Args:
         cold: the cold tiers with older deltas of the same rows.

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.checkpoint_frames import frame_files, visible_frames
 from lakehouse.checkpoints.frame_files import link_frames, write_file
-from lakehouse.checkpoints.publication import delete_frames
+from lakehouse.checkpoints.publication import delete_checkpoint_files
 from lakehouse.data_files import DataFile, read_rows
 from lakehouse.erasure.coverage import delete_files, leftovers_in_file
 from lakehouse.tables.kernel import CELL, STAMP, STORED
@@ -82,7 +82,7 @@ def test_a_table_that_did_not_change_is_copied_and_an_erasure_takes_the_older_fr
     (copied,) = link_frames([written["uri"]], f"{bucket}/g/1-512/t")
     assert copied == f"{bucket}/g/1-512/t/00000.frames"
     assert link_frames([f"{bucket}/g/1-128/t/00000.frames"], f"{bucket}/g/1-512/u") is None
-    assert delete_frames(bucket, "g", 512) == ["frames/checkpoints/g/1-256"]
+    assert delete_checkpoint_files(bucket, "g", 512) == ["frames/checkpoints/g/1-256"]
     FrameFile(copied).check()
     with pytest.raises(FileNotFoundError):
         FrameFile(written["uri"]).check()
