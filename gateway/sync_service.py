@@ -1,8 +1,9 @@
 """Serves pushes and pulls for both transports, HTTP and WebSocket, whose routes and connections call it.
 
-A client pushes its changes (deltas) to a gateway, one app's stream of changes, and pulls what it lacks. `serve_push`
-and `serve_pull` pass the engine the caller's claims (fields of the token). They record the result for the request's log
-line, the metrics, and the tracker of clients, which knows how far each client is.
+A client pushes its changes (*deltas*) to a gateway (an app's or tenant's stream of changes), and pulls what it lacks
+from the gateway's *feed*, the rows in order of their latest change. `serve_push` and `serve_pull` pass the engine the
+caller's claims (fields of the token). They record the result for the request's log line, the metrics, and the tracker
+of clients, which knows how far each client is.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ T = TypeVar("T")
 
 CLIENT_HEADER = b"x-lakesync-client"
 """The header, with any value, by which a client says that it knows two errors of LakeSync: RESYNC_REQUIRED, after which
-it pulls from 0, and ACTION_PENDING. Instead of RESYNC_REQUIRED, any other client is sent every row again."""
+it pulls from 0, and ACTION_PENDING, after which it sends an action again that is still being executed. Instead of
+RESYNC_REQUIRED, any other client is sent every row again."""
 
 
 async def serve_push(
@@ -30,13 +32,13 @@ async def serve_push(
     record: RequestRecord,
     caller: Caller,
     decode: Callable[[], SyncPush],
-    confirmed: Callable[[SyncPush], int | None],
+    known_cursor: Callable[[SyncPush], int | None],
 ) -> PushResult:
     """Commit a client's deltas.
 
     The push may be decoded in the store's thread, which is faster; see `SyncGateway.submit_received`.
 
-    If the request times out before the commit has begun, the push is cancelled. Otherwise it could still be committed
+    If the request times out before the commit has begun, the push is cancelled. If it were not, it could be committed
     after the client has repeated it and the repeat was rejected, for example because the rules changed meanwhile.
 
     Args:
@@ -44,7 +46,7 @@ async def serve_push(
         record: the request's record; client and number of deltas are stored in it.
         caller: the authenticated caller.
         decode: returns the decoded push, or raises an error, with which the request fails.
-        confirmed: returns the cursor, in the feed, up to which the sender of a push certainly has all changes; None if
+        known_cursor: returns the cursor in the feed up to which the sender of a push certainly has all changes; None if
             none is known.
 
     Raises:
@@ -55,7 +57,7 @@ async def serve_push(
     def receive() -> ReceivedPush:
         push = decode()
         record.client, record.deltas = push.client_id, len(push.deltas)
-        return ReceivedPush(push, caller.claims(push.client_id), confirmed(push))
+        return ReceivedPush(push, caller.claims(push.client_id), known_cursor(push))
 
     result = await result_of(caller.gateway.submit_received(receive), finish_if_cancelled=False)
     services.metrics.pushed.inc(result.accepted)
@@ -81,7 +83,8 @@ async def serve_pull(
         caller: the authenticated caller.
         message: the pull.
         knows_resync: whether the client understands the error RESYNC_REQUIRED.
-        live: whether the pull came over a WebSocket, over which the client also receives broadcasts.
+        live: whether the pull came over a WebSocket, over which the client also gets *broadcasts*: pages that the
+            server sends without a request.
 
     Raises:
         LakeSyncError: as `SyncGateway.submit_page`.

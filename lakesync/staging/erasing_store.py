@@ -9,8 +9,16 @@ An erasure is recorded durably before its first step, every step can be repeated
 erasures when it opens. It covers the deltas of a row or client up to an *hlc*, the client's timestamp; pushes of
 covered deltas are stored without their values. Its *arrival* is the gateway's newest timestamp of a commit at its
 latest step. *Checkpoints* (snapshots of all rows, from which new clients start) from before that arrival may contain
-erased values, and are no longer served. The *log* has one row for each push. A *stamp* is an hlc with the id of the
-client that set it; in a merge, the greater stamp wins.
+erased values, and are no longer served.
+
+- The *log* has one row for each push. A *stamp* is an hlc with the id of the client that set it; in a merge, the
+  greater stamp wins.
+- The sync rules divide rows into *buckets*. A row's *entry* in the *feed* says when it joined a bucket, left it, and
+  last changed there; that arrival is its position in the feed. A *move* is a change of an entry. Clients pull by it.
+- A row stores its latest *writers*, the clients that pushed its deltas. Those that wrote up to the arrival
+  `writers_floor` may be missing.
+- A *client record* says what a client was sent. Its *epoch* identifies the store that wrote it; `LOST` says that the
+  record was erased.
 """
 
 from __future__ import annotations
@@ -333,7 +341,8 @@ class ErasingStore(ABC):
     def _remove_columns(self, commit: Commit, erasure: Erasure, client_id: str, rows: list[StoredRow]) -> int:
         """Remove a client's columns from rows; return the number of rows that had any.
 
-        Rows without other columns are deleted.
+        Rows without other columns are deleted. A row that only names the client as a writer, because others have
+        overwritten its columns, is stored without the name; nothing that clients see has changed in it.
         """
         written = [row for row in rows if _forget_writer(row, client_id)]
         changed = [row for row in rows if _forget_columns(row, client_id, erasure.hlc)]

@@ -6,6 +6,10 @@ its first write (`_lakesync_before_TABLE`; `there`: whether the row existed) and
 `here`: whether the row exists, `at`: when it was last written). In both, `c_NAME` has the value of the column NAME. The
 triggers commit or roll back with the app's own transaction.
 
+A table's triggers journal nothing once the app has renamed the table. To see that, each one looks up one of them, the
+*anchor*, in `sqlite_master` (SQLite's catalogue). The anchor's rowid there is part of their SQL, which makes the
+look-up fast.
+
 Only the journal says what the app changed. A row that is missing from the table was not necessarily deleted: the table
 may have been dropped, recreated or renamed.
 """
@@ -92,6 +96,7 @@ class ChangeTracking:
         existing = self._triggers_of(schema.table)
         anchor = existing.get(trigger_name(schema.table, ANCHOR))
         statements = trigger_statements(schema, anchor.rowid if anchor is not None else 0)
+        # they are created again if one is missing, or if the schema or the anchor's rowid has changed
         if {name: trigger.sql for name, trigger in existing.items()} != statements:
             self._create_triggers(schema, existing)
         digest = (self._digest(schema.table), schema.table)
@@ -330,7 +335,7 @@ class ChangeTracking:
 
     def _drop_triggers(self, table: str, operation: Operation) -> list[str]:
         """Drop the triggers of one operation; return the statements that create them."""
-        names = {trigger_name(table, name) for name, (_, dropped_for) in TRIGGERS.items() if dropped_for == operation}
+        names = {trigger_name(table, name) for name, kind in TRIGGERS.items() if kind.droppable_during == operation}
         statements = {name: trigger.sql for name, trigger in self._triggers_of(table).items() if name in names}
         for name in statements:
             self._db.execute(f'DROP TRIGGER "{name}"')

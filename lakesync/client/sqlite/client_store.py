@@ -1,10 +1,12 @@
-"""A client's durable state in the app's own SQLite file, committed together with the app's rows. `Replica` uses it.
+"""A client's durable state in the app's own SQLite file, committed together with the app's rows.
 
-The state is: the client's *edits*, which are changes that the gateway has not acknowledged; its *position*, which is
-the gateway's cursor up to which it has pulled, with clocks and counters; the schemas of the synced tables; and a
-*record* of each row that the gateway has. Pages from the gateway contain *deltas*, which are changes of rows; records
-are needed to merge them. A row is *settled* if it has no edits: then its values are only in the app's table, and its
-record says when each was written.
+The *core*, a state machine without I/O in `lakesync.client.core`, decides what to store; `Replica` passes the store to
+it. The state is: the client's *edits*, which are changes that the gateway has not acknowledged; its *position*, which
+is the gateway's cursor up to which it has pulled, with clocks and counters; the schemas of the synced tables; and a
+*record* of each row that the gateway has. Pages from the gateway contain *deltas*, which are changes of rows. Records
+are needed to merge them: each has the row's *stamps*, which say when, and by which client, each column was written. A
+row is *settled* if it has no edits: then its values are only in the app's table. Otherwise, the record also has the
+values that the gateway has.
 
 Triggers on the app's tables write each change of the app into a journal. They also count the changes of each table, for
 *watches*, which are the app's live queries. A *recreated* table (`remade` in the file) is one that the app has dropped,
@@ -103,7 +105,7 @@ class SqliteClientStore:
         self._in_transaction = False
         """Whether `transaction` is running."""
         self.stamp_codec = StampCodec(connection, self.transaction)
-        """Encodes and decodes records."""
+        """Encodes and decodes the stamps in records."""
         self._rows = RowStorage(connection, self.stamp_codec)
         self.schemas: dict[str, TableSchema] = {}
         """The schemas of the synced tables, by table."""
@@ -241,8 +243,7 @@ class SqliteClientStore:
         self.schemas[schema.table] = schema
         added = added_columns(before, schema)
         existing = existing_columns(self._db, schema, added) if before is not None else {}  # before the table gets them
-        # rows whose values are in their records, perhaps because the table lacked a column
-        whole_rows = self._rows.create_table(schema)
+        rows_with_values = self._rows.create_table(schema)
         if is_new or recreated or existing:
             check_existing_rows(self._db, schema)
         self._db.execute(
@@ -255,11 +256,24 @@ class SqliteClientStore:
             self.tracking.journal_unknown_rows(schema.table)
         if recreated:
             self.tracking.journal_reappeared_rows(schema.table, self._deleted_by_edits(schema.table))
-        edits = self.edits_of(whole_rows)
-        rows = self._rows.known(whole_rows)
+        self._write_gateway_values(schema, rows_with_values, added, existing)
+
+    def _write_gateway_values(
+        self, schema: TableSchema, keys: Collection[RowKey], added: list[str], existing: Mapping[str, str]
+    ) -> None:
+        """Write the gateway's values of rows into a table that has got the columns for them.
+
+        Rows that the app has written, and that are not edits yet, get only the values of added columns.
+
+        Args:
+            schema: the table's new schema.
+            keys: the rows whose values are in their records: those with edits, and those that did not fit the table.
+            added: the added columns.
+            existing: those of them that the app's table already had; the result of `existing_columns`.
+        """
+        edits = self.edits_of(keys)
+        rows = self._rows.known(keys)
         visible = {key: visible_row(row.state, edits.get(key, ())) for key, row in rows.items()}
-        # The gateway's values of added columns go into the table. Rows that the app has written, and that are not edits
-        # yet, get only these columns.
         with self.tracking.paused():
             if existing:
                 adopt_values(self._db, schema, existing, visible)
@@ -321,7 +335,11 @@ class SqliteClientStore:
         return self._rows.older_than(generation)
 
     def edits(self, status: EditStatus | None = None, limit: int | None = None) -> list[Edit]:
-        """Return edits in order of their numbers. A custom queue chooses the waiting ones. See `ClientStore.edits`."""
+        """Return edits in order of their numbers. See `ClientStore.edits`.
+
+        If the app passed a queue of its own to `lakesync.open`, that queue chooses the next edits to push: those with
+        the status `waiting`, if `limit` is given.
+        """
         return self.edit_table.edits(status, limit)
 
     def edits_of(self, keys: Collection[RowKey]) -> dict[RowKey, list[Edit]]:
@@ -355,7 +373,7 @@ class SqliteClientStore:
 
         Args:
             staging_tables: the quoted name of each synced table's staging table, with the name of its database. It has
-                the columns row_id and stamps (the row's record), and those of the schema.
+                the columns row_id, stamps (encoded by `stamp_codec`) and those of the schema.
             generation: the generation that the copied rows get.
 
         Returns:

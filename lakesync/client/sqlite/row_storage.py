@@ -99,7 +99,8 @@ class RowStorage:
         """Create a table and its records, or add the columns that it lacks.
 
         Returns:
-            Rows that were kept whole in their records, if the schema is new or has grown: the table may hold them now.
+            Rows whose values are in their records, if the schema is new or has grown: the table may have columns for
+            them now.
         """
         table, types = schema.table, schema.types
         self._db.execute(_KNOWN.format(known_table(table)))

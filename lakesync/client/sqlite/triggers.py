@@ -8,7 +8,7 @@ Triggers are plain SQL, so they run on each connection of every program that ope
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from lakesync.client.sqlite.sql_values import INVALID_ID, INVALID_VALUES, VALID_ID
 from lakesync.model.schema import TableSchema
@@ -18,21 +18,32 @@ NOW_MS = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
 
 Operation = Literal["INSERT", "UPDATE", "DELETE"]
 
-TRIGGERS: dict[str, tuple[str, Operation | None]] = {
-    "insert": ("BEFORE INSERT", "INSERT"),
-    "inserted": ("AFTER INSERT", "INSERT"),
-    "move": ("BEFORE UPDATE OF row_id", None),
-    "moved": ("AFTER UPDATE OF row_id", None),
-    "updated": ("AFTER UPDATE", "UPDATE"),
-    "deleted": ("AFTER DELETE", "DELETE"),
+
+class TriggerKind(NamedTuple):
+    """One of the triggers that each synced table has."""
+
+    event: str
+    """When it fires, in SQL."""
+    droppable_during: Operation | None
+    """The operation during which LakeSync may drop it; None: never."""
+
+
+TRIGGERS = {
+    "insert": TriggerKind("BEFORE INSERT", "INSERT"),
+    "inserted": TriggerKind("AFTER INSERT", "INSERT"),
+    "move": TriggerKind("BEFORE UPDATE OF row_id", None),
+    "moved": TriggerKind("AFTER UPDATE OF row_id", None),
+    "updated": TriggerKind("AFTER UPDATE", "UPDATE"),
+    "deleted": TriggerKind("AFTER DELETE", "DELETE"),
 }
-"""When each trigger fires, and the operation during which LakeSync may drop it; None: never.
+"""The triggers of a table, by the end of their names.
 
 `insert` journals a row that INSERT OR REPLACE is about to replace, `inserted` the new row. A change of a row id counts
 as a delete and an insert: `move` journals what is at the new id before, `moved` that the old id is gone, and `updated`,
 which fires too, the rest. `updated` and `deleted` journal the row before and after."""
 ANCHOR = "move"
-"""The trigger whose row in `sqlite_master` shows which table all of them are on; never dropped alone."""
+"""The trigger whose row in `sqlite_master` (SQLite's catalogue) shows which table all of them are on: they journal
+nothing if the app has renamed the table. It is never dropped alone."""
 _CASES_PER_SELECT = 200
 """SQLite limits the length of a CASE expression."""
 
@@ -103,7 +114,7 @@ def trigger_statements(schema: TableSchema, anchor: int) -> dict[str, str]:
     }
     return {
         trigger_name(table, name): (
-            f'CREATE TRIGGER "{trigger_name(table, name)}" {TRIGGERS[name][0]} ON "{table}" '
+            f'CREATE TRIGGER "{trigger_name(table, name)}" {TRIGGERS[name].event} ON "{table}" '
             f"{'' if condition is None else f'WHEN {condition}{is_tracked} '}BEGIN {body} END"
         )
         for name, (condition, body) in bodies.items()
