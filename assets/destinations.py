@@ -108,8 +108,8 @@ def _destination_asset(destination: DestinationTarget, days: dg.PartitionsDefini
                 destination.selection,
                 report.progress.streams,
                 staging.now_ms(),
-                retry_ms=min((each.retry_ms for each in report.set_aside), default=None),
-                set_aside=tuple(each.table for each in report.set_aside),
+                retry_ms=min((each.retry_ms for each in report.suspended), default=None),
+                set_aside=tuple(each.table for each in report.suspended),
                 dead_letters=report.dead_letters,
             )
             staging.store.put_mark(destination.mark_name, msgspec.json.encode(mark).decode())
@@ -186,7 +186,7 @@ def _check_result(comparison: "Comparison") -> dg.AssetCheckResult:
     days = sorted({each.day for each in comparison.differences})
     if days:
         lines.append(f"Rebuild the days {', '.join(days[:_MAX_LISTED])}: materialise them with `rebuild: true`")
-    lines += [f"Table {each.table} is set aside: {each.reason}" for each in comparison.set_aside]
+    lines += [f"Table {each.table} is set aside: {each.reason}" for each in comparison.suspended]
     metadata: Metadata = {
         "deltas_there": comparison.deltas_there,
         "deltas_in_lake": comparison.deltas_in_lake,
@@ -202,7 +202,7 @@ def _metadata(report: "FollowReport") -> Metadata:
     """Return the asset's metadata after a run."""
     progress = report.progress
     marks = {stream: str(arrival) for stream, arrival in sorted(progress.streams.items())}
-    suspended = {each.table: f"{each.reason} ({each.failures} attempts)" for each in report.set_aside}
+    suspended = {each.table: f"{each.reason} ({each.failures} attempts)" for each in report.suspended}
     return {
         "set_aside": dg.MetadataValue.json(suspended),
         "deltas_in": report.deltas,

@@ -1,11 +1,12 @@
 """The server's metrics for Prometheus: counters that routes increment, and gauges that are read at each scrape.
 
-`create_app` creates them. `gateway.routes.monitoring` serves them. The gauges come from the staging store. It has the
-log of pushed deltas (changes of rows) until the pipeline, or the server itself, has flushed them to the lake. It also
-has *marks*: small values by which the parts of the pipeline store how far they are. One mark is the pipeline's latest
-report, with its lags and *dead letters* (values, tables and jobs that were set aside, so that the others go on). A
-*destination table* has the current rows of a synced table in a database that follows the changes.
-An *arrival* is the gateway's timestamp of a commit.
+`create_app` creates them. `gateway.routes.monitoring` serves them. A *gateway* is one app's or tenant's stream of
+changes; a server serves many. The gauges come from the staging store. It has the log of pushed deltas (changes of rows)
+until the pipeline, or the server itself, has *flushed* them: moved them to the lake. It also has *marks*: small values
+by which the parts of the pipeline store how far they are. One mark is the pipeline's latest report, with its lags and
+*dead letters* (values, tables and jobs that were set aside, so that the others go on). A *destination table* has the
+current rows of a synced table in a database that follows the changes. An *arrival* is the gateway's timestamp of a
+commit.
 """
 
 from __future__ import annotations
@@ -230,6 +231,8 @@ def _lag_values(lags: Mapping[str, GatewayLag]) -> _Values:
 
 def dead_letter_counts(report: Report | None, queue: FlushQueue | None, gateway: str) -> list[DeadLetters]:
     """Count a gateway's dead letters: those that the pipeline last reported, and those of the server's own flushes.
+
+    The metrics and the route of a gateway's status call it.
 
     Args:
         report: the pipeline's latest report; None if no pipeline has ever reported.

@@ -80,7 +80,7 @@ class Comparison(msgspec.Struct, frozen=True):
     rows_in_lake: int
     """Number of rows that destination tables must have by the lake's history."""
     differences: list[Difference]
-    set_aside: list[SuspendedTable]
+    suspended: list[SuspendedTable]
     """Suspended destination tables: they could not be written, and are retried with growing pauses."""
     dead_letters: int
     """Number of dead letters; 1,000 are counted at most."""
@@ -88,7 +88,7 @@ class Comparison(msgspec.Struct, frozen=True):
     @property
     def is_equal(self) -> bool:
         """Whether the destination has what the lake has. Dead letters do not count."""
-        return not self.differences and not self.set_aside
+        return not self.differences and not self.suspended
 
 
 class DestinationDigests(msgspec.Struct, frozen=True):
@@ -99,7 +99,7 @@ class DestinationDigests(msgspec.Struct, frozen=True):
     digests: list[Digest]
     tables: tuple[str, ...]
     """Names of its destination tables."""
-    set_aside: list[SuspendedTable] = []
+    suspended: list[SuspendedTable] = []
     """Suspended destination tables, as in `Comparison`."""
     dead_letters: int = 0
     """Number of dead letters, as in `Comparison`."""
@@ -182,7 +182,7 @@ def compare(spark: SparkSession, follower: Follower, names: LakeNames = NAMES) -
         sum(each.rows for each in destination.digests),
         sum(each.rows for each in lake),
         diff_digests(lake, destination.digests),
-        destination.set_aside,
+        destination.suspended,
         destination.dead_letters,
     )
 
@@ -244,7 +244,8 @@ def _lake_rows(deltas: DataFrame, tables: Mapping[str, bool]) -> list[Digest]:
     """Return the digests of the rows that the deltas merge to.
 
     Digests of rows contain no values, so only visibility is computed: a row is visible if the newest stamp (the
-    client's timestamp, hlc, and its id) of its writes is greater than that of its deletes (rule M2 of `docs/spec.md`).
+    client's timestamp, hlc, and its id) of its writes is greater than that of its deletes, as in each merge (rule M2 of
+    `docs/spec.md`).
 
     Args:
         deltas: the deltas of destination tables.

@@ -98,7 +98,11 @@ class RebuildTask(NamedTuple):
     """UTC day of arrival."""
 
     def run(self) -> Iterator[RebuildReport]:
-        """Write the batches one by one, and yield one report."""
+        """Write the batches one by one, and yield one report.
+
+        Written deltas replace stored ones; deltas of the day that the lake lacks are deleted. Deltas that a cold tier
+        has are not written, but count when the rows of destination tables are merged again.
+        """
         follower = self.follower
         with ExitStack() as open_adapters:
             adapter = open_adapters.enter_context(closing(follower.open()))

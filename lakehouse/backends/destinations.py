@@ -100,7 +100,7 @@ class FollowReport(msgspec.Struct, frozen=True):
     """Stream (`GATEWAY/SHARD`) → the arrival up to which the run had to write."""
     days: dict[str, int] = {}
     """UTC day of arrival → number of deltas."""
-    set_aside: tuple[SuspendedTable, ...] = ()
+    suspended: tuple[SuspendedTable, ...] = ()
     """Suspended destination tables: they could not be written, and are retried with growing pauses."""
     dead_letters: dict[str, int] = {}
     """Gateway → number of values that destination tables cannot store; 1,000 are counted at most."""
@@ -148,7 +148,7 @@ def follow(
         if not isinstance(adapter, SuspendsTables):
             return report
         letters = Counter(letter.gateway for letter in adapter.dead_letters(_MAX_DEAD_LETTERS))
-        return replace(report, set_aside=tuple(adapter.suspended_tables(follower.name)), dead_letters=dict(letters))
+        return replace(report, suspended=tuple(adapter.suspended_tables(follower.name)), dead_letters=dict(letters))
 
 
 class FollowTask(NamedTuple):

@@ -6,8 +6,8 @@ some of its cells, in order of their stamps, as `lakesync.feed.render.insert` ma
 
 A protobuf message is the concatenation of its fields, each a tag, a length and bytes. So columns of bytes are joined
 element by element: fields to deltas, deltas to rows. `lakehouse.checkpoints.frame_files`, which writes the files of
-checkpoints, calls `row_messages`. Checkpoints are files from which new
-clients load all rows. In a state table, `_gone` marks deleted rows, and `_inserted` is the stamp of a row's INSERT.
+checkpoints, calls `row_messages`. Checkpoints are files from which new clients load all rows. In a state table, `_gone`
+marks deleted rows, and `_inserted` is the stamp of a row's INSERT.
 
 This is a second encoder of rows, for speed: it takes 4.3 µs of processor time for a row of five columns, where reading
 the row, `feed.render.insert` and `wire.protobuf` take 37 µs. A property test in `tests/property/test_kernel.py`
@@ -151,11 +151,13 @@ def _cells(maps: pa.Array) -> _Cells:
     row = np.repeat(np.arange(len(maps)), np.diff(offsets))
     cells = _Cells(row, names, fields["hlc"], fields["client_id"], fields["delta_id"], width, fields["value"])
     hlc = np.asarray(cells.hlc)
-    # Cells of a row that are not adjacent by delta are sorted by stamp. Only then are two deltas with one stamp seen.
-    # `lexsort` sorts by its last key first.
-    if not _same_delta(cells)[1:][np.diff(row) == 0].all():  # most rows come from one delta, and need no sorting
+    has_previous_in_row = np.diff(row) == 0
+    each_row_is_one_delta = _same_delta(cells)[1:][has_previous_in_row].all()
+    if not each_row_is_one_delta:  # most rows are, and need no sorting
+        # `lexsort` sorts by its last key first
         cells = cells.take(np.lexsort((_ranks(cells.client), hlc, row)))
-        if not (_same_delta(cells) | ~_same_stamp(cells)).all():  # a faulty client gave several deltas one stamp
+        stamps_are_unique = (_same_delta(cells) | ~_same_stamp(cells)).all()
+        if not stamps_are_unique:  # a faulty client gave several deltas one stamp, so that their cells may alternate
             keys = (cells.width, _ranks(cells.delta_id), _ranks(cells.client), np.asarray(cells.hlc), cells.row)
             cells = cells.take(np.lexsort(keys))
     return cells

@@ -1,10 +1,15 @@
 """`lakesync dlq`: lists, retries and drops dead letters, which were set aside so that other work could continue.
 
-A gateway has three kinds. `value` is a row's current value that does not fit its column in the lake. `destination` is a
-table or a value that a declared destination (a database that the pipeline writes) cannot store. `work` is an update of
-a table of current rows that failed after a flush, by which a gateway without a pipeline copies changes from its log to
-a database. An app has two kinds, in its own database (`--app`): `edit`, a change that the gateway rejected, and
-`action`, an action that failed.
+A gateway has three kinds:
+
+- `value`: a row's current value that does not fit its column in the lake. It can be neither retried nor dropped.
+- `destination`: a table or value that a declared destination (a database that the pipeline writes) cannot store. It can
+  be retried.
+- `work`: a failed update of a table of current rows, after a flush by which a gateway without a pipeline copied changes
+  from its log to a database. It can be retried or dropped.
+
+An app has two, in its own database (`--app`), which can be retried or dropped: `edit`, a change that the gateway
+rejected, and `action`, an action that failed.
 
 The module `dead_letters` reads and changes them. A parameter `options: ConnectionOptions` adds the options that choose
 gateway and token, from `--url` to `--data`.
@@ -128,8 +133,8 @@ def drop(
 ) -> None:
     """Drop dead letters.
 
-    The affected rows at the destination stay unchanged until they are written again. In an app, a dropped change is
-    reverted.
+    Of a gateway, only work can be dropped: the affected rows at the destination stay unchanged until they are written
+    again. In an app, a dropped change is reverted.
     """
     _check_selection(letter_id, everything=everything)
     output.confirm(f"Drop {letter_id or 'all dead letters'}?", assume_yes=yes)

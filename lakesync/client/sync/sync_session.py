@@ -147,7 +147,7 @@ class SyncSession:
         is stored in `result.error`, and the queue keeps the deltas.
         """
         replica = self.replica
-        link, limit = replica.store.edit_table.queue_link, replica.limits.push_deltas
+        link, limit = replica.store.edit_table.queue_link, replica.limits.push_deltas  # `link` has the custom queue
         if link is None or replica.core.mode == "pullOnly":
             return
         while deltas := replica.step(lambda core: link.deltas_of_app(core.edits(), limit)):

@@ -148,7 +148,7 @@ class LayeredFile(StateFile):
                 self.frozen_left = left
                 return False
         except BaseException:
-            self._restarted = False  # makes `intact` false: the layer is incomplete, and is rebuilt from the log
+            self._is_valid = False  # a part of the layer is written, so the rows are rebuilt from the log
             raise
         self._frozen_layer = None
         return True
@@ -207,7 +207,7 @@ class LayeredFile(StateFile):
                     }
                 self._entries.put(gateway, [(numbers[key], bucket, change) for key, bucket, change in changes])
         except sqlite3.Error:
-            self._restarted = False
+            self._is_valid = False
             raise
 
     def _finish(self) -> None:

@@ -130,7 +130,8 @@ class StateFile:
 
     def _reset(self) -> None:
         """Record that no transaction is open and that `restart` was not called, and clear caches."""
-        self._restarted = False
+        self._is_valid = False
+        """Whether `restart` was called, and no write of a layer or of entries failed halfway since."""
         self._begun = False
         self._clear_caches()
 
@@ -143,9 +144,10 @@ class StateFile:
     def intact(self) -> bool:
         """Whether the rows in memory and in the open transaction can be used.
 
-        They cannot before `restart`, or if SQLite has ended the transaction by itself, as it does on a full disk.
+        They cannot before `restart`, after a write that failed halfway, or if SQLite has ended the transaction by
+        itself, as it does on a full disk. `restart` and a replay of the log make them usable again.
         """
-        return self._restarted and (self.sql.in_transaction or not self._begun)
+        return self._is_valid and (self.sql.in_transaction or not self._begun)
 
     def _begin(self) -> None:
         """Begin the transaction, unless it is open."""
@@ -197,7 +199,7 @@ class StateFile:
     def restart(self) -> None:
         """Roll back to the last commit, and make the file usable. The caller then replays the log from `applied()`."""
         self.rollback()
-        self._restarted = True
+        self._is_valid = True
 
     def applied(self) -> dict[tuple[str, str], Applied]:
         """Return up to which position of the log the file is written, by gateway and shard."""

@@ -34,10 +34,7 @@ _log = structlog.get_logger(__name__)
 
 
 class WriteBehindLimits(NamedTuple):
-    """How many committed changes may be missing in `state.db`. A restart has to replay about as many from the log.
-
-    `WriteBehind` also uses it for the amounts that are missing at a moment, which are no limits.
-    """
+    """How many committed changes may be missing in `state.db`. A restart has to replay about as many from the log."""
 
     seconds: float = 10.0
     """Age of the oldest change."""
@@ -45,6 +42,14 @@ class WriteBehindLimits(NamedTuple):
     """Number of changed rows."""
     bytes: int = 64 << 20
     """Size of the deltas, as JSON."""
+
+
+class _Pending(NamedTuple):
+    """The changes in memory that are not in the frozen layer, in the units of `WriteBehindLimits`."""
+
+    seconds: float
+    rows: int
+    bytes: int
 
 
 class WriteBehind:
@@ -65,8 +70,8 @@ class WriteBehind:
         """Number of rows of the frozen layer."""
         self._frozen_at = 0.0
         """The monotonic time when the layer was frozen."""
-        self._pending_before = WriteBehindLimits(0, 0, 0)
-        """What `_pending` returned at the last call of `_to_leave`; the difference shows how fast changes come."""
+        self._pending_before = _Pending(0, 0, 0)
+        """What `_pending` returned at the last part; the difference shows how fast changes come."""
         self._applied: dict[Shard, int] = {}
         """By gateway and shard, the number of the last log row whose changes the file contains. A power cut may undo
         the newest of them."""
@@ -84,10 +89,10 @@ class WriteBehind:
         pending = self._pending()
         return pending.rows > self._allowed.rows or pending.bytes > self._allowed.bytes
 
-    def _pending(self) -> WriteBehindLimits:
-        """Return age, rows and bytes of the changes in memory that are not in the frozen layer."""
+    def _pending(self) -> _Pending:
+        """Return the changes in memory that are not in the frozen layer."""
         size = self._journal.unpacked_bytes - self._frozen_bytes
-        return WriteBehindLimits(monotonic() - self._frozen_at, self._state.unfrozen_rows, size)
+        return _Pending(monotonic() - self._frozen_at, self._state.unfrozen_rows, size)
 
     @property
     def has_pending(self) -> bool:
@@ -193,9 +198,9 @@ class WriteBehind:
                 self._frozen_rows = self._state.unfrozen_rows
                 self._state.freeze()
                 self._pending_before = self._pending()
-            to_leave, deadline = self._to_leave(), monotonic() + _SECONDS_AT_A_TIME
+            enough_if_left, deadline = self._left_after_part(), monotonic() + _SECONDS_AT_A_TIME
             while not self._state.write_part():
-                if self._state.frozen_left <= to_leave or (monotonic() > deadline and not self.full):
+                if self._state.frozen_left <= enough_if_left or (monotonic() > deadline and not self.full):
                     return False  # enough for now: jobs run before the next part
             if self._state.wrote_unfrozen:  # a read has written some newer rows too, so all of them must be written
                 self._write_all()
@@ -203,20 +208,20 @@ class WriteBehind:
                 self._commit_up_to(self._frozen)
         return True
 
-    def _to_leave(self) -> float:
+    def _left_after_part(self) -> float:
         """Return how many rows and explicit moves of the frozen layer may be left after this part.
 
-        It is computed from the rate at which changes came since the last part, so that the frozen layer is written
-        before the changes that wait behind it reach a limit. For example, if the changes since the last part used a
-        tenth of the room that was left below a limit, then an eighth of the layer (1.25 times a tenth) is written now.
-        The limit that would be reached first decides.
+        For age, rows and bytes alike: `left_after = left_before * (1 - 1.25 * came / room)`, where `came` is what came
+        since the last part, and `room` is what may still come before the limit. So the frozen layer is written before
+        the changes that wait behind it reach the limit. For example, if a tenth of the room came since the last part,
+        an eighth of the layer is written now. The limit that would be reached first decides.
 
         The number of rows is ignored while the same rows are overwritten again and again: all of them are soon in
         memory, and their number stops growing. That is assumed while the rows are far from their limit.
         """
         before, now = self._pending_before, self._pending()
         self._pending_before = now
-        # for age, rows and bytes: what came since the last part, in proportion to what may still come
+        # `came / room`
         seconds, rows, size = (
             (new - old) / max(most - new, 1e-9) for new, old, most in zip(now, before, self._allowed, strict=True)
         )

@@ -170,7 +170,7 @@ def test_b11_a_failing_table_does_not_stop_the_others(warehouse):
         assert all(then.streams[name] < arrival for name, arrival in mark.streams.items()), "the sensor asks for a run"
         compared = warehouse.compare("pg")
         assert not compared.is_equal
-        assert [each.table for each in compared.set_aside] == [poisoned]
+        assert [each.table for each in compared.suspended] == [poisoned]
         sql(f"DROP TABLE {poisoned}", f"ALTER TABLE mine RENAME TO {poisoned}")
         with closing(PostgresAdapter(warehouse.postgres.uri)) as adapter:
             adapter.retry_tables("destinations/warehouse/pg", [poisoned])  # rather than after the pause
