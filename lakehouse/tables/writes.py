@@ -11,6 +11,7 @@ in `rejected`, which users can query. `lakehouse.tables.merging` calls this modu
 
 from __future__ import annotations
 
+import uuid
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -39,7 +40,7 @@ from lakehouse.tables.merge_job import (
 from lakehouse.tables.typed_columns import MISFITS, misfits
 from lakehouse.task_runner import in_tasks
 from lakesync.model.crash_points import crash_point
-from lakesync.model.errors import FlushError
+from lakesync.model.errors import CommitConflictError, FlushError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -65,7 +66,8 @@ MAX_BUCKETS = 1024
 """Number of buckets, at most."""
 
 BRANCH = "merge"
-"""Iceberg branch on which a merge on read is made, before the main branch is moved to it."""
+"""Prefix of the Iceberg branch on which a merge on read is made, before the main branch is moved to it. A random text
+follows, so that each merge has a branch of its own."""
 
 ATTEMPTS = 3
 """Attempts to commit one increment, if another writer commits in between."""
@@ -136,6 +138,8 @@ def write_state(
                 observed = _merge_on_read(spark, table, state, increment, history)
             else:
                 observed = _rewrite(spark, table, state, increment, history, rebuilt or ())
+        except CommitConflictError:  # others dropped the branch of a merge on read
+            continue
         except PySparkException:
             # another attempt only helps if Iceberg rejected the commit because the table had changed
             if attempt == ATTEMPTS - 1 or _read_state(spark, table).snapshot == state.snapshot:
@@ -196,21 +200,42 @@ def _merge_on_read(
 
     Both commits are made on a branch from the snapshot that was read. Then `main` is moved forward to the branch, which
     Iceberg rejects if `main` is no longer at that snapshot.
+
+    Raises:
+        CommitConflictError: others dropped the branch meanwhile. An append to a dropped branch begins it again at
+            `main`, where the rows are not marked as deleted.
     """
     catalogue, _, plain = table.name.replace("`", "").partition(".")
-    branch = f"{table.name}.`branch_{BRANCH}`"
-    spark.sql(f"ALTER TABLE {table.name} CREATE OR REPLACE BRANCH {BRANCH} AS OF VERSION {state.snapshot}")
+    own = f"{BRANCH}_{uuid.uuid4().hex}"
+    branch = f"{table.name}.`branch_{own}`"
+    spark.sql(f"ALTER TABLE {table.name} CREATE BRANCH `{own}` AS OF VERSION {state.snapshot}")
     touched = _touched_keys(spark, increment, history).hint("broadcast")
     is_touched = (sf.col("_gateway") == sf.col(TOUCHED[0])) & (sf.col("_row") == sf.col(TOUCHED[1]))
     touched.mergeInto(branch, is_touched).whenMatched().delete().merge()
+    with open_table(spark, table.name) as opened:
+        deleted = opened.snapshot_by_name(own)
     merge = Merge.of(increment, history, state.files, table.columns, state.buckets, touched_only=True)
     observed = Observation()
     _observe(spark, table, merge, observed).writeTo(branch).options(**PARTITION_AFTER_PARTITION).append()
     crash_point("tables.on_branch")
-    spark.sql(
-        f"CALL `{catalogue}`.system.fast_forward(table => '{plain}', branch => 'main', to => '{BRANCH}')"
-    ).collect()
-    spark.sql(f"ALTER TABLE {table.name} DROP BRANCH IF EXISTS {BRANCH}")
+    with open_table(spark, table.name) as opened:
+        appended = opened.snapshot_by_name(own)
+        # those of killed merges too; `main` leaves the snapshot that any other merge has read, so that it must repeat
+        branches = [name for name in opened.metadata.refs if name.startswith(BRANCH)]
+    follows = (
+        deleted is not None
+        and appended is not None
+        and state.snapshot in (deleted.snapshot_id, deleted.parent_snapshot_id)
+        and appended.parent_snapshot_id == deleted.snapshot_id
+    )
+    if follows:
+        spark.sql(
+            f"CALL `{catalogue}`.system.fast_forward(table => '{plain}', branch => 'main', to => '{own}')"
+        ).collect()
+    for name in branches if follows else [own]:
+        spark.sql(f"ALTER TABLE {table.name} DROP BRANCH IF EXISTS `{name}`")
+    if not follows:
+        raise CommitConflictError(f"the branch of a merge into {table.name} was dropped meanwhile; merge it again")
     return observed
 
 

@@ -2,6 +2,8 @@
 
 import random
 import re
+import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import date, timedelta
 
 import msgspec
@@ -251,6 +253,85 @@ def test_a_concurrent_writer_loses_no_data(spark, names, monkeypatch):
             merge_table(spark, schema(), {"g": pushes[2][0]}, names=names)
         assert interfered
         assert lake(spark, names) == merged(pushes, "g")
+
+
+def test_a_killed_merge_beside_another_takes_no_rows(spark, names, monkeypatch):
+    """Between the commits of a merge on read another run marks more rows as deleted, and dies: they stay."""
+    first, second, third = arrivals(FIRST, 3)
+    pushes = [
+        (first, [delta("INSERT", f"row-{number}", 1, size=number) for number in range(4)]),
+        (second, [delta("UPDATE", "row-0", 2, title="second")]),
+        (third, [delta("UPDATE", f"row-{number}", 3, title="third") for number in range(4)]),
+    ]
+    fill(spark, names, pushes)
+    merge_table(spark, schema(), {"g": first}, names=names)
+    monkeypatch.setattr(writes, "_suits_merge_on_read", lambda *_: True)
+    observe = writes._observe
+    killed = []
+
+    def die(*_):
+        killed.append(True)
+        raise KeyboardInterrupt
+
+    def after_a_killed_merge(*arguments):
+        if not killed:
+            with monkeypatch.context() as patch:
+                patch.setattr(writes, "_observe", die)
+                with pytest.raises(KeyboardInterrupt):
+                    merge_table(spark, schema(), {"g": third}, names=names)
+        return observe(*arguments)
+
+    monkeypatch.setattr(writes, "_observe", after_a_killed_merge)
+    merge_table(spark, schema(), {"g": second}, names=names)
+    assert killed
+    assert lake(spark, names) == merged(pushes[:2], "g")
+    assert not duplicate_keys(spark, "t", names)
+    merge_table(spark, schema(), {"g": third}, names=names)
+    assert lake(spark, names) == merged(pushes, "g")
+    assert {row["name"] for row in spark.table(f"{names.state('t')}.refs").collect()} == {"main"}
+
+
+def test_a_merge_whose_branch_is_dropped_doubles_no_row(spark, names, monkeypatch, tmp_path):
+    """An erasure drops all branches; it may do so while a merge on read appends the merged rows to its own."""
+    first, second = arrivals(FIRST, 2)
+    pushes = [
+        (first, [delta("INSERT", f"row-{number}", 1, size=number) for number in range(4)]),
+        (second, [delta("UPDATE", "row-0", 2, title="second")]),
+    ]
+    fill(spark, names, pushes)
+    merge_table(spark, schema(), {"g": first}, names=names)
+    monkeypatch.setattr(writes, "_suits_merge_on_read", lambda *_: True)
+    observe = writes._observe
+    reached, dropped = tmp_path / "reached", tmp_path / "dropped"
+
+    def held(batches):
+        import time
+        from pathlib import Path
+
+        yield from batches
+        Path(str(reached)).touch()
+        while not Path(str(dropped)).exists():
+            time.sleep(0.05)
+
+    def observe_slowly(*arguments):
+        rows = observe(*arguments)
+        return rows if dropped.exists() else rows.mapInArrow(held, rows.schema)
+
+    def drop_branches():
+        while not reached.exists():
+            time.sleep(0.05)
+        for row in spark.table(f"{names.state('t')}.refs").where("type = 'BRANCH' AND name <> 'main'").collect():
+            spark.sql(f"ALTER TABLE {names.state('t')} DROP BRANCH `{row['name']}`")
+        dropped.touch()
+
+    monkeypatch.setattr(writes, "_observe", observe_slowly)
+    with ThreadPoolExecutor(1) as erasure:
+        done = erasure.submit(drop_branches)
+        merge_table(spark, schema(), {"g": second}, names=names)
+        done.result()
+    assert not duplicate_keys(spark, "t", names)
+    assert lake(spark, names) == merged(pushes, "g")
+    assert {row["name"] for row in spark.table(f"{names.state('t')}.refs").collect()} == {"main"}
 
 
 def test_b5_a_value_that_does_not_fit_is_null_counted_and_kept(spark, names):
