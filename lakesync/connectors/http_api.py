@@ -8,11 +8,13 @@ and webhooks use this module.
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from io import BytesIO
+from json import dumps, loads
 from typing import Any, Generic, Protocol, TypeVar
 from urllib.parse import urlsplit
 
@@ -175,6 +177,29 @@ class HttpApi:
                 if time.monotonic() > deadline:
                     raise AdapterError(f"{shown} took more than {_TOTAL_S:.0f} s to respond")
         return b"".join(chunks)
+
+
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+"""Half of a surrogate pair, which an API may send as `\\ud83d` where it has cut a text within a character."""
+
+
+def decode_json(response: requests.Response) -> Any:
+    """Return the JSON of a response's body. Lone surrogates, which are no Unicode text, become U+FFFD.
+
+    Args:
+        response: a successful response.
+
+    Raises:
+        AdapterError: the body is not JSON.
+    """
+    try:
+        body = response.json()
+        if b"\\u" in response.content and _LONE_SURROGATE.search(text := dumps(body, ensure_ascii=False)):
+            return loads(_LONE_SURROGATE.sub("\ufffd", text))
+    except (ValueError, RecursionError) as error:  # for an integer of thousands of digits too
+        shown = _url_for_messages(response.url, "")
+        raise AdapterError(f"{shown} did not return JSON but {response.text[:80]!r}") from error
+    return body
 
 
 StatusMessages = Mapping[int, tuple[type[LakeSyncError], str]]

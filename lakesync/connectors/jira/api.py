@@ -13,7 +13,14 @@ from typing import Any
 import requests
 
 from lakesync.connectors.base import Usage
-from lakesync.connectors.http_api import CursorLostError, HttpApi, StatusMessages, error_for_status, int_header
+from lakesync.connectors.http_api import (
+    CursorLostError,
+    HttpApi,
+    StatusMessages,
+    decode_json,
+    error_for_status,
+    int_header,
+)
 from lakesync.connectors.query_text import ESCAPES, balanced_condition, escape
 from lakesync.model.errors import (
     AdapterError,
@@ -171,8 +178,8 @@ class JiraClient:
         if not response.content:
             return {}
         try:
-            body = response.json()
-        except requests.JSONDecodeError:
+            body = decode_json(response)
+        except AdapterError:
             body = None
         if not isinstance(body, dict):
             raise AdapterError(

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 from lakesync.connectors.base import ConnectorConfig, object_schema
-from lakesync.connectors.http_api import ApiActions, Params
+from lakesync.connectors.http_api import ApiActions, Params, decode_json
 from lakesync.connectors.salesforce.api import SalesforceClient, datetime_literal, soql_literal
 from lakesync.model.action_handlers import ActionContext, ActionDescriptor
 from lakesync.model.hlc import wall_of
@@ -74,10 +74,11 @@ def _create(client: SalesforceClient, action: Action, params: Params, context: A
     object_name, fields = params["object"], dict(params["fields"])
     if "externalIdField" in params:
         path = f"/sobjects/{object_name}/{params['externalIdField']}/{quote(params['externalId'], safe='')}"
-        return {"id": client.call("PATCH", path, json=fields).json()["id"]}
+        return {"id": decode_json(client.call("PATCH", path, json=fields))["id"]}
     if context.attempt > 1 and (found := _find_created(client, action, object_name, fields)) is not None:
         return {"id": found}
-    return {"id": client.call("POST", f"/sobjects/{object_name}", json=fields, repeatable=False).json()["id"]}
+    created = decode_json(client.call("POST", f"/sobjects/{object_name}", json=fields, repeatable=False))
+    return {"id": created["id"]}
 
 
 def _find_created(client: SalesforceClient, action: Action, object_name: str, fields: Mapping[str, Any]) -> str | None:

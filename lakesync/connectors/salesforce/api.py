@@ -14,7 +14,14 @@ from typing import Any
 import requests
 
 from lakesync.connectors.base import Usage
-from lakesync.connectors.http_api import CursorLostError, HttpApi, StatusMessages, error_for_status, retry_after
+from lakesync.connectors.http_api import (
+    CursorLostError,
+    HttpApi,
+    StatusMessages,
+    decode_json,
+    error_for_status,
+    retry_after,
+)
 from lakesync.connectors.query_text import ESCAPES, escape
 from lakesync.model.errors import (
     AdapterError,
@@ -159,12 +166,12 @@ class SalesforceClient:
         Raises:
             CursorLostError: reading took so long that Salesforce discarded the remaining pages.
         """
-        page = self.call("GET", f"/{'queryAll' if deleted else 'query'}", params={"q": soql}).json()
+        page = decode_json(self.call("GET", f"/{'queryAll' if deleted else 'query'}", params={"q": soql}))
         while True:
             yield page
             if page["done"]:
                 return
-            page = self.call("GET", page["nextRecordsUrl"]).json()
+            page = decode_json(self.call("GET", page["nextRecordsUrl"]))
 
     def call(self, method: str, path: str, *, repeatable: bool = True, **arguments: Any) -> requests.Response:
         """Send a request and return the successful response.

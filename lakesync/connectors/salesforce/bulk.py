@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
+from lakesync.connectors.http_api import decode_json
 from lakesync.connectors.salesforce.api import BulkJobLostError, SalesforceClient
 from lakesync.model.errors import AdapterError
 
@@ -44,7 +45,7 @@ def start_bulk_job(client: SalesforceClient, soql: str) -> tuple[str, str]:
         LakeSyncError: the API's error.
     """
     body = {"operation": "query", "query": soql}
-    job = client.call("POST", "/jobs/query", json=body, repeatable=False).json()
+    job = decode_json(client.call("POST", "/jobs/query", json=body, repeatable=False))
     return str(job["id"]), str(job["createdDate"])
 
 
@@ -61,7 +62,7 @@ def wait_for_bulk_job(client: SalesforceClient, job: str) -> None:
     """
     deadline, pause = time.monotonic() + _JOB_TIMEOUT_S, _FIRST_PAUSE_S
     while True:
-        status = client.call("GET", f"/jobs/query/{job}").json()
+        status = decode_json(client.call("GET", f"/jobs/query/{job}"))
         match status["state"]:
             case "JobComplete":
                 return

@@ -28,7 +28,7 @@ from lakesync.connectors.base import (
     text_table,
     value_at,
 )
-from lakesync.connectors.http_api import CursorLostError
+from lakesync.connectors.http_api import CursorLostError, decode_json
 from lakesync.connectors.query_text import balanced_condition
 from lakesync.connectors.salesforce.api import (
     BulkJobLostError,
@@ -323,7 +323,7 @@ class SalesforceSource:
         now_ms = int(parsedate_to_datetime(response.headers["Date"]).timestamp() * 1000)
         # Salesforce ignores the seconds of both: the end is a minute later, to include the current one
         params = {"start": datetime_literal(now_ms - _DELETED_LOG_MS), "end": datetime_literal(now_ms + 60_000)}
-        body = self._client.call("GET", f"/sobjects/{name}/deleted", params=params).json()
+        body = decode_json(self._client.call("GET", f"/sobjects/{name}/deleted", params=params))
         return {record["id"] for record in body["deletedRecords"]}
 
     def _select(self, table: str, *conditions: str, further_fields: str = "") -> str:

@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 import pytest
 import requests
 
-from lakesync.connectors.http_api import retry_after
+from lakesync.connectors.http_api import decode_json, retry_after
+from lakesync.model.errors import AdapterError
 
 
 @pytest.mark.parametrize(
@@ -29,3 +30,20 @@ def test_retry_after_is_read_as_seconds_or_date(said, seconds):
     if said is not None:
         answer.headers["Retry-After"] = said
     assert retry_after(answer, lambda: datetime(2026, 11, 22, 10, tzinfo=UTC)) == seconds
+
+
+def response(body: str) -> requests.Response:
+    made = requests.Response()
+    made._content, made.url = body.encode(), "https://user:secret@api.example/records?token=t"
+    return made
+
+
+def test_half_of_a_surrogate_pair_is_replaced_and_whole_pairs_are_kept():
+    text = r'{"cut \ud83d": ["\ud83d\ude00", "\ude00\ud83d", "\\ud83d", 1.5, null]}'
+    assert decode_json(response(text)) == {"cut \ufffd": ["\U0001f600", "\ufffd\ufffd", "\\ud83d", 1.5, None]}
+
+
+@pytest.mark.parametrize("body", ["<html>", "", "9" * 5_000, "[" * 100_000])
+def test_a_body_that_is_no_json_is_an_error_of_the_api(body):
+    with pytest.raises(AdapterError, match=r"https://api\.example/records did not return JSON"):
+        decode_json(response(body))
