@@ -34,7 +34,9 @@ from lakesync.connectors.base import (
 )
 from lakesync.connectors.polling import CensusComparison, census_pages
 from lakesync.connectors.seen_rows import SeenRows
-from lakesync.model.errors import ConfigurationError, LakeSyncError
+from lakesync.model.errors import AdapterError, ConfigurationError, LakeSyncError
+from lakesync.model.schema import is_identifier
+from lakesync.model.validation import check_id
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -181,6 +183,8 @@ class PollPlan(NamedTuple):
                     yield from self._read_table(table, rows, result, part.part_count)
             except LakeSyncError as error:
                 result.failure = Failure.of(error)
+            except Exception as error:  # a fault of the connector's code, which must not stop the other tables
+                result.failure = Failure.of(_unexpected(error, table.name))
         if part.position is not None and result.failure is None:
             result.position = self._with_census_time(table, part.position)
         yield from _last_rows(rows, [result], self.first + (part.number + 1) * (HLCS_PER_LANDING // part.part_count))
@@ -233,6 +237,7 @@ class PollPlan(NamedTuple):
             try:
                 for page in source.changes(table.name, position.cursor):
                     _check_table(page, table.name)
+                    _check_rows(page)  # before `drop_unchanged`, which remembers the rows as landed
                     if bytes_before is None and page.cursor is not None and page.cursor != table.position.cursor:
                         bytes_before = rows.bytes
                     changed = position.seen.drop_unchanged(page, table.identity)
@@ -317,6 +322,7 @@ class PollPlan(NamedTuple):
             for page in census_pages(source, table.name, compare, deleted_share):
                 if page.table not in positions:
                     _check_table(page, table.name)
+                _check_rows(page)
                 changed = positions[page.table].seen.drop_unchanged(page, identities[page.table])
                 _add(rows, changed, results[page.table])
                 _count_page(results[table.name], page)
@@ -324,6 +330,8 @@ class PollPlan(NamedTuple):
                     yield rows.take()
         except LakeSyncError as error:
             results[table.name].failure = Failure.of(error)
+        except Exception as error:  # a fault of the connector's code, which must not stop the other tables
+            results[table.name].failure = Failure.of(_unexpected(error, table.name))
 
     def _with_census_time(self, table: TablePlan, position: ReadPosition) -> ReadPosition:
         """Return a read position with the time of this poll as that of the last census, if the table records it."""
@@ -342,6 +350,7 @@ def _read_piece(piece: TablePart, table: str, rows: LandedRows, result: TableRes
     result.pages = 1
     for piece_rows in piece.pages():
         page = Page(table, piece_rows)
+        _check_rows(page)
         result.rows += len(piece_rows)
         _add(rows, page, result)
         if rows.count >= ROWS_PER_BATCH:
@@ -368,6 +377,28 @@ def _add_usage(result: TableResult, usage: Usage) -> None:
     """Add the source's calls and its remaining budget to the result."""
     result.calls += usage.calls
     result.calls_left, result.call_limit = usage.left, usage.limit
+
+
+def _check_rows(page: Page) -> None:
+    """Check that a gateway accepts the rows of a page. If one landed that it rejects, no later row could be pushed.
+
+    Raises:
+        ConfigurationError: a row id or the name of a column is invalid.
+    """
+    for row in page.rows:
+        if (fault := check_id("row id", row.row_id)) is not None:
+            raise ConfigurationError(f"a row of {page.table} cannot be synced: its {fault}")
+    for name in {name for row in page.rows for name in row.columns}:
+        if not is_identifier(name):
+            raise ConfigurationError(
+                f"the column {name!r} of {page.table} is no identifier: rename it in the query, with letters, digits "
+                "and _, at most 64, no digit first"
+            )
+
+
+def _unexpected(error: Exception, table: str) -> AdapterError:
+    """Return the error for an exception that a connector must not raise."""
+    return AdapterError(f"reading {table} failed unexpectedly: {type(error).__name__}: {error}")
 
 
 def _check_table(page: Page, table: str) -> None:

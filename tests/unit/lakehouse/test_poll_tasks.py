@@ -9,7 +9,7 @@ import pytest
 from lakehouse.landing.poll_tasks import HLCS_PER_LANDING, PollPlan, TablePlan, TableResult
 from lakehouse.landing.rows import POSITION, REPORT, ROW, Constants, LandedTable, ReadPosition
 from lakesync.connectors.base import Census, ConnectorConfig, Page, ParallelRead, SourceRow, Table, Usage
-from lakesync.model.errors import AuthError, CensusError, RateLimitedError
+from lakesync.model.errors import AdapterError, AuthError, CensusError, ConfigurationError, RateLimitedError
 
 FIRST = 1 << 40
 
@@ -161,3 +161,31 @@ def test_a_connectors_own_error_class_is_reported_as_its_nearest_known_base():
 
     _, (of_a, _) = done(work({"a": [OwnError("odd")]}))
     assert type(of_a.failure.error()) is CensusError
+
+
+def test_an_unexpected_error_of_one_table_does_not_stop_the_others():
+    rows, (of_a, of_b) = done(work({"a": [page("a", "r1"), KeyError("fields")], "b": [page("b", "r2")]}))
+    assert [row["row_id"] for row in rows if row["kind"] == ROW] == ["r1", "r2"]
+    assert type(of_a.failure.error()) is AdapterError
+    assert (of_a.position.cursor, of_b.failure) == ({"at": 1}, None)
+    _, results = done(work({"census": KeyError("ids")}, deleted_share=0.2))
+    assert [type(each.failure.error()) for each in results] == [AdapterError, AdapterError]
+
+
+@pytest.mark.parametrize(
+    "bad", [SourceRow("", {}), SourceRow("a\0", {}), SourceRow("r" * 513, {}), SourceRow("r", {"a b": 1})]
+)
+def test_a_row_that_the_gateway_would_reject_does_not_land_and_is_not_remembered(bad):
+    unfit = Page("a", [SourceRow("r2", {}), bad], {"at": 2})
+    rows, (of_a, _) = done(work({"a": [page("a", "r1"), unfit]}))
+    assert [row["row_id"] for row in rows if row["kind"] == ROW] == ["r1"]
+    assert isinstance(of_a.failure.error(), ConfigurationError)
+    assert (of_a.position.cursor, list(of_a.position.seen.rows)) == ({"at": 1}, ["r1"])
+    divided = ParallelRead([Piece([bad])], {"at": 9})
+    rows, (first, _) = done(work({"a divided": divided}, Divided))
+    assert not [row for row in rows if row["kind"] == ROW]
+    assert isinstance(first.failure.error(), ConfigurationError)
+    census_of = type("Reading", (Source,), {"read": lambda _, table, __: iter([Page(table, [bad])])})
+    rows, (first, _) = done(work({"census": ["r"]}, census_of, deleted_share=0.2))
+    assert not [row for row in rows if row["kind"] == ROW]
+    assert isinstance(first.failure.error(), ConfigurationError)
