@@ -110,7 +110,11 @@ def ensure_state(
         SchemaError: the table's name differs from another table's only in case, or the table is frozen and the schema
             has further columns.
     """
-    wanted: dict[str, str] = dict(schema.types)
+    # gateways may spell a column differently, which the catalogue does not distinguish; the first spelling counts
+    spellings: dict[str, str] = {}
+    for column in schema.types:
+        spellings.setdefault(column.lower(), column)
+    wanted: dict[str, str] = {column: schema.types[column] for column in spellings.values()}
     name = names.state(schema.table)
     version = version_if_there(spark, name)
     if version is None:

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from lakehouse.checks import duplicate_keys, unfit_values
+from lakehouse.schema_snapshot import join_schemas
 from lakehouse.sessions import session
 from lakehouse.table_access import open_table
 from lakehouse.table_creation import ensure_state
@@ -429,6 +430,22 @@ def test_a_new_column_types_values_that_were_merged_before(spark, names):
     assert (row["title"], row["added"]) == ("u", 3.0)
     with pytest.raises(SchemaError, match="only in case"):
         ensure_state(spark, schema(table="T"), names)
+
+
+def test_gateways_that_spell_a_column_differently_share_a_table(spark, names):
+    """The joined schema has both spellings, which a table of the lake cannot have."""
+    early, late = arrivals(FIRST, 2)
+    fill(spark, names, [(early, [delta("INSERT", "r", 1, Title="t")])], "one")
+    fill(spark, names, [(early, [delta("INSERT", "r", 1, title="u")])], "two")
+    both = join_schemas(schema({"Title": "string"}), schema({"title": "string"}))
+    merge_table(spark, both, {"one": early, "two": early}, names=names)
+    fill(spark, names, [(late, [delta("UPDATE", "r", 2, Size=3)])], "one")
+    grown = join_schemas(schema({"Title": "string", "Size": "number"}), schema({"title": "string", "size": "number"}))
+    merge_table(spark, grown, {"one": late, "two": early}, names=names)
+    rows = {row["_gateway"]: row for row in spark.table(names.state("t")).collect()}
+    assert [field for field in spark.table(names.state("t")).columns if not field.startswith("_")] == ["Title", "Size"]
+    assert (rows["one"]["Title"], rows["one"]["Size"], rows["two"]["Title"]) == ("t", 3.0, None)
+    assert dict(rows["two"]["_cells"])["title"]["value"] == '"u"'
 
 
 def test_an_interrupted_schema_change_is_completed_without_a_new_delta(spark, names):
