@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from lakehouse.backends import destinations
     from lakehouse.backends.erasures import BackendErasure
     from lakehouse.backends.moves import Flow, LakeFlow, Migration
+    from lakesync.adapters.backend_config import Backend
     from lakesync.adapters.redaction import RedactionRequest
     from lakesync.config import Config
     from lakesync.config.backends import DeclaredFlow, DeclaredMigration
@@ -138,7 +139,8 @@ def flow_tasks(config: Config, store: GatewayStore, name: str, declared: Declare
             declared.where, tables=target.tables, without=target.without, gateways=declared.gateways
         )
         schemas = registry.select(row_filter.tables, row_filter.without) if declared.rows else ()
-        tasks.append(Flow(f"flows/{name}/{target.name}", source, target, row_filter, schemas))
+        mark = f"flows/{name}/{target.name}"
+        tasks.append(Flow(mark, source, target, row_filter, schemas, followers=_followers(config, source)))
     return tasks
 
 
@@ -155,7 +157,15 @@ def lake_flow_task(config: Config, name: str, declared: DeclaredFlow) -> LakeFlo
 
     row_filter = RowFilter.from_conditions(declared.where, tables=declared.tables, gateways=declared.gateways)
     progress = config.data_dir / "flows" / f"{name}.json"
-    return LakeFlow(resolve_backend(config, declared.source), row_filter, declared.into, config, progress)
+    source = resolve_backend(config, declared.source)
+    followers = _followers(config, source)
+    return LakeFlow(source, row_filter, declared.into, config, progress, followers=followers)
+
+
+def _followers(config: Config, source: Backend) -> tuple[str, ...]:
+    """Return the names of the marks of destinations that write to an adapter of a backend."""
+    adapters = {each.name for each in single_backends(source)}
+    return tuple(each.mark_name for each in destination_targets(config) if each.target.name in adapters)
 
 
 def migration_task(config: Config, name: str, declared: DeclaredMigration, table: str, day: date) -> Migration:

@@ -13,6 +13,7 @@ timestamps), one task each. This division is stored, so that a repeat after a cr
 from __future__ import annotations
 
 from contextlib import ExitStack
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -33,12 +34,12 @@ from lakesync.adapters.transfer.flows import (
     FlowStep,
     RowFilter,
     filtered_pages,
-    new_deltas_query,
+    new_pages,
     replay_flow,
     run_flow,
 )
 from lakesync.adapters.transfer.follower import count_by_day
-from lakesync.adapters.transfer.loads import LoadBarrier
+from lakesync.adapters.transfer.loads import LoadBarrier, written_streams
 from lakesync.adapters.transfer.migration import (
     Division,
     MigrationInFile,
@@ -83,6 +84,8 @@ class Flow(msgspec.Struct, frozen=True):
     replay_range: tuple[int, int] | None = None
     """A range of arrivals (the gateways' timestamps of commits, in whose order a flow copies) that a backfill copies
     again, after new deltas up to its end: first and last arrival. None to copy new deltas only."""
+    followers: tuple[str, ...] = ()
+    """Names of the destinations' marks at the source. By them deltas are found that a destination has written late."""
 
     def run(self) -> Iterator[FlowStep]:
         """Copy new deltas, then the range to copy again. Yield a step for each page.
@@ -95,7 +98,10 @@ class Flow(msgspec.Struct, frozen=True):
                 [self.source, SingleBackend(self.target.name, self.target.uri), *self.target.cold], closing
             )
             readable, until = LoadBarrier(source), self.replay_range[1] if self.replay_range else None
-            yield from run_flow(readable, target, self.name, self.row_filter, self.schemas, cold=cold, until=until)
+            written = partial(written_streams, source, self.followers)
+            yield from run_flow(
+                readable, target, self.name, self.row_filter, self.schemas, cold=cold, until=until, written=written
+            )
             if self.replay_range:
                 yield from replay_flow(
                     readable, target, self.name, self.row_filter, self.schemas, self.replay_range, cold=cold
@@ -116,6 +122,8 @@ class LakeFlow(NamedTuple):
     replay_range: tuple[int, int] | None = None
     """A range of arrivals (the gateways' timestamps of commits) that a backfill pushes again, after new deltas up to
     its end: first and last arrival. None to push new deltas only."""
+    followers: tuple[str, ...] = ()
+    """As `Flow.followers`."""
 
     def run(self) -> Iterator[FlowStep]:
         """Push new deltas page by page, then the range to copy again. Yield a step for each page.
@@ -130,14 +138,15 @@ class LakeFlow(NamedTuple):
             (source,) = open_backends([self.source], closing)
             intake = closing.enter_context(open_intake(self.config))
             readable, until = LoadBarrier(source), self.replay_range[1] if self.replay_range else None
-            query = new_deltas_query(progress, self.row_filter, until=until)
-            # a page: the number of deltas that were read, those that meet the filter, and the position after the page
-            for scanned, deltas, after in filtered_pages(readable, query, progress, self.row_filter, _no_stored_rows):
+            written = partial(written_streams, source, self.followers)
+            pages = new_pages(readable, progress, self.row_filter, _no_stored_rows, until=until, written=written)
+            # a page: the number of deltas that were read, those that meet the filter, and the progress after the page
+            for scanned, deltas, progress in pages:
                 _push(intake, deltas, self.into)
                 crash_point("flow.after_push")  # tests kill the process here
-                progress = replace(progress, position=after or progress.position, deltas=progress.deltas + len(deltas))
                 progress_file.write(progress)
-                yield FlowStep(scanned, len(deltas), progress, count_by_day(deltas))
+                if scanned:
+                    yield FlowStep(scanned, len(deltas), progress, count_by_day(deltas))
             if self.replay_range:
                 first, last = self.replay_range
                 query = DeltaQuery(since=first - 1, until=last, tables=self.row_filter.tables)

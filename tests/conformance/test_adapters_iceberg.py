@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import partial
 
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.transforms import BucketTransform, IdentityTransform
+from pyiceberg.types import StringType
 
-from lakesync.adapters import DeltaQuery, SqliteAdapter, open_adapter
+from lakesync.adapters import DeltaQuery, SqliteAdapter, StoredDelta, open_adapter
 from lakesync.adapters.arrow import to_arrow
+from lakesync.adapters.transfer.flows import RowFilter, run_flow
+from lakesync.adapters.transfer.loads import written_streams
 from lakesync.adapters.transfer.migration import MigrationScope, migrate_adapter, scope_checksum
 from lakesync.model.errors import AdapterError, ConfigurationError
 from lakesync.model.hlc import decode, encode
@@ -113,3 +117,38 @@ def test_iceberg_newest_position_is_found_beside_a_file_without_statistics(lake,
     catalog.close()
     assert len(files_without) == 1
     assert adapter.newest_position() == same.newest_position()
+
+
+def test_a_flow_from_the_lake_finds_what_a_shard_flushed_late(lake, tmp_path):
+    """Shards are flushed one after the other, so deltas of one gateway are not in order of arrival."""
+    adapter, _ = lake
+    catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}/warehouse")
+    table = catalog.load_table("lakesync.deltas")
+    with table.update_schema() as change:
+        change.add_column("shard", StringType())
+
+    def flush(shard, quarters):
+        ms = quarters * DAY // 4
+        arrival = encode(ms, 0)
+        rows = to_arrow([StoredDelta("g", arrival, make_delta("c", arrival, f"{shard} {quarters}"))])
+        day = datetime.fromtimestamp(ms / 1000, UTC).date()
+        table.append(rows.append_column("day", pa.array([day])).append_column("shard", pa.array([shard])))
+        return arrival
+
+    target = SqliteAdapter(tmp_path / "target.db")
+
+    def flow():
+        written = partial(written_streams, adapter, ())
+        return list(run_flow(adapter, target, "flows/f", RowFilter(gateways=("g",)), written=written))
+
+    flush("one", 40)
+    flow()
+    two, one = flush("two", 44), flush("one", 48)
+    flow()
+    late = flush("two", 46)
+    assert adapter.latest_arrivals() == {"g/one": one, "g/two": late}
+    assert sum(step.deltas for step in flow()) == 1
+    assert late in {stored.arrival for stored in everything(target)} > {one, two}
+    assert flow() == []
+    target.close()
+    catalog.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,7 +19,10 @@ from lakesync.adapters import (
     SqliteAdapter,
     StoredDelta,
 )
+from lakesync.adapters.deltas import Part
 from lakesync.adapters.transfer.flows import RowFilter, replay_flow, run_flow
+from lakesync.adapters.transfer.follower import DeltaSelection, follow_history, read_follower_progress
+from lakesync.adapters.transfer.loads import LoadBarrier, begin_load, finish_load, part_name, written_streams
 from lakesync.client import LocalTransport
 from lakesync.model.errors import ConfigurationError
 from lakesync.rules.model import parse_rules
@@ -25,6 +30,7 @@ from tests.conformance.adapter_places import DATABASES, start_server
 from tests.conformance.book import make_delta
 from tests.conformance.test_adapter_tables import NOTES, parsed, rows
 from tests.conformance.test_adapters import everything
+from tests.conformance.told_history import history
 
 LARGE = RowFilter(tables=("notes",), where=(("size", "gte", "10"),))
 """Rows of `notes` whose size is 10 at least."""
@@ -84,6 +90,56 @@ def test_late_deltas_of_another_gateway_are_found_and_a_new_filter_restarts(plac
     assert [part.scanned for part in flow(source, target, everything_of_g)] == []  # one gateway writes in order
     with pytest.raises(ConfigurationError, match="does not store marks"):
         list(run_flow(source, object(), "f", LARGE))
+
+
+def followed_flow(source, target, row_filter=LARGE, **options):
+    """Run the flow from a source that the follower `leaf` writes."""
+    written = partial(written_streams, source, ["leaf"])
+    return flow(LoadBarrier(source), target, row_filter, written=written, **options)
+
+
+@pytest.mark.parametrize("gateways", [(), ("g",)])
+def test_deltas_that_a_follower_writes_hours_late_are_found(places, gateways):
+    """Another gateway's flush failed for hours, or that of another shard of the same gateway."""
+    source, target = places
+    late_gateway = gateways[0] if gateways else "h"
+    chosen = replace(LARGE, gateways=gateways)
+
+    def write(gateway, shard, arrival, number):
+        batch = history([(gateway, arrival, [make_delta("c", number, f"r{number}", size=10 + number)])], shard=shard)
+        list(follow_history(source, "leaf", DeltaSelection(), batch, until={f"{gateway}/{shard}": arrival}))
+
+    write("g", "main", 5 * HOUR, 1)
+    write(late_gateway, "other", HOUR, 2)
+    assert sum(step.deltas for step in followed_flow(source, target, chosen)) == 2
+    write("g", "main", 9 * HOUR, 3)
+    followed_flow(source, target, chosen)
+    write(late_gateway, "other", 2 * HOUR, 4)
+    assert sum(step.deltas for step in followed_flow(source, target, chosen)) >= 1
+    assert shown(target) == {"r1": 11, "r2": 12, "r3": 13, "r4": 14}
+    write("h", "new", 3 * HOUR, 5)  # a stream that the flow does not know
+    write(late_gateway, "new", 4 * HOUR, 6)
+    followed_flow(source, target, chosen)
+    assert shown(target).keys() >= ({"r6"} if gateways else {"r5", "r6"})
+    again = followed_flow(source, target, chosen)
+    assert sum(step.deltas for step in again) <= (0 if gateways else 1), "only the last hour is read again"
+
+
+def test_late_deltas_during_a_load_are_found_after_it(places):
+    source, target = places
+    batch = history([("g", 9 * HOUR, [make_delta("c", 1, "r1", size=11)]), ("h", HOUR, [make_delta("c", 2, "r2")])])
+    list(follow_history(source, "leaf", DeltaSelection(), batch))
+    followed_flow(source, target)
+    late = history([("h", 2 * HOUR, [make_delta("c", 3, "r3", size=13)])])
+    list(follow_history(source, "leaf", DeltaSelection(), late))
+    begin_load(source, "leaf", DeltaSelection(), {"g/main": 10 * HOUR}, 1)
+    followed_flow(source, target)
+    assert shown(target) == {"r1": 11}, "a load is in progress"
+    part = DeltaSelection(part=Part(read_follower_progress(source, "leaf", DeltaSelection()).load.id, 0, 1))
+    list(follow_history(source, part_name("leaf", 0), part, [], until={"g/main": 10 * HOUR}))
+    finish_load(source, "leaf", DeltaSelection())
+    followed_flow(source, target)
+    assert shown(target) == {"r1": 11, "r3": 13}
 
 
 def test_a_row_with_older_deltas_in_a_cold_tier_is_complete(places, tmp_path):

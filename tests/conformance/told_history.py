@@ -9,12 +9,12 @@ from lakesync.adapters.arrow import to_arrow
 from tests.conformance.book import make_delta
 
 
-def history(pushes, size=7):
+def history(pushes, size=7, shard="main"):
     """Batches of the lake's history, ordered, for `(gateway, arrival, deltas)`; a flush of every two pushes."""
     found = []
     for gateway, arrival, deltas in sorted(pushes, key=lambda push: push[:2]):
         table = to_arrow([StoredDelta(gateway, arrival, delta) for delta in deltas])
-        for name, value in (("shard", "main"), ("batch_id", f"{gateway}.main.1.{(arrival - 1) // 1024}")):
+        for name, value in (("shard", shard), ("batch_id", f"{gateway}.{shard}.1.{(arrival - 1) // 1024}")):
             table = table.append_column(name, pa.array([value] * len(table), pa.string()))
         found.append(table)
     return pa.concat_tables(found).combine_chunks().to_batches(size) if found else []

@@ -118,6 +118,24 @@ class IcebergDeltas(ArrowAdapterBase):
                 newest = last if newest is None else max(newest, last)
         return newest
 
+    def latest_arrivals(self) -> dict[str, int]:
+        """Return `GATEWAY/SHARD` → its newest arrival, from the files' statistics; see `StreamSource`.
+
+        A file with deltas of several streams, which LakeSync does not write, is left out.
+        """
+        table = self._table()
+        *names, arrival = (table.schema().find_field(name).field_id for name in ("gateway", "shard", "arrival"))
+        latest: dict[str, int] = {}
+        for task in table.scan().plan_files():
+            low, high = (
+                [(bounds or {}).get(name, b"") for name in names]
+                for bounds in (task.file.lower_bounds, task.file.upper_bounds)
+            )
+            if all(low) and low == high:
+                stream = b"/".join(low).decode()
+                latest[stream] = max(_value_range(task, arrival)[1], latest.get(stream, 0))
+        return latest
+
     def close(self) -> None:
         """Close the catalog."""
         self._catalog.close()

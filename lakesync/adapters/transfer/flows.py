@@ -9,7 +9,9 @@ it does not match.
 
 A flow's *mark*, a text at the target, says up to which position of the source it has copied. A backend stores the
 deltas of each gateway in order of arrival, but older ones of another gateway may be written later. So each run reads
-the hour before its mark again. Old deltas of the target may be in *cold tiers*, backends to which they were moved.
+the hour before its mark again. If the pipeline writes the source, by *followers*, still older ones are found too: the
+flow remembers how far each follower had written every *stream* (the deltas of a gateway in one shard, a part of its
+tables). Old deltas of the target may be in *cold tiers*, backends to which they were moved.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
-from lakesync.adapters.arrow import columns_as_text, split_by_table, table_checksum
+from lakesync.adapters.arrow import arrow_schema, columns_as_text, split_by_table, table_checksum
 from lakesync.adapters.arrow_access import read_pages
 from lakesync.adapters.base import ContentTransform, DatabaseAdapter, unchanged
 from lakesync.adapters.composite import cold_tier_contents
@@ -37,6 +39,7 @@ from lakesync.adapters.deltas import (
 from lakesync.adapters.file_scan import last_position
 from lakesync.adapters.object_store.deltas import ObjectDeltas
 from lakesync.adapters.transfer.follower import count_by_day
+from lakesync.adapters.transfer.loads import WrittenStreams
 from lakesync.adapters.transfer.progress import ProgressInMark, require_marks
 from lakesync.config.backends import Condition
 from lakesync.model import hlc
@@ -90,6 +93,9 @@ class FlowProgress(msgspec.Struct, frozen=True, rename={"row_filter": "sieve"}):
     """Everything up to this position of the source was copied; None before the first page."""
     deltas: int = 0
     """Deltas copied, including those copied again while looking back."""
+    streams: dict[str, dict[str, int]] = {}
+    """`WrittenStreams.streams` of the source, as of the last run. Deltas up to there were copied, except those beyond
+    `position`."""
 
 
 class FlowStep(msgspec.Struct, frozen=True):
@@ -137,6 +143,7 @@ def run_flow(
     page: int = PAGE_DELTAS,
     cold: Sequence[DatabaseAdapter] = (),
     until: int | None = None,
+    written: Callable[[], WrittenStreams] = WrittenStreams,
 ) -> Iterator[FlowStep]:
     """Copy what arrived at the source since the flow's mark.
 
@@ -151,6 +158,7 @@ def run_flow(
         page: deltas read at once.
         cold: the cold tiers with older deltas of the target's rows.
         until: the last arrival to read; None for no bound.
+        written: returns how far followers have written the source.
 
     Yields:
         Each page that was processed, after its mark was moved.
@@ -164,11 +172,9 @@ def run_flow(
     in_mark = mark.read()
     progress = _continued_progress(in_mark, row_filter)
     transform = filtered_contents(row_filter, cold_tier_contents(cold))
-    query = new_deltas_query(progress, row_filter, page, until)
-    for scanned, deltas, end in filtered_pages(
-        source, query, progress, row_filter, partial(_stored_rows, (target, *cold))
-    ):
-        progress = replace(progress, position=end or progress.position, deltas=progress.deltas + len(deltas))
+    stored_rows = partial(_stored_rows, (target, *cold))
+    pages = new_pages(source, progress, row_filter, stored_rows, page, until, written)
+    for scanned, deltas, progress in pages:
         if len(deltas):
             expected = table_checksum(deltas)
             stored = mark.apply(_batch_id(name, expected), deltas, progress, schemas, transform)
@@ -180,7 +186,8 @@ def run_flow(
             mark.write(progress)
         in_mark = progress
         crash_point("flow.after_page")  # tests kill the process here
-        yield FlowStep(scanned, len(deltas), progress, count_by_day(deltas))
+        if scanned:
+            yield FlowStep(scanned, len(deltas), progress, count_by_day(deltas))
 
 
 def replay_flow(
@@ -245,6 +252,72 @@ def new_deltas_query(
     if progress.position is not None:
         since = max(-1, progress.position.value - (LOOK_BACK_MS << hlc.COUNTER_BITS))
     return DeltaQuery(since=since, tables=row_filter.tables, until=until, limit=page)
+
+
+def new_pages(
+    source: DatabaseAdapter,
+    progress: FlowProgress,
+    row_filter: RowFilter,
+    stored_rows: Callable[[str, str, Sequence[str]], set[str]],
+    page: int = PAGE_DELTAS,
+    until: int | None = None,
+    written: Callable[[], WrittenStreams] = WrittenStreams,
+) -> Iterator[tuple[int, pa.Table, FlowProgress]]:
+    """Yield for each page of a run the number of deltas read, the deltas to copy, and the progress after them.
+
+    First come deltas from before the look-back that followers have written since the last run. A last page may only
+    have progress: then no delta was read. `run_flow` calls it, and the pipeline for a flow into the lake.
+
+    Args:
+        source: the backend to read.
+        progress: the flow's progress.
+        row_filter: the rows to copy.
+        stored_rows: as in `filtered_pages`.
+        page: deltas read at once.
+        until: the last arrival to read; None for no bound.
+        written: as in `run_flow`.
+    """
+    query, before = new_deltas_query(progress, row_filter, page, until), written()
+    for late in _late_queries(progress, query, before.streams):
+        for scanned, deltas, _ in filtered_pages(source, late, progress, row_filter, stored_rows):
+            progress = replace(progress, deltas=progress.deltas + len(deltas))
+            yield scanned, deltas, progress
+    has_new_streams = before.streams != progress.streams and before.is_readable_until(written())
+    if has_new_streams:
+        progress = replace(progress, streams=before.streams)
+    for scanned, deltas, end in filtered_pages(source, query, progress, row_filter, stored_rows):
+        progress = replace(progress, position=end or progress.position, deltas=progress.deltas + len(deltas))
+        has_new_streams = False
+        yield scanned, deltas, progress
+    if has_new_streams and progress.position is not None:
+        yield 0, arrow_schema().empty_table(), progress
+
+
+def _late_queries(
+    progress: FlowProgress, query: DeltaQuery, streams: Mapping[str, Mapping[str, int]]
+) -> Iterator[DeltaQuery]:
+    """Yield queries for deltas that followers have written since the last run, and that `query` does not read.
+
+    Args:
+        progress: the flow's progress.
+        query: the result of `new_deltas_query`.
+        streams: how far followers have written, as `WrittenStreams.streams`.
+    """
+    if progress.position is None or not progress.streams:
+        return
+    last = query.since if query.after is None else query.after.value  # `query` reads after it
+    ranges: dict[str, tuple[int, int]] = {}  # gateway → the arrivals of its late deltas, without the first one
+    for follower, of_follower in streams.items():
+        before = progress.streams.get(follower, {})
+        for stream, arrival in of_follower.items():
+            low, high = before.get(stream, -1), min(arrival, last)
+            if low < high:
+                gateway = stream.partition("/")[0]
+                lowest, highest = ranges.get(gateway, (low, high))
+                ranges[gateway] = (min(low, lowest), max(high, highest))
+    for gateway, (low, high) in sorted(ranges.items()):
+        if not progress.row_filter.gateways or gateway in progress.row_filter.gateways:
+            yield DeltaQuery(gateway=gateway, tables=query.tables, since=low, until=high, limit=query.limit)
 
 
 def filtered_pages(

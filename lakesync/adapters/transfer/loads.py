@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import secrets
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import msgspec
 from msgspec.structs import replace
@@ -191,6 +191,52 @@ def withdraw_load(adapter: DatabaseAdapter, name: str) -> None:
     _change(adapter, lambda loads: replace(loads, names=tuple(each for each in loads.names if each != name)))
 
 
+@runtime_checkable
+class StreamSource(Protocol):
+    """An adapter that has deltas of every stream in order of arrival, and no followers: the lake."""
+
+    def latest_arrivals(self) -> dict[str, int]:
+        """Return stream → its newest arrival.
+
+        Raises:
+            AdapterError: the adapter cannot be read.
+        """
+
+
+class WrittenStreams(msgspec.Struct, frozen=True):
+    """How far the followers of an adapter, or of the adapters of a composition, have written at one time."""
+
+    streams: dict[str, dict[str, int]] = {}
+    """Follower and its selection → stream → arrival up to which it was written. The name is empty for the lake."""
+    loads: tuple[ActiveLoads, ...] = ()
+    """The loads of each adapter."""
+
+    def is_readable_until(self, later: WrittenStreams) -> bool:
+        """Return whether a `LoadBarrier` returned deltas all the time between this reading and a later one."""
+        return self.loads == later.loads and not any(each.names for each in self.loads)
+
+
+def written_streams(adapter: DatabaseAdapter, followers: Collection[str]) -> WrittenStreams:
+    """Return how far followers have written.
+
+    Args:
+        adapter: an adapter or a composition, as it is wrapped in a `LoadBarrier`.
+        followers: names of followers that write to it.
+
+    Raises:
+        AdapterError: the adapter cannot be read.
+    """
+    streams: dict[str, dict[str, int]] = {}
+    for each in _single_adapters(adapter):
+        if isinstance(each, StreamSource):
+            streams[""] = each.latest_arrivals()
+        for name in followers if isinstance(each, MarkStore) else ():
+            progress = ProgressInMark(require_marks(each), name, FollowerProgress).read()
+            if progress is not None:  # with another selection, the follower writes old deltas too
+                streams[f"{name} {msgspec.json.encode(progress.selection).decode()}"] = progress.streams
+    return WrittenStreams(streams, tuple(_active_loads(adapter)))
+
+
 class LoadBarrier:
     """A `DatabaseAdapter` for readers that continue in arrival order, such as flows.
 
@@ -250,11 +296,18 @@ class LoadBarrier:
 
 def _active_loads(adapter: DatabaseAdapter) -> Iterator[ActiveLoads]:
     """Yield the active loads of each adapter of a composition."""
+    for each in _single_adapters(adapter):
+        if isinstance(each, MarkStore):
+            yield _loads_mark(each).read() or ActiveLoads()
+
+
+def _single_adapters(adapter: DatabaseAdapter) -> Iterator[DatabaseAdapter]:
+    """Yield each adapter of a composition, or the adapter itself."""
     if isinstance(adapter, CompositeBase):
         for each in adapter.adapters:
-            yield from _active_loads(each)
-    elif isinstance(adapter, MarkStore):
-        yield _loads_mark(adapter).read() or ActiveLoads()
+            yield from _single_adapters(each)
+    else:
+        yield adapter
 
 
 def _change(adapter: DatabaseAdapter, change: Callable[[ActiveLoads], ActiveLoads]) -> None:
