@@ -179,7 +179,7 @@ def with_cursor_in_doubt(
     for stored in record.pages:
         if stored == replace(page, cursor=stored.cursor):
             return record, stored.cursor
-    # above every cursor that the client was sent
+    # above every cursor that the client was sent, also before it last moved back
     sent = (record.last_sent_cursor, record.moved_back_from, record.confirmed_cursor, confirmed.cursor, NEVER_PULLED)
     record, cursor = with_page_mark(record, 0, above=max(sent))
     return with_page(record, replace(page, cursor=cursor)), cursor
@@ -192,7 +192,8 @@ def is_latest_in_doubt(record: ClientRecord, cursor: int) -> bool:
         record: the client's record.
         cursor: the cursor; those of `with_cursor_in_doubt` are in doubt.
     """
-    return any(page.cursor == cursor and record.is_latest_in_doubt(page) for page in record.pages)
+    unchanged = pages_in_doubt(record.pages_sent)
+    return any(page.cursor == cursor and page.pages_sent == unchanged for page in record.pages)
 
 
 def _page_in_doubt(record: ClientRecord, confirmed: Page, newest: int, sent_up_to: int) -> Page:

@@ -37,7 +37,8 @@ CLOSE_TIMEOUT = 0.5
 class SyncSession:
     """The steps of a synchronisation, for the app's threads and for auto-sync; one runs at a time.
 
-    Within `foreground` or `exclusive`, the caller calls `repeat_interrupted_request`, `send_all`, `finish`.
+    Within `foreground` (for the app) or `exclusive` (for auto-sync), the caller calls `repeat_interrupted_request`,
+    `send_all`, `action_sender.send_due` and, at last, `finish`.
     """
 
     def __init__(

@@ -52,8 +52,8 @@ KEY_OF_DELETES = ""
 def pages_in_doubt(pages_sent: int) -> int:
     """Return `Page.pages_sent` for a cursor in doubt: of the pages that the client was sent, it may lack some or all.
 
-    The result is negative, and different for each number of pages. So `ClientRecord.was_sent_more_since` is true of
-    the page, and `ClientRecord.is_latest_in_doubt` still shows whether more pages were sent.
+    The result is negative, so `ClientRecord.was_sent_more_since` is true of the page. A later result differs from it if
+    more pages were sent meanwhile.
 
     Args:
         pages_sent: the number of pages with deltas that the client was sent so far.
@@ -310,10 +310,6 @@ class ClientRecord(msgspec.Struct, frozen=True, array_like=True):
     def was_sent_more_since(self, page: Page) -> bool:
         """Return whether the client was, or may have been, sent pages with deltas that the cursor of `page` omits."""
         return page.pages_sent != self.pages_sent
-
-    def is_latest_in_doubt(self, page: Page) -> bool:
-        """Return whether the cursor of `page` is in doubt, and no page with deltas was sent after the client got it."""
-        return page.pages_sent == pages_in_doubt(self.pages_sent)
 
 
 class ActionRecord(msgspec.Struct, frozen=True):
