@@ -6,9 +6,9 @@ pages, and `feed.positions` reads from them what a cursor means. `engine.source_
 
 - A *cursor* is a number that the client stores with each page of changes, and sends to continue after that page. An
   *arrival* is the gateway's own timestamp of a commit.
-- At a *complete cursor*, which is an arrival, the client has exactly what it could see then. A *page mark* is a cursor
+- At a *complete cursor*, usually an arrival, the client has exactly what it could see then. A *page mark* is a cursor
   in the middle of a series of pages, between two arrivals. A `Page` says what it means.
-- An *epoch* is the time of a store from its creation to its loss; a rebuild of the store begins a new one.
+- An *epoch* is a number that identifies a store from its creation to its loss; a rebuild of the store begins a new one.
 - The *sync rules* decide which rows a client may see. A *bucket key* names a bucket of the rules with the claims
   (fields of a token) that may see it. The *feed* of a bucket key has its rows in the order of their latest change; the
   arrival of that change is the row's *feed position*.
