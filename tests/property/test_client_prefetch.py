@@ -22,7 +22,7 @@ from lakesync.model.types import SyncPull, SyncResponse
 TODOS = {"table": "todos", "columns": [{"name": "title", "type": "string"}, {"name": "n", "type": "number"}]}
 ROWS = [f"r{number:02}" for number in range(24)]
 PAGE = 2
-DEADLINE = 10.0
+DEADLINE = 60.0
 
 writes = st.tuples(
     st.just("write"), st.lists(st.tuples(st.sampled_from(["put", "put", "put", "delete"]), st.sampled_from(ROWS)))

@@ -17,7 +17,7 @@ from lakesync.wire import protobuf
 from tests.integration.gateway_support import Served, delta
 from tests.integration.live.live_support import Live
 
-SOON = 5.0
+SOON = 20.0
 LARGE = 40_000
 """Bytes that are more than the gateway reads or writes in the event loop."""
 SCHEMA = {"table": "todos", "columns": [{"name": f"c{number}", "type": "string"} for number in range(1500)]}

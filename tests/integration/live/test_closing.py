@@ -13,6 +13,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from gateway.server import GatewayServer, create_app, listen
 from gateway.settings import GatewaySettings
+from lakesync.config.sections import LimitsSection
 from lakesync.engine import Engine, EngineLimits
 from lakesync.model.types import SyncPull, SyncPush
 from lakesync.staging import open_store
@@ -183,7 +184,7 @@ def _slow_to_enter(monkeypatch, engine: Engine, url: str) -> Callable[[], int]:
 
 def test_a_push_in_progress_at_shutdown_is_answered_first(tmp_path, monkeypatch):
     """And who was on the way in then is told to go like the others."""
-    settings = GatewaySettings(secrets=(SECRET,))
+    settings = GatewaySettings(secrets=(SECRET,), limits=LimitsSection(request_timeout_seconds=10 * DEADLINE))
     engine = Engine(open_store(f"sqlite://{tmp_path}", wall_ms), wall_ms)
     engine.open()
     engine.gateway("other")

@@ -206,8 +206,10 @@ def test_a_client_between_pages_is_broadcast_the_remaining_pages(pair):
         assert not page.has_more
 
 
-def test_pulled_pages_are_not_broadcast_again(pair):
-    alice, bob = pair
+def test_pulled_pages_are_not_broadcast_again(serve):
+    patient = serve(page_wait_seconds=DEADLINE)
+    alice = patient.client("alice")
+    bob = Client(patient.url, alice.gateway, "bob")
     alice.push(*(delta(f"t{n}", {"n": n}, client="alice") for n in range(25)))
     with Live(bob) as reader:
         page = reader.pull(limit=10)

@@ -54,6 +54,7 @@ def test_a_token_is_renewed_half_a_minute_before_it_expires(monkeypatch):
     provider = Provider(100, 3600)
     held = TokenHolder(provider)
     now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now)
     first = held.current()
     monkeypatch.setattr(time, "time", lambda: now + 65)
     assert held.current() == first
