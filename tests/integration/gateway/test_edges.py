@@ -9,6 +9,7 @@ import pytest
 import requests
 import websockets.sync.client
 
+from gateway import admission
 from tests.integration.gateway.operations import OPERATIONS
 from tests.integration.gateway_support import DEADLINE, SECRET, SERVICE, delta, raw, until
 
@@ -172,7 +173,8 @@ def test_a_long_answer_is_compressed_if_the_client_accepts_gzip(served):
 
 
 def test_errors_of_every_layer_carry_the_same_headers(serve, monkeypatch):
-    strict = serve(allowed_origins=(ORIGIN,), http_limits={"requests_per_second": 0.1, "max_body_bytes": 1000})
+    monkeypatch.setattr(admission, "_WINDOW_SECONDS", 600)  # it does not end before the rejection
+    strict = serve(allowed_origins=(ORIGIN,), http_limits={"requests_per_second": 1 / 600, "max_body_bytes": 1000})
     client, greedy = strict.client(), strict.client("greedy")
     greedy.pull()
 

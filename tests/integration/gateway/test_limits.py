@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from gateway import admission
 from lakesync.engine import EngineLimits
 from lakesync.staging.shards import ShardMap
 from tests.integration.gateway_support import DEADLINE, delta
@@ -113,14 +114,15 @@ def test_many_query_parameters_are_checked_in_linear_time(served):
     assert client.call("GET", f"/sync/{{gw}}/pull?{query}&0").status_code == 400
 
 
-def test_a_client_above_its_rate_limit_gets_retry_after(serve):
-    slow = serve(http_limits={"requests_per_second": 1})
+def test_a_client_above_its_rate_limit_gets_retry_after(serve, monkeypatch):
+    monkeypatch.setattr(admission, "_WINDOW_SECONDS", 600)  # it does not end before the rejection
+    slow = serve(http_limits={"requests_per_second": 10 / 600})
     greedy = slow.client("greedy")
     statuses = [greedy.pull().status_code for _ in range(11)]
     assert statuses == [200] * 10 + [429]
     answer = greedy.pull()
     assert answer.json()["code"] == "RATE_LIMITED"
-    assert 0 <= int(answer.headers["retry-after"]) <= 10
+    assert 0 < int(answer.headers["retry-after"]) <= 600
     assert slow.client("modest", greedy.gateway).pull().status_code == 200
 
 

@@ -11,6 +11,7 @@ from contextlib import suppress
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from gateway import admission
 from gateway.server import GatewayServer, create_app, listen
 from gateway.settings import GatewaySettings
 from lakesync.config.sections import LimitsSection
@@ -128,8 +129,9 @@ def test_a_frame_at_the_limit_is_served(serve):
         assert live.answer().server_hlc > 0
 
 
-def test_messages_above_the_rate_limit_close_with_1008(serve):
-    client = serve(http_limits={"websocket_messages_per_second": 1}).client()
+def test_messages_above_the_rate_limit_close_with_1008(serve, monkeypatch):
+    monkeypatch.setattr(admission, "_WINDOW_SECONDS", 600)  # it does not end before the rejection
+    client = serve(http_limits={"websocket_messages_per_second": 10 / 600}).client()
     with Live(client) as live:
         for _ in range(10):
             live.pull()
