@@ -148,6 +148,9 @@ class GroupCommit:
             self._behind.write()
             self._begin(alone=True)
             outcome = self._attempt(job, alone=True)
+            if outcome.error is not None:  # the job has no savepoint in `log.db`: its transaction is rolled back
+                self._fail([job.future], outcome.error)
+                return
             self._commit()
         except Exception as exc:
             self._fail([job.future], exc)
@@ -220,7 +223,7 @@ class GroupCommit:
         if not (self._journal.intact and self._state.intact):
             raise sqlite3.OperationalError("the group's transaction was ended by SQLite")
 
-    def _fail(self, futures: Iterable[Future[Any]], exc: Exception) -> None:
+    def _fail(self, futures: Iterable[Future[Any]], exc: BaseException) -> None:
         """Roll back the group, and complete its futures with the error.
 
         Args:

@@ -42,6 +42,23 @@ def test_a_failed_transaction_stores_nothing_and_does_not_affect_its_group(store
     assert [day.count for day in store.ledger("g")] == [20]
 
 
+def test_a_failed_transaction_that_needs_to_run_alone_stores_nothing(store, book):
+    def failing(commit):
+        commit.run_alone()
+        book.push([make_delta("c", 50, "lost", x=1)])(commit)
+        commit.put_client(ClientRecord("c", commit.epoch, 1))
+        commit.put_write_scope("rules")
+        commit.put_shared_cursor(7, {"main": 5}, forget_below=0)
+        raise ValueError("on purpose")
+
+    with pytest.raises(ValueError, match="on purpose"):
+        store.submit("g", failing).result()
+    assert read(store, contents) == ([], [])
+    assert read(store, lambda view: (view.client("c"), view.shared_cursor(7), view.config.write_scope)) == (None,) * 3
+    assert (store.ledger("g"), store.backlog()[0].last_seq) == ([], 0)
+    assert push(store, book, make_delta("c", 50, "kept", x=1)).seq == 1
+
+
 def test_a_bucket_of_a_failed_transaction_can_be_created_again(store):
     def work(commit, fail):
         commit.put_moves([Move("b", "t", "r", commit.next_arrivals(1)[0], "join")])
