@@ -51,9 +51,10 @@ class Head(msgspec.Struct, frozen=True):
     bytes: int = 0
     """Stored bytes of the encoded deltas in log rows above `flushed_seq`."""
     flush_requested_ms: int | None = None
-    """Server wall time in milliseconds since 1970 when a flush was requested; None if none is wanted."""
+    """Server wall time in milliseconds since 1970 of the first request for a flush that is not done; None without one.
+    """
     flush_requested_seq: int = 0
-    """`last_seq` when that flush was requested."""
+    """`last_seq` when a flush was last requested."""
 
     def next_arrivals(self, count: int, wall_ms: int) -> tuple[Head, range]:
         """Return the head after `count` new arrivals, and those arrivals, which are above all earlier ones.
@@ -128,14 +129,16 @@ class Head(msgspec.Struct, frozen=True):
     def flush_requested(self, wall_ms: int) -> Head:
         """Return the head after a flush was requested.
 
-        It is unchanged if nothing is unflushed, or if another request is not done yet.
+        It is unchanged if nothing is unflushed. An earlier request that is not done yet is joined to this one: both are
+        done together.
 
         Args:
             wall_ms: the server's wall time in milliseconds since 1970.
         """
-        if self.last_seq == self.flushed_seq or self.flush_requested_ms is not None:
+        if self.last_seq == self.flushed_seq:
             return self
-        return msgspec.structs.replace(self, flush_requested_ms=wall_ms, flush_requested_seq=self.last_seq)
+        requested_ms = wall_ms if self.flush_requested_ms is None else self.flush_requested_ms
+        return msgspec.structs.replace(self, flush_requested_ms=requested_ms, flush_requested_seq=self.last_seq)
 
     def backlog(
         self,

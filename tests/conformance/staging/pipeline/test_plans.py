@@ -150,6 +150,20 @@ def test_a_flush_request_is_done_when_earlier_pushes_are_flushed(place, store, b
     assert store.backlog()[0].flush_requested_ms is None
 
 
+def test_a_flush_request_during_a_flush_includes_later_pushes(store, book, clock):
+    first, second = many("c", 2)
+    push(store, book, *first)
+    store.request_flush("g")
+    asked, planned = clock.now_ms, store.plan("g", "main", 10)
+    push(store, book, *second)
+    clock.advance(1000)
+    store.request_flush("g")
+    store.confirm(planned.batch_id, len(first), id_sum(first))
+    assert store.backlog()[0].flush_requested_ms == asked
+    flush(store, second, 1)
+    assert store.backlog()[0].flush_requested_ms is None
+
+
 def test_a_flush_request_without_unflushed_deltas_is_done_immediately(store):
     store.request_flush("g")
     assert store.backlog()[0].flush_requested_ms is None
