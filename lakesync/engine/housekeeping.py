@@ -191,7 +191,8 @@ class Housekeeping:
         """Flush the gateways that exceed a threshold or whose flush was requested.
 
         Raises:
-            LakeSyncError: the error of the first gateway whose flush failed, after all were tried.
+            Exception: the error of the first gateway whose flush failed, after all were tried; LakeSyncError unless an
+                adapter or a callback raised another one.
         """
         self._flush(lambda flusher, backlog: flusher.thresholds.due(backlog))
 
@@ -199,7 +200,8 @@ class Housekeeping:
         """Flush every gateway that has unflushed deltas.
 
         Raises:
-            LakeSyncError: the error of the first gateway whose flush failed, after all were tried.
+            Exception: the error of the first gateway whose flush failed, after all were tried; LakeSyncError unless an
+                adapter or a callback raised another one.
         """
         self._flush(lambda _, backlog: any(shard.deltas for shard in backlog))
 
@@ -220,15 +222,17 @@ class Housekeeping:
 
         A *shard* is a staging store with some of the tables; without sharding there is one.
         """
-        failures: list[LakeSyncError] = []
+        failures: list[Exception] = []
         shards = sorted(self._engine.store.backlog(), key=lambda shard: shard.gateway)
         for gateway_id, backlog in groupby(shards, key=lambda shard: shard.gateway):
             flusher = self._engine.gateway(gateway_id).flusher
             try:
                 if is_due(flusher, list(backlog)):
                     self._report(flusher.flush())
-            except LakeSyncError as error:
-                log.warning("flush failed", gateway=gateway_id, code=error.code, reason=str(error))
+            except Exception as error:  # an application's adapter or callback may raise any
+                expected = isinstance(error, LakeSyncError)
+                code = error.code if isinstance(error, LakeSyncError) else type(error).__name__
+                log.warning("flush failed", gateway=gateway_id, code=code, reason=str(error), exc_info=not expected)
                 failures.append(error)
                 if self._on_failed is not None:
                     self._on_failed(gateway_id, error)
