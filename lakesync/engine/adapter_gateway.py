@@ -10,7 +10,7 @@ background.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 
 import msgspec
@@ -30,11 +30,14 @@ from lakesync.model.validation import user_of
 from lakesync.staging.records import Backlog
 from lakesync.staging.store import StagingStore
 from lakesync.staging.store.push import PushCommit
+from lakesync.wire.log import MAX_BODY_BYTES
 
 _DELTAS_PER_READ = 10_000
 """Deltas that `rehydrate` reads before it commits them."""
 _DELTAS_PER_COMMIT = 1000
 """Deltas that `_restore` commits at a time, in one commit for each client."""
+_BYTES_PER_COMMIT = MAX_BODY_BYTES // 4
+"""Bytes of values that it commits at a time, at most by one delta more: a log row has at most `MAX_BODY_BYTES`."""
 _LIMITS = EngineLimits()
 """A parameter of `commit_push` that is not used: deltas that were accepted once are not checked against limits."""
 _NAMES = Names().of_push()
@@ -187,9 +190,9 @@ class AdapterGateway:
             StagingUnavailableError: the store does not respond. Some commits may still follow; a repeat continues.
         """
         now_ms = self._wall()
-        for start in range(0, len(deltas), _DELTAS_PER_COMMIT):
+        for part in _in_parts(deltas):
             by_client: dict[str, list[RowDelta]] = {}
-            for delta in deltas[start : start + _DELTAS_PER_COMMIT]:
+            for delta in part:
                 by_client.setdefault(delta.client_id, []).append(delta)
             restored = [
                 self._store.submit(self.gateway_id, _restore_job(self.rules, client_id, own, now_ms))
@@ -226,6 +229,20 @@ class AdapterGateway:
     def list_sources(self) -> list[str]:
         """Return the names of the registered sources, sorted."""
         return self.sources.names()
+
+
+def _in_parts(deltas: Iterable[RowDelta]) -> Iterator[list[RowDelta]]:
+    """Yield parts of the deltas, each with about `_DELTAS_PER_COMMIT` deltas or `_BYTES_PER_COMMIT` bytes at most."""
+    part: list[RowDelta] = []
+    size = 0
+    for delta in deltas:
+        part.append(delta)
+        size += sum(memoryview(cell.value).nbytes for cell in delta.columns)
+        if len(part) >= _DELTAS_PER_COMMIT or size >= _BYTES_PER_COMMIT:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
 
 
 def _restore_job(

@@ -26,7 +26,7 @@ BODY_VERSION = 1
 """The first byte of a body. A zstd frame follows, with a compact JSON array of deltas, hlcs as integers."""
 
 MAX_BODY_BYTES = 256 << 20
-"""The largest body, uncompressed, that is read."""
+"""The largest body, uncompressed."""
 
 _HEAD = bytes((BODY_VERSION,))
 _LEVEL = 1
@@ -72,14 +72,26 @@ def pack(deltas: Sequence[RowDelta], *, body: bool = True) -> PackedDeltas:
     Args:
         deltas: the deltas of one push.
         body: whether to encode a body.
+
+    Raises:
+        ValidationError: as `encode_body`.
     """
     hlcs = [delta.hlc for delta in deltas]
     return PackedDeltas(len(deltas), min(hlcs), max(hlcs), pack_ids(deltas), encode_body(deltas) if body else None)
 
 
 def encode_body(deltas: Sequence[RowDelta]) -> bytes:
-    """Return the body of a log row."""
-    return _HEAD + _codec.compress(_encode(deltas))
+    """Return the body of a log row.
+
+    Raises:
+        ValidationError: the deltas have more than `MAX_BODY_BYTES` bytes as JSON, so the body could not be read again.
+    """
+    text = _encode(deltas)
+    if len(text) > MAX_BODY_BYTES:
+        raise ValidationError(
+            f"the push has {len(text)} bytes as JSON, at most {MAX_BODY_BYTES} are taken: send it in parts"
+        )
+    return _HEAD + _codec.compress(text)
 
 
 def decode_body(body: bytes) -> list[RowDelta]:

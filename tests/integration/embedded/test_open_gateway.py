@@ -188,6 +188,20 @@ def test_rehydrating_from_deltas_checks_nothing_and_flushes_later(clock, tmp_pat
         gateway.rehydrate()
 
 
+def test_a_push_with_a_body_that_could_not_be_read_again_is_rejected(clock, tmp_path, monkeypatch):
+    monkeypatch.setattr("lakesync.wire.log.MAX_BODY_BYTES", 1000)
+    monkeypatch.setattr("lakesync.engine.adapter_gateway._BYTES_PER_COMMIT", 250)
+    author, adapter = Author("a", clock), KINDS["sqlite"](tmp_path)
+    with lakesync.open_gateway("shop", adapter=adapter, background=False, wall=clock) as gateway:
+        with pytest.raises(ValidationError, match="send it in parts"):
+            author.push(gateway, author.delta("large", {"u": "a" * 1000}))
+        sent = [each for n in range(5) for each in author.push(gateway, author.delta(f"r{n}", {"u": "a" * 200}))]
+    assert ids(kept(adapter)) == ids(sent)
+    with lakesync.open_gateway("shop", adapter=adapter, background=False, wall=clock) as gateway:
+        assert gateway.rehydrate() == len(sent)
+        assert len(gateway.handle_pull(SyncPull("b", 0)).deltas) == len(sent)
+
+
 def test_rehydrating_during_pushes_loses_no_push(clock, tmp_path):
     author, other, adapter = Author("a", clock), Author("b", clock), KINDS["sqlite"](tmp_path)
     with lakesync.open_gateway("shop", adapter=adapter, background=False, wall=clock) as gateway:
