@@ -30,16 +30,19 @@ from concurrent.futures import Future
 from typing import TypeVar
 
 import msgspec
+import structlog
 
 from lakesync.model.crash_points import crash_point
 from lakesync.model.delta import delta_id
-from lakesync.model.errors import NotFoundError
+from lakesync.model.errors import NotFoundError, StagingUnavailableError
 from lakesync.model.hlc import start_of
 from lakesync.model.types import RowDelta, RowKey, Stamp
 from lakesync.staging.records import LOST, ClientRecord, Erasure, Move, StoredRow
 from lakesync.staging.store import Commit, View
 from lakesync.staging.store.push import Replayer
 from lakesync.wire.log import pack
+
+log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
@@ -206,11 +209,17 @@ class ErasingStore(ABC):
             self._required_replayer(commit).rewrite_rows(commit, changed)
 
     def _finish_erasures(self) -> None:
-        """Complete the erasures that a crash interrupted."""
+        """Complete the erasures that a crash interrupted.
+
+        One that cannot be completed now stays open: it must not keep the store from serving all gateways.
+        """
         for gateway in self.gateways():
             for erasure in self.erasures(gateway):
                 if erasure.done_ms is None:
-                    self._execute(erasure)
+                    try:
+                        self._execute(erasure)
+                    except StagingUnavailableError as error:
+                        log.warning("erasure not completed", gateway=gateway, erasure=erasure.seq, reason=str(error))
 
     def _erase(
         self,

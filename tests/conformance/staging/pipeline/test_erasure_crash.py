@@ -9,6 +9,8 @@ import sys
 import pytest
 
 from lakesync.model.crash_points import VARIABLE
+from lakesync.model.errors import StagingUnavailableError
+from lakesync.staging.sqlite import SqliteStore
 from tests.conformance.erased_world import SECRET, World
 from tests.conformance.places import postgres
 
@@ -43,6 +45,28 @@ def test_an_interrupted_erasure_is_completed_on_opening(tmp_path, clock, crash_a
 )
 def test_an_interrupted_erasure_on_postgres_is_completed_on_opening(request, clock, crash_at, target):
     _crash_and_finish(postgres(request), clock, crash_at, target)
+
+
+def test_a_store_opens_although_an_interrupted_erasure_cannot_be_completed_yet(tmp_path, clock, monkeypatch):
+    world = World(f"sqlite://{tmp_path / 'staging'}", clock)
+    world.write("x", "r1", name=SECRET)
+
+    def no_room(_):
+        raise StagingUnavailableError("the disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SqliteStore, "_purge", no_room)
+        with pytest.raises(StagingUnavailableError, match="full"):
+            world.store.erase_row("g", "notes", "r1")
+        world.close()
+        world.open()
+        assert [erasure.done_ms for erasure in world.store.erasures("g")] == [None]
+        world.write("a", "r2", name="kept")
+    world.close()
+    world.open()
+    assert [erasure.done_ms is not None for erasure in world.store.erasures("g")] == [True]
+    assert set(world.pull("c")) == {"r2"}
+    world.close()
 
 
 def _crash_and_finish(url, clock, crash_at, target):
