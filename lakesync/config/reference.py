@@ -33,7 +33,7 @@ Settings come from these sources; the first one that has a setting wins:
 
 1. options of a command, such as `--port`
 2. variables: `LAKESYNC_`, the section, an underscore and the setting, in capitals: `LAKESYNC_SPARK_MEMORY=4g`. A list
-   or table is JSON: `LAKESYNC_GATEWAY_CORS_ORIGINS='["https://app.example.com"]'`
+   or table is JSON: `LAKESYNC_GATEWAY_CORS_ORIGINS='["https://app.example.com"]'`. A misspelt name is an error
 3. `lakesync.toml` in the current folder, or the file that `LAKESYNC_CONFIG` names; `LAKESYNC_CONFIG=` disables files
 4. `~/.config/lakesync/lakesync.toml`
 

@@ -9,12 +9,14 @@ processes that it starts (`Config.environment`).
 
 from __future__ import annotations
 
+import fnmatch
 import os
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, get_args, get_origin
 
 import pydantic
 from pydantic import BaseModel, Field, SecretStr, model_validator
@@ -63,6 +65,10 @@ from lakesync.model.errors import ConfigurationError
 from lakesync.model.namespaces import Namespaces, check_namespaces
 from lakesync.model.validation import GATEWAY_ID
 
+_PREFIX = "LAKESYNC_"
+"""The start of the variables that are settings."""
+_REFERENCE = re.compile(r"env:([\w*?{}]+)")
+"""A reference to a variable, or a pattern of references, in a file or in a variable that is JSON."""
 _CATALOGUE_SETTINGS = ("type", "catalog-impl", "uri", "warehouse")
 """Spark's settings of an Iceberg catalogue (`spark.sql.catalog.NAME.…`) that only `[lake]` may set."""
 
@@ -78,7 +84,7 @@ class Config(BaseSettings):
     """Every setting, validated, with defaults filled in."""
 
     model_config = SettingsConfigDict(
-        env_prefix="LAKESYNC_", env_nested_delimiter="_", env_nested_max_split=1, extra="forbid", frozen=True
+        env_prefix=_PREFIX, env_nested_delimiter="_", env_nested_max_split=1, extra="forbid", frozen=True
     )
 
     data_dir: Path = Path("lakesync-data")
@@ -311,16 +317,54 @@ def load(overrides: Mapping[str, Any] | None = None) -> Config:
 
     Raises:
         ConfigurationError: a setting is unknown or invalid. The message names each such setting, the variable or line
-            that set it, and the reason, but never the value of a secret.
+            that set it, and the reason, but never the value of a secret. A variable `LAKESYNC_…` of an unknown section
+            is an error only if it resembles a setting, because others may use such names: in Kubernetes, a service
+            `lakesync` sets `LAKESYNC_SERVICE_HOST`.
     """
+    problems = []
     try:
-        return Config(**(overrides or {}))
+        config = Config(**(overrides or {}))
     except pydantic.ValidationError as error:
-        raise ConfigurationError("\n".join(_explain(problem, overrides or {}) for problem in error.errors())) from None
+        problems += [_explain(problem, overrides or {}) for problem in error.errors()]
     except SettingsError as error:
-        raise ConfigurationError(_explain_variable(str(error))) from None
+        problems.append(_explain_variable(str(error)))
     except pydantic.errors.PydanticUserError as error:  # pragma: no cover, a defect of the models
         raise ConfigurationError(str(error)) from error
+    problems += _misspelt_variables()
+    if problems:
+        raise ConfigurationError("\n".join(problems))
+    return config
+
+
+def _misspelt_variables() -> list[str]:
+    """Return an error for each variable that is no setting, but whose name is like a setting's.
+
+    Pydantic reports a misspelt setting of a section, but ignores variables that name no section. Variables to which the
+    settings refer (`env:NAME`) are no errors.
+    """
+    known, sections, errors = list(Config.model_fields), [], []
+    for name, field in Config.model_fields.items():
+        if get_origin(field.annotation) is dict:
+            sections.append(f"{name}_")
+        elif settings := _settings_in([name]):
+            sections.append(f"{name}_")
+            known += [f"{name}_{key}" for key in settings]
+    for variable in sorted(os.environ):
+        name = variable.removeprefix(_PREFIX).lower()
+        if not variable.startswith(_PREFIX) or name in known or name.startswith(tuple(sections)):
+            continue
+        near = get_close_matches(name, (each for each in known if each.count("_") == name.count("_")), 1, 0.75)
+        if near and not _is_referred_to(variable):
+            errors.append(f"{variable} is not a setting; did you mean {_PREFIX}{near[0].upper()}?")
+    return errors
+
+
+def _is_referred_to(variable: str) -> bool:
+    """Return whether a file, or a setting that is a variable, refers to a variable, or allows connectors to do so."""
+    texts = [path.read_text("utf-8", "replace") for path in (config_file(), user_file()) if path is not None]
+    texts += [value for name, value in os.environ.items() if name.startswith(_PREFIX)]
+    patterns = (match[1].replace("{gateway}", "*") for text in texts for match in _REFERENCE.finditer(text))
+    return any(fnmatch.fnmatchcase(variable, pattern) for pattern in patterns)
 
 
 def _explain_variable(message: str) -> str:

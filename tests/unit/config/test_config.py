@@ -206,6 +206,55 @@ def test_errors_name_the_line(tmp_path, text, message):
         config.load()
 
 
+@pytest.mark.parametrize(
+    ("variable", "setting"),
+    [
+        ("LAKESYNC_SPRAK_MEMORY", "LAKESYNC_SPARK_MEMORY"),
+        ("LAKESYNC_SPRAK_MEMROY", "LAKESYNC_SPARK_MEMORY"),
+        ("LAKESYNC_SPRAK", "LAKESYNC_SPARK"),
+        ("LAKESYNC_GATEWAYS_PORT", None),  # a gateway named PORT: pydantic reports it
+        ("LAKESYNC_JWT_SECERT", "LAKESYNC_JWT_SECRET"),
+        ("LAKESYNC_JWT_SECRET_PREVIUS", "LAKESYNC_JWT_SECRET_PREVIOUS"),
+        ("LAKESYNC_LIMIT_MAX_BODY_BYTES", "LAKESYNC_LIMITS_MAX_BODY_BYTES"),
+        ("LAKESYNC_SHARDS_CONFIG", "LAKESYNC_SHARD_CONFIG"),
+        ("LAKESYNC_SPARK_MEMROY", None),
+    ],
+)
+def test_a_misspelt_variable_is_an_error(monkeypatch, variable, setting):
+    monkeypatch.setenv(variable, "1")
+    message = rf"^{variable} is not a setting; did you mean {setting}\?$" if setting else "."
+    with pytest.raises(ConfigurationError, match=message):
+        config.load()
+
+
+def test_misspelt_variables_are_reported_with_other_errors(monkeypatch):
+    monkeypatch.setenv("LAKESYNC_SPRAK_MEMORY", "1g")
+    monkeypatch.setenv("LAKESYNC_GATEWAY_PORT", "many")
+    with pytest.raises(
+        ConfigurationError, match=r"(?s)gateway\.port is 'many'.*LAKESYNC_SPRAK_MEMORY is not a setting"
+    ):
+        config.load()
+
+
+def test_variables_of_others_and_those_that_settings_refer_to_are_no_errors(tmp_path, monkeypatch):
+    others = "CONFIG CRASH_AT SUPERVISED ADAPTER_UNDER_TEST URL CLIENT PRIVATE_KEY S3_SECRET_KEY"
+    kubernetes = "SERVICE_HOST SERVICE_PORT SERVICE_PORT_HTTP PORT PORT_8000_TCP PORT_8000_TCP_ADDR"
+    for name in (*others.split(), *kubernetes.split()):
+        monkeypatch.setenv(f"LAKESYNC_{name}", "lakesync.toml")
+    (tmp_path / "lakesync.toml").write_text(
+        'jwt_secret = "env:LAKESYNC_JWT_SECRETS"\n[connectors]\nallowed_references = ["env:LAKESYNC_{gateway}_TOKEN"]\n'
+    )
+    monkeypatch.setenv("LAKESYNC_JWT_SECRETS", "s")
+    monkeypatch.setenv("LAKESYNC_SPRAK_TOKEN", "t")
+    assert config.load().jwt_secret.get_secret_value() == "s"
+    monkeypatch.setenv("LAKESYNC_CONFIG", "")
+    with pytest.raises(ConfigurationError, match=r"LAKESYNC_JWT_SECRETS .*\n.*LAKESYNC_SPRAK_TOKEN is not a setting"):
+        config.load()
+    patterns = '["env:LAKESYNC_JWT_SECRETS", "env:LAKESYNC_{gateway}_TOKEN"]'
+    monkeypatch.setenv("LAKESYNC_CONNECTORS_ALLOWED_REFERENCES", patterns)
+    config.load()
+
+
 def test_errors_name_the_variable_and_no_source_for_an_override(tmp_path, monkeypatch):
     (tmp_path / "lakesync.toml").write_text("[gateway]\nport = 1\n")
     monkeypatch.setenv("LAKESYNC_GATEWAY_PORT", "many")
