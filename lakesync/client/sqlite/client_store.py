@@ -109,6 +109,8 @@ class SqliteClientStore:
         self._rows = RowStorage(connection, self.stamp_codec)
         self.schemas: dict[str, TableSchema] = {}
         """The schemas of the synced tables, by table."""
+        self._replaced_schemas: dict[str, TableSchema | None] = {}
+        """The schemas before the transaction in progress, of the tables that it has changed; None for a new table."""
         self.tracking = ChangeTracking(connection, self.schemas)
         self.edit_table = EditTable(connection)
         self._checked_schema_version: tuple[int] | None = None
@@ -240,6 +242,7 @@ class SqliteClientStore:
             recreated: whether the app has dropped, recreated or renamed it. Rows that neither the gateway nor an edit
                 knows become inserts; a later resync fills in the others.
         """
+        self._replaced_schemas.setdefault(schema.table, self.schemas.get(schema.table))
         self.schemas[schema.table] = schema
         added = added_columns(before, schema)
         existing = existing_columns(self._db, schema, added) if before is not None else {}  # before the table gets them
@@ -428,10 +431,21 @@ class SqliteClientStore:
         except BaseException:
             self.stamp_codec.clear_cache()
             self.edit_table.rolled_back()
+            self._restore_schemas()
             if self._db.in_transaction:  # a full disk has rolled back by itself
                 for statement in rollback:
                     self._db.execute(statement)
             raise
         finally:
             self._in_transaction = False
+            self._replaced_schemas = {}
         self.edit_table.committed()
+
+    def _restore_schemas(self) -> None:
+        """Undo the changes of schemas in memory, because their transaction is rolled back."""
+        for table, schema in self._replaced_schemas.items():
+            self._rows.restore_types(table, schema)
+            if schema is None:
+                del self.schemas[table]
+            else:
+                self.schemas[table] = schema

@@ -123,6 +123,12 @@ class RowStorage:
         statement = f"SELECT ?, row_id FROM {known_table(table)} WHERE whole IS NOT NULL"
         return self._db.execute(statement, (table,)).fetchall() if has_grown else []
 
+    def restore_types(self, table: str, schema: TableSchema | None) -> None:
+        """Use the schema that a table had before a transaction that is rolled back; None if it had none."""
+        self._types.pop(table, None)
+        if schema is not None:
+            self._types[table] = schema.types
+
     def known(self, keys: Collection[RowKey]) -> dict[RowKey, KnownRow]:
         """Return rows as the gateway has them.
 

@@ -11,7 +11,7 @@ from lakesync.client.sqlite.client_store import SqliteClientStore
 from lakesync.client.sqlite.sql_values import from_sql, round_trips, to_sql
 from lakesync.client.sqlite.stamps import Layout
 from lakesync.model.delta import jcs_raw
-from lakesync.model.errors import IntegrityError
+from lakesync.model.errors import ConfigurationError, IntegrityError
 from lakesync.model.schema import parse_schema
 from lakesync.model.types import PushResult
 from tests.unit.client.core_support import delta, error_answer, page
@@ -173,6 +173,37 @@ def test_the_apps_writes_are_tracked_after_a_bulk_page(db):
         ("r0", {"x": 2, "y": "one"}, {"x": 3, "y": "one"}),
         ("r1", {"x": 2, "y": "one"}, None),
     ]
+
+
+def test_a_schema_of_a_rolled_back_transaction_is_not_used(db):
+    greeted(db, *NEW_ROW)
+    store, types = SqliteClientStore(db, [SCHEMA]), [{"name": "x", "type": "number"}, {"name": "y", "type": "string"}]
+    good = parse_schema({"table": "good", "columns": types})
+    db.execute("CREATE TABLE bad (row_id INTEGER)")
+    with pytest.raises(ConfigurationError, match="bad"):
+        store.add_schemas([good, parse_schema({"table": "bad", "columns": types})])
+    grown = parse_schema({"table": "t", "columns": [*types, {"name": "z", "type": "json"}]})
+
+    def fill_the_disk():
+        with store.transaction():
+            store.put_version(grown, 1)
+            db.execute("CREATE TABLE large AS SELECT zeroblob(1000000)")
+
+    (pages,) = db.execute("PRAGMA page_count").fetchone()
+    db.execute(f"PRAGMA max_page_count = {pages + 20}").fetchall()
+    with pytest.raises(sqlite3.OperationalError, match="full"):
+        fill_the_disk()
+    db.execute("PRAGMA max_page_count = 1000000").fetchall()
+    assert store.schemas == {"t": SCHEMA}
+    assert not store.track_recreated_tables()
+    assert not store.has_newly_recreated_tables()
+    store.forget_missing()
+    core = ClientCore(store, "me")
+    core.request_pull()
+    core.next_request()
+    core.receive(page(2000, delta("INSERT", "r2", 0, x=2), delta("UPDATE", "r1", 0, x=3, z=[1])))
+    store.put_version(grown, 1)
+    assert db.execute("SELECT * FROM t").fetchall() == [("r1", 3, "one", "[1]"), ("r2", 2, None, None)]
 
 
 def test_stamp_numbers_of_a_rolled_back_transaction_are_not_used(db):
