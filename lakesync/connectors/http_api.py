@@ -45,6 +45,8 @@ _TOTAL_S = 300.0
 """Time limit in seconds of a whole response."""
 MAX_RESPONSE_BYTES = 256 << 20
 """Limit of a response's body after decompression."""
+_MAX_DIGITS = 18
+"""Most digits of a header's integer. Python raises an error for very long ones."""
 _CHUNK_BYTES = 65_536
 """Bytes of a response that are read at once, between two checks of its limits."""
 
@@ -187,7 +189,7 @@ def decode_json(response: requests.Response) -> Any:
     """Return the JSON of a response's body. Lone surrogates, which are no Unicode text, become U+FFFD.
 
     Args:
-        response: a successful response.
+        response: a response of the API.
 
     Raises:
         AdapterError: the body is not JSON.
@@ -256,8 +258,9 @@ def retry_after(response: requests.Response, now: Callable[[], datetime] = lambd
 
 
 def int_header(value: str | None) -> int | None:
-    """Parse a header as an integer; None if it is not one."""
-    return int(value) if value is not None and value.strip().isdecimal() else None
+    """Parse a header as an integer; None if it is not one of at most 18 digits."""
+    text = (value or "").strip()
+    return int(text) if text.isdecimal() and len(text) <= _MAX_DIGITS else None
 
 
 def _url_for_messages(url: str, base_url: str) -> str:

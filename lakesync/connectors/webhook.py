@@ -16,7 +16,7 @@ import msgspec
 import requests
 
 from lakesync.connectors.base import ConnectorConfig, object_schema
-from lakesync.connectors.http_api import HttpApi, retry_after
+from lakesync.connectors.http_api import HttpApi, decode_json, retry_after
 from lakesync.model.action_handlers import ActionContext, ActionData, ActionDescriptor
 from lakesync.model.errors import AdapterError, ForbiddenError, LakeSyncError, RateLimitedError, ValidationError
 from lakesync.model.types import Action
@@ -109,10 +109,11 @@ def sign(secret: str, timestamp: str, body: bytes) -> str:
 
 
 def _object(response: requests.Response) -> Mapping[str, Any]:
-    """Return a response's JSON object; an empty one for any other body."""
+    """Return a response's JSON object; an empty one for any other body, because the event was accepted."""
     try:
-        body = response.json()
-    except requests.JSONDecodeError:
+        body = decode_json(response)
+        msgspec.json.encode(body)  # fails if it is nested almost too deeply
+    except (AdapterError, RecursionError):
         return {}
     return body if isinstance(body, dict) else {}
 

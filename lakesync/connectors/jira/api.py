@@ -219,8 +219,8 @@ def _map_error(response: requests.Response) -> LakeSyncError | None:
 def _error_text(response: requests.Response) -> str:
     """Return Jira's own messages of an error response."""
     try:
-        body = response.json()
-    except requests.JSONDecodeError:
+        body = decode_json(response)
+    except AdapterError:
         return response.text[:200].strip() or response.reason
     if not isinstance(body, dict):
         return str(body)[:200]

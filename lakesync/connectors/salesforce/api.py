@@ -92,9 +92,9 @@ def _map_login_error(response: requests.Response) -> LakeSyncError | None:
     if response.status_code < 300:
         return None
     try:
-        body = response.json()
+        body = decode_json(response)
         code, description = str(body["error"]), str(body.get("error_description"))
-    except (requests.JSONDecodeError, KeyError, TypeError):
+    except (AdapterError, KeyError, TypeError):
         return AdapterError(f"Salesforce's login failed with status {response.status_code}")
     if response.status_code >= 500:
         return AdapterError(f"Salesforce's login failed with status {response.status_code} ({code}: {description})")
@@ -106,7 +106,7 @@ def _map_login_error(response: requests.Response) -> LakeSyncError | None:
 _RESERVED_SHARE = 0.05
 """Share of the organisation's daily calls that the connector leaves to other clients."""
 
-_USAGE = re.compile(r"api-usage=(\d+)/(\d+)")
+_USAGE = re.compile(r"api-usage=(\d{1,18})/(\d{1,18})")
 """Calls used and allowed, in a response's header."""
 _QUERY_ERRORS = {"MALFORMED_QUERY", "INVALID_FIELD", "INVALID_QUERY_FILTER_OPERATOR"}
 """Error codes of a query that Salesforce does not accept."""
@@ -260,10 +260,10 @@ def _map_error(response: requests.Response) -> LakeSyncError | None:
 def _error_code_and_message(response: requests.Response) -> tuple[str, str]:
     """Return Salesforce's error code and message; `UNKNOWN` and the start of the body if it has none."""
     try:
-        body = response.json()
+        body = decode_json(response)
         first = body[0] if isinstance(body, list) else body
         return str(first.get("errorCode", "UNKNOWN")), str(first.get("message", ""))[:300]
-    except (requests.JSONDecodeError, LookupError, AttributeError):
+    except (AdapterError, LookupError, AttributeError):
         return "UNKNOWN", response.text[:200].strip() or response.reason
 
 

@@ -172,6 +172,19 @@ def test_a_webhook_request_is_signed_and_has_the_action_id():
             ask(hook, "send", event="x")
 
 
+@pytest.mark.parametrize("body", ["taken", "[1]", '{"a": %s}' % ("[" * 100_000), '{"a": %s}' % ("9" * 5000)])
+def test_an_accepted_event_has_an_empty_result_if_its_response_cannot_be_used(body):
+    receiver = Receiver()
+    receiver.answers = [Response(200, body)]
+    with serve(receiver) as served:
+        settings = {"url": f"{served.url}/hook", "secret": "shared by both"}
+        config = ConnectorConfig("gw", "hook", "webhook", settings, hosts=HostPolicy(("127.0.0.1",)))
+        assert ask(WebhookActions(config), "send", event="shipped") == {}
+        receiver.answers = [Response(200, '{"a": "\\ud800"}')]
+        assert ask(WebhookActions(config), "send", event="shipped") == {"a": "\ufffd"}
+    assert len(receiver.got) == 2
+
+
 def test_clients_request_actions_of_a_registered_connector_over_http(served, jira):
     client = served.client()
     body = {"name": "desk", "type": "jira", "jira": dict(jira.config().settings)}

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 import requests
 
-from lakesync.connectors.http_api import decode_json, retry_after
+from lakesync.connectors.http_api import decode_json, int_header, retry_after
 from lakesync.model.errors import AdapterError
 
 
@@ -47,3 +47,10 @@ def test_half_of_a_surrogate_pair_is_replaced_and_whole_pairs_are_kept():
 def test_a_body_that_is_no_json_is_an_error_of_the_api(body):
     with pytest.raises(AdapterError, match=r"https://api\.example/records did not return JSON"):
         decode_json(response(body))
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [(" 7 ", 7), ("9" * 18, 10**18 - 1), ("9" * 5000, None), ("-1", None), ("", None), (None, None)]
+)
+def test_an_integer_is_read_from_a_header(text, value):
+    assert int_header(text) == value
