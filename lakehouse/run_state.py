@@ -176,7 +176,7 @@ class RunState:
 
     def forget_positions(self) -> None:
         """Discard all positions, so that they are read again. An erasure calls it, because it adds later arrivals."""
-        self._cut_points, self._flushed = {}, None
+        self._cut_points, self._flushed, self._flushed_by_shard = {}, None, {}
 
     def valid_through_ms(self) -> int:
         """Return the time up to which the history has all acknowledged deltas, in milliseconds since 1970.
