@@ -110,6 +110,8 @@ class PipelineLags:
         self._queued: tuple[QueuedRun, ...] = ()
         self._attempts: dict[str, Mapping[str, Attempt]] = {}
         """Name of a sensor → key of a part → the sensor's attempts."""
+        self._attempts_lock = threading.Lock()
+        """Guards `_attempts`. A sensor that reads its cursor does not wait for another one that reads the lake."""
 
     def attempts(self, sensor: str, cursor: str | None) -> Attempts:
         """Return the attempts in a sensor's cursor, and record them for the pipeline's report.
@@ -119,7 +121,8 @@ class PipelineLags:
             cursor: the sensor's cursor; None before its first attempt.
         """
         found = Attempts(cursor)
-        self._attempts[sensor] = found.by_part
+        with self._attempts_lock:
+            self._attempts[sensor] = found.by_part
         return found
 
     def read(
@@ -202,7 +205,9 @@ class PipelineLags:
         marks = {lag.key: lag.mark for lag in self._lags}
         counts = {each.lag.key: each.polls for each in failing}
         retries = {each.lag.key: each.next_ms for each in failing}
-        for by_part in self._attempts.values():
+        with self._attempts_lock:
+            by_sensor = list(self._attempts.values())
+        for by_part in by_sensor:
             for key, attempt in by_part.items():
                 if marks.get(key) == attempt.mark:
                     counts[key] = max(attempt.count, counts.get(key, 0))

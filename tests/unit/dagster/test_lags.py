@@ -1,0 +1,47 @@
+"""The report of the lags, written while sensors read their cursors in other threads."""
+
+from collections.abc import Callable
+from typing import Any
+
+import dagster as dg
+import msgspec
+import pytest
+
+from lakehouse.schema_snapshot import SchemaSnapshot
+from lakesync.config import load
+from lakesync.engine import Engine
+from lakesync.model.hlc import wall_clock
+from lakesync.staging import open_store
+from sensors.backoff import Attempt, Attempts
+from sensors.lags import PipelineLags
+
+
+class Requests(dict[str, Any]):
+    """The requests of a sensor. While they are read, another sensor makes its first request."""
+
+    meanwhile: Callable[[], object]
+
+    def items(self):
+        self.meanwhile()
+        return super().items()
+
+
+@pytest.fixture
+def store():
+    engine = Engine(open_store("memory://", wall_clock), wall_clock)
+    engine.open()
+    yield engine.store
+    engine.close()
+
+
+def test_a_sensor_can_make_its_first_request_while_the_report_is_written(store, tmp_path, monkeypatch):
+    lags = PipelineLags(load({"data_dir": tmp_path}), SchemaSnapshot())
+    requests = Requests()
+    cursor = msgspec.json.encode({"flush": Attempt(0, 1, 0.0)}).decode()
+    requests.meanwhile = lambda: lags.attempts("second", cursor)
+    with monkeypatch.context() as patch:
+        patch.setattr(Attempts, "by_part", requests)
+        lags.attempts("first", cursor)
+    with dg.DagsterInstance.ephemeral() as instance:
+        assert lags.read(store, lambda: instance) == []
+    assert lags.attempts("second", cursor).by_part.keys() == {"flush"}
