@@ -15,9 +15,10 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
@@ -53,8 +54,14 @@ _SECRET_BYTES = 32
 """Minimum length of the secret that signs tokens."""
 _TIMEOUT_SECONDS = 3.0
 """Seconds to wait for the response of a server."""
+_MAX_NAMED = 3
+"""Gateways that a result names, at most."""
 _MAX_GATEWAYS = 50
 """Gateways that the check `pipeline` calls, at most: a store may have thousands."""
+_CGROUPS = Path("/sys/fs/cgroup")
+"""Linux's control groups, which limit the memory of containers and services."""
+_OWN_CGROUP = Path("/proc/self/cgroup")
+"""The control groups of this process."""
 _SPARK_CONNECT_PORT = 15002
 """The port of a Spark Connect URL without one."""
 
@@ -99,12 +106,12 @@ def disk(config: Config) -> CheckResult:
 
 
 def memory(config: Config) -> CheckResult:
-    """Check that Spark's heap fits the memory of this machine."""
+    """Check that Spark's heap fits the memory of this machine or container."""
     from lakesync.cli.up.spark_server import mebibytes
 
     if config.spark.remote:
         return _off(f"not needed: Spark runs at {config.spark.remote}")
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    total = min([os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *_memory_limits()])
     heap = mebibytes(config.spark.memory) << 20
     found = f"{total / (1 << 30):.1f} GiB, of which Spark takes {config.spark.memory}"
     if heap < _MIN_HEAP_BYTES:
@@ -159,10 +166,10 @@ def secret(config: Config) -> CheckResult:
         return _ok("none: login providers sign all tokens")
     is_exposed = config.gateway.host not in LOOPBACK_HOSTS
     remedy = "run export LAKESYNC_JWT_SECRET=$(openssl rand -hex 32), with the same value for every gateway"
+    if signing is None and is_exposed:
+        return _problem(f"none: without one, the gateway does not start on {config.gateway.host}", remedy)
     if signing is None:
-        return (_problem if is_exposed else _off)(
-            "none: a gateway on loopback accepts every caller; `lakesync up` generates a secret", remedy
-        )
+        return _off("none: a gateway on loopback accepts every caller; `lakesync up` generates a secret", remedy)
     length = len(signing.strip().encode())
     if length < _SECRET_BYTES:
         return _problem(f"the secret has {length} bytes, {_SECRET_BYTES} are needed", remedy)
@@ -290,7 +297,8 @@ def pipeline(config: Config) -> CheckResult:
         return remote.get("/admin/metrics/{gateway}", clients=0)["pipeline"]  # clients=0: without a list of clients
 
     gateways = list(dict.fromkeys([*declared_gateways(config), *_stored_gateways(config)]))
-    answers, last_error = _call_each(config, gateways[:_MAX_GATEWAYS], report_of)
+    checked = gateways[:_MAX_GATEWAYS]
+    answers, errors = _call_each(config, checked, report_of)
     reports = {name: report for name, report in answers.items() if report is not None}
     problems = [f"{name}: {problem}" for name, report in reports.items() for problem in failing_parts(report)]
     problems += [problem for report in reports.values() for problem in stalled_runs(report, time.time() * 1000)]
@@ -301,8 +309,11 @@ def pipeline(config: Config) -> CheckResult:
             f"see the last runs in `lakesync status`, their errors in Dagster's web UI, and the logs in {logs}",
         )
     if not reports:
-        return _off(last_error or "no pipeline has ever reported; `lakesync up` starts one")
-    return _ok("flushes succeed and sensors report")
+        return _off(_newest(errors) or "no pipeline has ever reported; `lakesync up` starts one")
+    found = "flushes succeed and sensors report"
+    if errors:
+        return _unchecked(found, errors)
+    return _ok(found if checked == gateways else f"{found}; {len(checked)} of {len(gateways)} gateways checked")
 
 
 def write_scope(config: Config) -> CheckResult:
@@ -312,7 +323,7 @@ def write_scope(config: Config) -> CheckResult:
         rules = remote.get("/admin/sync-rules/{gateway}")["rules"]
         return remote.write_scope_warning() if rules and rules["buckets"] else None
 
-    answers, last_error = _call_each(config, declared_gateways(config), warning_of)
+    answers, errors = _call_each(config, declared_gateways(config), warning_of)
     warnings = {name: warning for name, warning in answers.items() if warning is not None}
     if warnings:
         return _warning(
@@ -320,8 +331,9 @@ def write_scope(config: Config) -> CheckResult:
             "set write_scope in [gateways], or POST /admin/settings",
         )
     if not answers:
-        return _off(last_error or "no gateway is declared")
-    return _ok(f"no gateway with rules has the write scope `any`; {len(answers)} checked")
+        return _off(_newest(errors) or "no gateway is declared")
+    found = f"no gateway with rules has the write scope `any`; {len(answers)} checked"
+    return _unchecked(found, errors) if errors else _ok(found)
 
 
 def spark(config: Config) -> CheckResult:
@@ -330,11 +342,12 @@ def spark(config: Config) -> CheckResult:
     if not remote:
         return _off("no server is known; `lakesync up` starts one")
     url = urlsplit(str(remote))
+    host, port = url.hostname or "localhost", url.port or _SPARK_CONNECT_PORT
     try:
-        with socket.create_connection((url.hostname or "localhost", url.port or _SPARK_CONNECT_PORT), _TIMEOUT_SECONDS):
-            return _ok(f"{url.scheme}://{url.hostname}:{url.port} accepts connections")
+        with socket.create_connection((host, port), _TIMEOUT_SECONDS):
+            return _ok(f"{url.scheme}://{host}:{port} accepts connections")
     except OSError as error:
-        message = f"{url.hostname}:{url.port} does not answer: {error.strerror or error}"
+        message = f"{host}:{port} does not answer: {error.strerror or error}"
         return _problem(message, f"see {config.data_dir / 'logs' / 'spark.log'}; `lakesync up` restarts it")
 
 
@@ -376,19 +389,51 @@ def _stored_gateways(config: Config) -> list[str]:
 
 def _call_each(
     config: Config, gateways: Iterable[str], call: Callable[[GatewayConnection], Any]
-) -> tuple[dict[str, Any], str]:
+) -> tuple[dict[str, Any], dict[str, str]]:
     """Call a function with the connection to each gateway.
 
     Returns:
-        The results by gateway, and the last error of the gateways that did not answer; "" if all did.
+        The results by gateway, and the errors of the gateways that did not answer.
     """
-    answers, last_error = {}, ""
+    answers, errors = {}, {}
     for name in gateways:
         try:
             answers[name] = call(connect(config, gateway=name))
         except LakeSyncError as error:
-            last_error = str(error)
-    return answers, last_error
+            errors[name] = str(error)
+    return answers, errors
+
+
+def _newest(errors: Mapping[str, str]) -> str:
+    """Return the error of the last gateway; "" if there is none."""
+    return list(errors.values())[-1] if errors else ""
+
+
+def _unchecked(found: str, errors: Mapping[str, str]) -> CheckResult:
+    """Return the result of a check that could not call some of the gateways.
+
+    Args:
+        found: what it has found at the others.
+        errors: the errors by gateway.
+    """
+    names = ", ".join(list(errors)[:_MAX_NAMED]) + (", …" if len(errors) > _MAX_NAMED else "")
+    return _warning(
+        f"{found}; {len(errors)} not checked ({names}): {_newest(errors)}", "see what the gateway's log says about it"
+    )
+
+
+def _memory_limits() -> Iterator[int]:
+    """Yield the limits in bytes that the control groups of this process, and those around them, set to its memory."""
+    files = [_CGROUPS / "memory" / "memory.limit_in_bytes"]  # version 1, as seen in a container
+    with suppress(OSError):
+        for line in _OWN_CGROUP.read_text().splitlines():
+            number, _, path = line.split(":", 2)
+            if number == "0":  # version 2
+                own = _CGROUPS / path.lstrip("/")
+                files += [folder / "memory.max" for folder in (own, *own.parents) if folder.is_relative_to(_CGROUPS)]
+    for file in files:
+        with suppress(OSError, ValueError):  # no such group, or `max`
+            yield int(file.read_text())
 
 
 def _is_missing(package: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import time
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,8 +18,9 @@ from lakesync import config
 from lakesync.adapters import open_adapter
 from lakesync.cli.connection import GatewayConnection
 from lakesync.cli.exit_codes import ExitCode
+from lakesync.cli.local import doctor_checks
 from lakesync.engine import Engine
-from lakesync.model.errors import ConfigurationError
+from lakesync.model.errors import AuthError, ConfigurationError
 from lakesync.staging import open_staging
 from lakesync.staging.shards import ShardMap
 from lakesync.testing import ManualClock
@@ -315,6 +317,66 @@ def test_doctor_rejects_a_heap_that_is_too_small_for_spark(run, monkeypatch):
     result = run("doctor", "--only", "memory", "--json")
     assert (result.exit_code, json.loads(result.stdout)["state"]) == (ExitCode.FAILED, "problem")
     assert "512m or more" in json.loads(result.stdout)["remedy"]
+
+
+@pytest.mark.parametrize(
+    ("files", "is_limited"),
+    [
+        ({"memory.max": "1610612736"}, True),
+        ({"memory.max": "max", "app/memory.max": "1610612736"}, True),
+        ({"memory/memory.limit_in_bytes": "1610612736"}, True),
+        ({"memory.max": "max", "memory/memory.limit_in_bytes": "9223372036854771712"}, False),
+        ({}, False),
+    ],
+)
+def test_doctor_compares_the_heap_with_the_containers_memory(run, monkeypatch, tmp_path, files, is_limited):
+    for name, text in files.items():
+        (tmp_path / "groups" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "groups" / name).write_text(f"{text}\n")
+    (tmp_path / "own").write_text("3:cpu:/\n0::/app/service\n")
+    monkeypatch.setattr(doctor_checks, "_CGROUPS", tmp_path / "groups")
+    monkeypatch.setattr(doctor_checks, "_OWN_CGROUP", tmp_path / "own")
+    monkeypatch.setenv("LAKESYNC_SPARK_MEMORY", "1g")
+    result = json.loads(run("doctor", "--only", "memory", "--json").stdout)
+    assert (result["state"] == "problem", result["found"].startswith("1.5 GiB")) == (is_limited, is_limited)
+
+
+def test_doctor_says_that_an_exposed_gateway_needs_a_secret(run, monkeypatch):
+    assert "on loopback accepts every caller" in json.loads(run("doctor", "--only", "secret", "--json").stdout)["found"]
+    monkeypatch.setenv("LAKESYNC_GATEWAY_HOST", "0.0.0.0")
+    result = run("doctor", "--only", "secret", "--json")
+    assert result.exit_code == ExitCode.FAILED
+    assert json.loads(result.stdout)["found"] == "none: without one, the gateway does not start on 0.0.0.0"
+
+
+def test_doctor_names_the_port_of_a_spark_url_without_one(run, monkeypatch):
+    monkeypatch.setattr(doctor_checks, "_SPARK_CONNECT_PORT", 1)
+    monkeypatch.setenv("LAKESYNC_SPARK_REMOTE", "sc://127.0.0.1/;token=t")
+    found = json.loads(run("doctor", "--only", "spark", "--json").stdout)["found"]
+    assert found.startswith("127.0.0.1:1 does not answer")
+
+
+@pytest.mark.parametrize("check", ["pipeline", "write_scope"])
+def test_doctor_names_gateways_that_it_could_not_check(run, monkeypatch, check):
+    monkeypatch.setenv("LAKESYNC_GATEWAYS", json.dumps({f"g{number:02}": {} for number in range(60)}))
+    is_down = True
+
+    def get(remote, _path, **_):
+        if is_down and remote.gateway in {"g01", "g02"}:
+            raise AuthError("the token is of another gateway")
+        report = {"behind": [], "queued": [], "reportedMs": time.time() * 1000}
+        return {"pipeline": report, "rules": None}
+
+    monkeypatch.setattr(GatewayConnection, "get", get)
+    result = json.loads(run("doctor", "--only", check, "--json").stdout)
+    assert result["state"] == "warning"
+    assert result["found"].endswith("2 not checked (g01, g02): the token is of another gateway")
+    is_down = False
+    result = json.loads(run("doctor", "--only", check, "--json").stdout)
+    assert (result["state"], result["found"].partition("; ")[2]) == (
+        "ok",
+        "50 of 60 gateways checked" if check == "pipeline" else "60 checked",
+    )
 
 
 def test_doctor_checks_the_store_of_every_shard(run, monkeypatch):
