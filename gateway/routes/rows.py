@@ -40,10 +40,11 @@ from gateway.request_body import json_response
 from gateway.request_log import RequestRecord
 from gateway.routes.sync import LIMIT
 from gateway.tracked_client import ClientStatus
-from lakesync.engine.inspection.explanation import Explanation, iso_time
+from lakesync.engine.inspection.explanation import Explanation
 from lakesync.engine.inspection.rejections import RejectedDelta
 from lakesync.feed import MAX_PAGE_BYTES
 from lakesync.model.errors import ForbiddenError, ResyncRequiredError, ValidationError
+from lakesync.model.hlc import iso_time
 from lakesync.model.schema import is_identifier
 from lakesync.model.types import Claims, RowDelta, RowKey
 from lakesync.model.validation import check_id

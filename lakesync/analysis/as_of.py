@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from lakesync.model.errors import ValidationError
-from lakesync.model.hlc import MAX_COUNTER, encode, wall_of
+from lakesync.model.hlc import MAX_COUNTER, encode, iso_time, wall_of
 
 _EARLIEST_ARRIVAL = encode(946_684_800_000, 0)
 """The year 2000. A number from here to `_LATEST_ARRIVAL` is an arrival, any other the id of a snapshot."""
@@ -59,4 +59,4 @@ def parse_as_of(text: str) -> AsOf:
 
 def format_hlc(hlc: int) -> str:
     """Return the wall time of an hlc or arrival in UTC, to the millisecond, in the form that `--as-of` accepts."""
-    return datetime.fromtimestamp(wall_of(hlc) / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return iso_time(wall_of(hlc))

@@ -9,12 +9,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from datetime import UTC, date, datetime
+from datetime import date, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 import typer
+
+from lakesync.model.hlc import iso_time
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -145,9 +147,7 @@ def cell(value: object) -> RenderableType:
 
 def utc_time(wall_ms: int | None) -> str | None:
     """Return a wall time in milliseconds since 1970 as ISO 8601 in UTC; None for None."""
-    if wall_ms is None:
-        return None
-    return datetime.fromtimestamp(wall_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return None if wall_ms is None else iso_time(wall_ms)
 
 
 def duration(seconds: float | None) -> str | None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 from lakesync.model.errors import ClockDriftError
@@ -56,6 +57,11 @@ def wall_of(hlc: int) -> int:
 def start_of(wall_ms: int) -> int:
     """Return the lowest hlc of a wall time, which is given in milliseconds since 1970."""
     return wall_ms << COUNTER_BITS
+
+
+def iso_time(wall_ms: float) -> str:
+    """Return a wall time, in milliseconds since 1970, as ISO 8601 text in UTC: `2026-11-21T10:00:00.000Z`."""
+    return datetime.fromtimestamp(wall_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def wall_clock() -> int:

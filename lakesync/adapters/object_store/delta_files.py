@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
@@ -20,6 +20,7 @@ import msgspec
 from lakesync.adapters.arrow import decode_parquet, encode_parquet, from_arrow, parquet_metadata, to_arrow
 from lakesync.adapters.deltas import Order, StoredDelta
 from lakesync.model.errors import IntegrityError
+from lakesync.model.hlc import iso_time
 from lakesync.model.types import RowDelta
 from lakesync.wire.json import encode_deltas
 
@@ -169,9 +170,8 @@ def encode_envelope(gateway: str, deltas: Sequence[StoredDelta], now_ms: int) ->
     """
     text = encode_deltas([stored.delta for stored in deltas])
     hlcs = [stored.delta.hlc for stored in deltas]
-    created = datetime.fromtimestamp(now_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     hlc_range = {"min": str(min(hlcs)), "max": str(max(hlcs))}
-    return _encode(_EncodedEnvelope(1, gateway, created, hlc_range, len(deltas), len(text), msgspec.Raw(text)))
+    return _encode(_EncodedEnvelope(1, gateway, iso_time(now_ms), hlc_range, len(deltas), len(text), msgspec.Raw(text)))
 
 
 def decode_envelope(data: bytes) -> FlushEnvelope:

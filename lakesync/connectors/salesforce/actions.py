@@ -13,9 +13,9 @@ from urllib.parse import quote
 
 from lakesync.connectors.base import ConnectorConfig, object_schema
 from lakesync.connectors.http_api import ApiActions, Params, decode_json
-from lakesync.connectors.salesforce.api import SalesforceClient, datetime_literal, soql_literal
+from lakesync.connectors.salesforce.api import SalesforceClient, soql_literal
 from lakesync.model.action_handlers import ActionContext, ActionDescriptor
-from lakesync.model.hlc import wall_of
+from lakesync.model.hlc import iso_time, wall_of
 from lakesync.model.types import Action
 
 _CLOCK_SKEW_MS = 60_000
@@ -83,7 +83,7 @@ def _create(client: SalesforceClient, action: Action, params: Params, context: A
 
 def _find_created(client: SalesforceClient, action: Action, object_name: str, fields: Mapping[str, Any]) -> str | None:
     """Return the id of the record that an earlier attempt may have created: the newest one with these values."""
-    since = datetime_literal(max(wall_of(action.hlc) - _CLOCK_SKEW_MS, 0))
+    since = iso_time(max(wall_of(action.hlc) - _CLOCK_SKEW_MS, 0))
     has_values = " AND ".join(f"{name} = {soql_literal(value)}" for name, value in fields.items())
     soql = (
         f"SELECT Id FROM {object_name} WHERE CreatedDate >= {since} AND {has_values} ORDER BY CreatedDate DESC LIMIT 1"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 import requests
@@ -265,11 +264,6 @@ def _error_code_and_message(response: requests.Response) -> tuple[str, str]:
         return str(first.get("errorCode", "UNKNOWN")), str(first.get("message", ""))[:300]
     except (AdapterError, LookupError, AttributeError):
         return "UNKNOWN", response.text[:200].strip() or response.reason
-
-
-def datetime_literal(ms: int) -> str:
-    """Format milliseconds since 1970 as a SOQL literal."""
-    return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%dT%H:%M:%S}.{ms % 1000:03d}Z"
 
 
 def soql_literal(value: str | float | bool | None) -> str:

@@ -30,14 +30,9 @@ from lakesync.connectors.base import (
 )
 from lakesync.connectors.http_api import CursorLostError, decode_json
 from lakesync.connectors.query_text import balanced_condition
-from lakesync.connectors.salesforce.api import (
-    BulkJobLostError,
-    Json,
-    SalesforceClient,
-    datetime_literal,
-    soql_literal,
-)
+from lakesync.connectors.salesforce.api import BulkJobLostError, Json, SalesforceClient, soql_literal
 from lakesync.connectors.salesforce.bulk import delete_bulk_job, read_bulk_results, start_bulk_job, wait_for_bulk_job
+from lakesync.model.hlc import iso_time
 
 OVERLAP_MS = 300_000
 """How far before the newest change a poll reads again.
@@ -290,7 +285,7 @@ class SalesforceSource:
         newest_ms = modified_ms
         while True:
             start_ms = newest_ms
-            since = datetime_literal(max(newest_ms - OVERLAP_MS, 0))
+            since = iso_time(max(newest_ms - OVERLAP_MS, 0))
             soql = self._select(table, f"SystemModstamp >= {since}", further_fields=", IsDeleted, SystemModstamp")
             try:
                 for page in self._client.query(f"{soql} ORDER BY SystemModstamp ASC, Id ASC", deleted=True):
@@ -322,7 +317,7 @@ class SalesforceSource:
         response = self._client.call("GET", "/limits")
         now_ms = int(parsedate_to_datetime(response.headers["Date"]).timestamp() * 1000)
         # Salesforce ignores the seconds of both: the end is a minute later, to include the current one
-        params = {"start": datetime_literal(now_ms - _DELETED_LOG_MS), "end": datetime_literal(now_ms + 60_000)}
+        params = {"start": iso_time(now_ms - _DELETED_LOG_MS), "end": iso_time(now_ms + 60_000)}
         body = decode_json(self._client.call("GET", f"/sobjects/{name}/deleted", params=params))
         return {record["id"] for record in body["deletedRecords"]}
 

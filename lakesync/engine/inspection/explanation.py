@@ -3,19 +3,17 @@
 The sync rules put rows into *buckets* by filters; a client sees the rows in the buckets that the *claims* (fields) of
 its token allow. A *delta* is a change of a row. The gateway's *record* of a client says what the client was sent, and
 its *cursor* up to where. `inspection.explain` fills these structs and calls `reasons_of` for the sentences. The admin
-route returns the whole as JSON; the console and `lakesync explain` show it. The route and `inspection.rejections` use
-`iso_time` for times.
+route returns the whole as JSON; the console and `lakesync explain` show it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from typing import Literal
 
 import msgspec
 
-from lakesync.model.hlc import wall_of
+from lakesync.model.hlc import iso_time, wall_of
 from lakesync.model.types import Claims, Op, RowKey
 from lakesync.staging.erasing_store import ERASER
 
@@ -271,12 +269,3 @@ def _client(client: ExplainedClient) -> Iterator[str]:
         yield f"the client last pulled or pushed at {iso_time(client.last_seen_ms)}"
     if client.claims_from == "record":
         yield "its claims are those of its last pull, as far as the rules read them; pass claims to try others"
-
-
-def iso_time(ms: int) -> str:
-    """Return a wall time as ISO 8601 text in UTC, with milliseconds.
-
-    Args:
-        ms: milliseconds since 1970.
-    """
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")

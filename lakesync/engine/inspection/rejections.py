@@ -12,9 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from lakesync.engine.inspection.explanation import iso_time
 from lakesync.model.errors import LakeSyncError, RejectedError, Rejection, shortened
-from lakesync.model.hlc import start_of
+from lakesync.model.hlc import iso_time, start_of
 from lakesync.model.schema import is_identifier
 from lakesync.model.types import RowDelta
 from lakesync.model.validation import check_id
