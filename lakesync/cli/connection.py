@@ -10,7 +10,6 @@ a token signs one itself, with the gateway's own secret, if it is on the gateway
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,16 +17,14 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 from urllib.parse import quote
 
 import msgspec
-import requests
 
 from lakesync.cli.data_folder import read_secrets, running_service
 from lakesync.client.errors import UnreachableError
-from lakesync.client.transports.http import HttpTransport, error_from_response
+from lakesync.client.transports.http import HttpTransport
 from lakesync.client.transports.tokens import check_token
 from lakesync.client.transports.tokens import claims as claims_in
 from lakesync.model.errors import AuthError, ConfigurationError
 from lakesync.model.validation import check_address, check_gateway_id
-from lakesync.wire.http_sessions import BearerAuth
 
 if TYPE_CHECKING:
     from lakesync.config import Config
@@ -62,7 +59,8 @@ class GatewayConnection:
         self.url = url.rstrip("/")
         self.gateway = gateway
         self.token = token
-        self._session = requests.Session()
+        self.transport = HttpTransport(self.url, gateway, token, timeout=_TIMEOUT_SECONDS)
+        """Sends pushes and pulls, and the requests of this object, with the token."""
 
     @property
     def client_id(self) -> str:
@@ -114,23 +112,12 @@ class GatewayConnection:
             "`rules`"
         )
 
-    def transport(self) -> HttpTransport:
-        """Return a transport for pushes and pulls with the same token."""
-        return HttpTransport(self.url, self.gateway, self.token)
-
     def _request(self, method: str, path: str, name: str | None = None, **options: Any) -> Any:
         """Send a request and return the decoded JSON of the response; `options` are those of requests."""
         url = self.url + path.replace("{gateway}", quote(self.gateway, safe=""))
         if name is not None:
             url += f"/{quote(name, safe='')}"
-        try:
-            response = self._session.request(
-                method, url, auth=BearerAuth(self.token), timeout=_TIMEOUT_SECONDS, **options
-            )
-        except requests.RequestException as error:
-            raise UnreachableError(f"no gateway answers at {self.url}: {_brief_cause(error)}") from error
-        if not response.ok:
-            raise error_from_response(response.status_code, response.content, response.headers)
+        response = self.transport.request(method, url, allow_redirects=True, **options)
         try:
             decoded = msgspec.json.decode(response.content)
         except msgspec.DecodeError as error:
@@ -304,14 +291,3 @@ def _configured_token(config: Config, token_file: Path | None) -> str | None:
     if not token:
         raise ConfigurationError(f"--token-file {token_file} is empty; write a token into it")
     return check_token(token)
-
-
-def _brief_cause(error: Exception) -> str:
-    """Return why a request failed, such as `Connection refused`.
-
-    It is the text of the OSError inside the errors of requests and urllib3; without one, the error's class.
-    """
-    reason = error.args[0] if error.args else error
-    cause = getattr(reason, "reason", reason)
-    inner = next((each for each in getattr(cause, "args", ()) if isinstance(each, OSError)), cause)
-    return re.sub(r"\[Errno -?\d+\] ", "", str(inner)).rpartition(": ")[2] or type(error).__name__

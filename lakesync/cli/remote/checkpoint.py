@@ -101,7 +101,7 @@ def fetch(
     frames, deltas, size = 0, 0, 0
     with output.spinner("fetching"), ExitStack() as closing:
         out = closing.enter_context(_atomic_file(file)) if file is not None else None
-        checkpoint = closing.enter_context(remote.transport().checkpoint(client or remote.client_id))
+        checkpoint = closing.enter_context(remote.transport.checkpoint(client or remote.client_id))
         for frame in checkpoint.frames:
             frames, deltas, size = frames + 1, deltas + len(decode_response(frame).deltas), size + len(frame)
             if out is not None:

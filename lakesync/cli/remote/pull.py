@@ -97,7 +97,7 @@ def pull(
     is_app_cursor = since is None or (since.isascii() and since.isdigit() and len(since) < _MAX_CURSOR_DIGITS)
     if as_app and not is_app_cursor:
         raise typer.BadParameter(f"--since is {since!r}; with --as-app it must be the app's cursor, an integer")
-    with closing(remote.transport()) as transport:
+    with closing(remote.transport) as transport:
         read_page = _app_page(transport, client_id) if as_app else _peek_page(remote, client_id)
         reader = _DeltaReader(read_page, since, table)
         deltas = reader.read(limit)

@@ -94,7 +94,7 @@ def push(
     clock = HLC()
     client_id = client or remote.client_id
     importer_id = importer_of(client_id)
-    transport = remote.transport()
+    transport = remote.transport
 
     def column_types() -> Mapping[str, ColumnType]:
         """Return the types of the table's columns by the gateway's schema; empty without one."""

@@ -149,7 +149,7 @@ class HttpTransport:
         Raises:
             NotFoundError: the gateway has no checkpoint for this client.
         """
-        response = self._request("GET", "checkpoint", params={"clientId": client_id}, stream=True)
+        response = self.request("GET", "checkpoint", params={"clientId": client_id}, stream=True)
         try:
             yield Checkpoint(_checkpoint_cursor(response), _frames(response, self._calls))
         finally:
@@ -158,7 +158,7 @@ class HttpTransport:
     def schema(self, table: str) -> ServerSchema | None:
         """Return a table's registered schema, with `GET schema`; None if the gateway has none for this table."""
         try:
-            body = _decode(_decode_schema, self._request("GET", "schema", params={"table": table}).content)
+            body = _decode(_decode_schema, self.request("GET", "schema", params={"table": table}).content)
         except NotFoundError:
             return None
         return ServerSchema(body.schema, body.version)
@@ -166,17 +166,36 @@ class HttpTransport:
     def execute_actions(self, push: ActionPush) -> ActionResponse:
         """Execute actions with `POST action`; return one outcome for each, in order."""
         headers = {"Content-Type": _PROTOBUF}
-        response = self._request("POST", "action", data=wire_actions.encode_push(push), headers=headers)
+        response = self.request("POST", "action", data=wire_actions.encode_push(push), headers=headers)
         return _decode(wire_actions.decode_response, response.content)
 
     def describe_actions(self) -> ActionDiscovery:
         """Return the gateway's connectors and their actions, with `GET actions`."""
-        return _decode(_decode_discovery, self._request("GET", "actions").content)
+        return _decode(_decode_discovery, self.request("GET", "actions").content)
 
     def list_connector_types(self) -> list[ConnectorDescriptor]:
         """Return every type of connector that the server supports, with `GET /connectors/types`."""
-        response = self._request("GET", f"{self._server_url}/connectors/types")
+        response = self.request("GET", f"{self._server_url}/connectors/types")
         return _decode(_decode_connector_types, response.content)
+
+    def request(self, method: str, route: str, **options: Any) -> requests.Response:
+        """Send a request. If the gateway rejects its token and a function can provide a new one, send it once more.
+
+        The other methods use it, and the command line for routes that clients do not call.
+
+        Args:
+            method: the HTTP method, such as `GET`.
+            route: a path below the gateway's URL, such as `pull`, or a whole URL of the server.
+            options: keyword arguments for `requests.Session.request`.
+
+        Returns:
+            A response that is neither an error nor a redirect.
+
+        Raises:
+            LakeSyncError: the gateway's error.
+            UnreachableError: no response arrived, or not a gateway's.
+        """
+        return self.tokens.send(lambda token: self._request_once(method, route, token, **options))
 
     def cancel_requests(self) -> None:
         """Make every call in progress raise `UnreachableError` at once.
@@ -191,48 +210,32 @@ class HttpTransport:
 
     def _post(self, route: str, body: bytes) -> bytes:
         """Send JSON, and return the response's body."""
-        return self._request("POST", route, data=body, headers={"Content-Type": "application/json"}).content
-
-    def _request(self, method: str, route: str, **options: Any) -> requests.Response:
-        """Send a request. If the gateway rejects its token and a function can provide a new one, send it once more.
-
-        Args:
-            method: the HTTP method, such as `GET`.
-            route: a path below the gateway's URL, such as `pull`, or a whole URL of the server.
-            options: keyword arguments for `requests.Session.request`.
-
-        Returns:
-            A response with status 200.
-
-        Raises:
-            LakeSyncError: the gateway's error.
-            UnreachableError: no response arrived, or not a gateway's.
-        """
-        return self.tokens.send(lambda token: self._request_once(method, route, token, **options))
+        return self.request("POST", route, data=body, headers={"Content-Type": "application/json"}).content
 
     def _request_once(self, method: str, route: str, token: str | None, **options: Any) -> requests.Response:
-        """Send a request with a token; see `_request`."""
+        """Send a request with a token; see `request`."""
         sent_at = time.time()
         if sent_at - self._last_used > _MAX_IDLE_SECONDS:
             self._session.close()
         all_options: dict[str, Any] = {
+            "allow_redirects": False,
             **self._connection_options,
             **options,
             "auth": BearerAuth(token),
             "timeout": self._timeout,
         }
         url = route if route.startswith(self._server_url) else f"{self._gateway_url}/{route}"
-        request = partial(self._session.request, method, url, allow_redirects=False, **all_options)
+        request = partial(self._session.request, method, url, **all_options)
         try:
             response = self._calls.run(request, requests.Response.close)
         except OSError as error:  # the base of requests' errors; also raised for an unreadable CA file
-            raise UnreachableError(f"{self._gateway_url} does not answer: {_reason(error)}") from error
+            raise UnreachableError(f"no gateway answers at {self._server_url}: {_reason(error)}") from error
         except BaseException:
             self._session.close()  # the next request uses a new connection
             raise
         self._last_used = time.time()
         self._measure_clock(response, (sent_at + self._last_used) / 2)
-        if response.status_code != requests.codes.ok:
+        if not 200 <= response.status_code < 300:
             with response:
                 raise error_from_response(response.status_code, _content(response), response.headers)
         return response
@@ -267,10 +270,16 @@ def clock_difference(date: str, local_time: float) -> float:
 
 
 def _reason(error: OSError) -> str:
-    """Return the message of the error that `requests` has wrapped, without class names."""
-    # requests wraps urllib3's error, whose text begins with the class or the connection that failed
-    inner = getattr(error.args[0], "reason", None) if error.args else None
-    return re.sub(r"^(<[^>]*>|\w+\([^)]*\)): ", "", str(inner or error))
+    """Return why a request failed, such as `Connection refused`.
+
+    It is the text of the innermost error in that of requests, without the class or connection that it begins with.
+    """
+    cause: Any = error.args[0] if error.args and isinstance(error.args[0], Exception) else error
+    if isinstance(getattr(cause, "reason", None), Exception):
+        cause = cause.reason
+    inner = next((each for each in cause.args if isinstance(each, OSError)), cause)
+    text = str(inner.args[-1]) if inner.args else type(inner).__name__
+    return re.sub(r"^(<[^>]*>|\w+\([^)]*\)): |Failed to establish a new connection: |\[Errno -?\d+\] ", "", text)
 
 
 def error_from_response(status: int, body: bytes, headers: Mapping[str, str]) -> LakeSyncError:
