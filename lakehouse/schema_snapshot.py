@@ -24,8 +24,9 @@ from lakesync.model.schema import TableSchema
 from lakesync.model.secrets import replace_private_file
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
+    from lakesync.adapters.deltas import TableSelection
     from lakesync.config import Config
     from lakesync.model.namespaces import Namespaces
     from lakesync.model.types import StoredConnector
@@ -79,15 +80,9 @@ class SchemaSnapshot(msgspec.Struct, frozen=True):
         schemas = (schema for schema, of_namespace in self.states if (schema.table, of_namespace) == (table, namespace))
         return next(schemas, TableSchema(table, columns=()))
 
-    def select(self, tables: Collection[str], without: Collection[str]) -> tuple[TableSchema, ...]:
-        """Return the schemas of some tables, in order of their names.
-
-        Args:
-            tables: names of the tables; empty for all.
-            without: names of tables to exclude.
-        """
-        wanted = (each for each in self.tables if not tables or each.table in tables)
-        return tuple(each for each in wanted if each.table not in without)
+    def select(self, selection: TableSelection) -> tuple[TableSchema, ...]:
+        """Return the schemas of the selected tables, in order of their names."""
+        return tuple(each for each in self.tables if selection.has_table(each.table))
 
     def schema(self, table: str) -> TableSchema:
         """Return a table's schema; a schema without columns if none is registered."""

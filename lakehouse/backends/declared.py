@@ -116,7 +116,7 @@ def follower_of(store: GatewayStore, destination: DestinationTarget) -> destinat
     target, gateways = destination.target, destination.declared.gateways
     selection = DeltaSelection(tuple(target.tables), tuple(target.without), tuple(sorted(gateways)))
     # with `rows`, the adapter also keeps tables of current rows, which need schemas
-    schemas = registered(store).select(selection.tables, selection.without) if destination.declared.rows else ()
+    schemas = registered(store).select(selection) if destination.declared.rows else ()
     return Follower(destination.mark_name, target, selection, schemas)
 
 
@@ -138,7 +138,7 @@ def flow_tasks(config: Config, store: GatewayStore, name: str, declared: Declare
         row_filter = RowFilter.from_conditions(
             declared.where, tables=target.tables, without=target.without, gateways=declared.gateways
         )
-        schemas = registry.select(row_filter.tables, row_filter.without) if declared.rows else ()
+        schemas = registry.select(row_filter) if declared.rows else ()
         mark = f"flows/{name}/{target.name}"
         tasks.append(Flow(mark, source, target, row_filter, schemas, followers=_followers(config, source)))
     return tasks

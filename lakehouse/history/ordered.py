@@ -147,7 +147,7 @@ def in_order(
     schema = pa.schema([DELTAS_ARROW.field(name) for name in needed])
     for each in ranges:
         after_arrival, last_arrival = after[each.stream], until[each.stream]
-        if each.last <= after_arrival or (selection.gateways and each.gateway not in selection.gateways):
+        if each.last <= after_arrival or not selection.has_gateway(each.gateway):
             continue
         read = (rows for file in each.files for rows in read_rows(file, schema, batch_rows=rows_in_memory))
         wanted = (_wanted(rows, after_arrival, last_arrival, selection) for rows in read)
@@ -290,16 +290,13 @@ def _spill(rows: Iterable[pa.Table], path: Path) -> None:
 
 
 def _wanted(rows: pa.Table, after: int, last: int, selection: DeltaSelection) -> pa.Table:
-    """Return the rows in a range of arrivals that a selection includes. `selection.without` names excluded tables."""
+    """Return the rows in a range of arrivals that a selection includes; their gateway is selected."""
     arrival = rows.column("arrival")
-    mask = pc.and_(pc.greater(arrival, after), pc.less_equal(arrival, last))
-    if selection.tables:
-        mask = pc.and_(mask, pc.is_in(rows.column("table_name"), pa.array(selection.tables)))
-    if selection.without:
-        mask = pc.and_(mask, pc.invert(pc.is_in(rows.column("table_name"), pa.array(selection.without))))
-    if selection.part is not None:  # the deltas that one task of a load applies
-        mask = pc.and_(mask, selection.part.mask(rows))
-    return rows.filter(mask)
+    rows = rows.filter(pc.and_(pc.greater(arrival, after), pc.less_equal(arrival, last)))
+    selected = selection.select_tables(rows)
+    if selection.part is None:
+        return selected
+    return selected.filter(selection.part.mask(selected))  # the deltas that one task of a load applies
 
 
 def _file_range(table: Table, scan_task: FileScanTask) -> ArrivalRange:

@@ -17,6 +17,7 @@ import msgspec
 
 from lakesync.adapters.base import DatabaseAdapter
 from lakesync.adapters.composite import CompositeAdapter, LifecycleAdapter, Route
+from lakesync.adapters.deltas import TableSelection
 from lakesync.adapters.registry import as_database, open_adapter
 from lakesync.config.backends import LAKE
 from lakesync.model.errors import ConfigurationError
@@ -203,7 +204,7 @@ def _routed_targets(backend: RoutedBackend, enclosing: WriteTarget) -> Iterator[
     # The backend as JSON → the backend and its tables, so that tables with equal backends share one target.
     by_content: dict[bytes, tuple[Backend, list[str]]] = {}
     for table, inner in backend.tables.items():
-        if table not in enclosing.without and (not enclosing.tables or table in enclosing.tables):
+        if TableSelection(enclosing.tables, enclosing.without).has_table(table):
             by_content.setdefault(msgspec.json.encode(inner), (inner, []))[1].append(table)
     for inner, tables in by_content.values():
         yield from _targets(inner, msgspec.structs.replace(enclosing, tables=tuple(sorted(tables)), without=()))

@@ -148,20 +148,28 @@ class TableSelection(msgspec.Struct, frozen=True):
         """Return whether a table is selected."""
         return table not in self.without and (not self.tables or table in self.tables)
 
+    def has_gateway(self, gateway: str) -> bool:
+        """Return whether a gateway is selected."""
+        return not self.gateways or gateway in self.gateways
+
     def select(self, deltas: pa.Table) -> pa.Table:
         """Return the selected ones of an Arrow table's deltas."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
+        return self.select_tables(_among(deltas, "gateway", self.gateways) if self.gateways else deltas)
 
-        for name, values, keep in (
-            ("table_name", self.tables, True),
-            ("table_name", self.without, False),
-            ("gateway", self.gateways, True),
-        ):
-            if values:
-                among = pc.is_in(deltas.column(name), pa.array(values, pa.string()))
-                deltas = deltas.filter(among if keep else pc.invert(among))
-        return deltas
+    def select_tables(self, deltas: pa.Table) -> pa.Table:
+        """Return those of an Arrow table's deltas whose table is selected, of any gateway."""
+        if self.tables:
+            deltas = _among(deltas, "table_name", self.tables)
+        return _among(deltas, "table_name", self.without, is_among=False) if self.without else deltas
+
+
+def _among(deltas: pa.Table, column: str, values: Sequence[str], *, is_among: bool = True) -> pa.Table:
+    """Return the deltas whose value in a column is one of `values`, or is none of them."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    mask = pc.is_in(deltas.column(column), pa.array(values, pa.string()))
+    return deltas.filter(mask if is_among else pc.invert(mask))
 
 
 class DeltaPage(msgspec.Struct, frozen=True):

@@ -224,7 +224,7 @@ class ObjectDeltas(ArrowAdapterBase):
         """Return the digest (count and checksum) of each table and day, reading only objects that overlap the scope."""
         found: list[Digest] = []
         for file in self._files():
-            if not scope.gateways or file.gateway in scope.gateways:
+            if scope.has_gateway(file.gateway):
                 first, last = map(day_of, file.arrivals)
                 if not scope.days or any(first <= day <= last for day in scope.days):
                     found += digest_deltas(self._read(file), scope)
