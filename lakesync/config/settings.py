@@ -13,7 +13,7 @@ import fnmatch
 import os
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
@@ -260,21 +260,29 @@ class Config(BaseSettings):
         """Table → what happens to columns that are registered later, without tables that get them (`evolve`)."""
         return {name: table.contract for name, table in self.tables.items() if table.contract != "evolve"}
 
+    def settings(self) -> Iterator[tuple[str, Any]]:
+        """Yield the name and value of every setting; tables by name, such as `[flows.NAME]`, are one setting.
+
+        A name is `SECTION.SETTING`, or `SETTING` outside of sections.
+        """
+        for name in type(self).model_fields:
+            value = getattr(self, name)
+            if isinstance(value, BaseModel):
+                yield from ((f"{name}.{key}", getattr(value, key)) for key in type(value).model_fields)
+            else:
+                yield name, value
+
     def environment(self) -> dict[str, str]:
         """Return the configuration as variables for a child process, secrets in plain text.
 
         `load` in the child returns an equal configuration.
         """
         variables = {"LAKESYNC_CONFIG": ""}  # the child reads no file
-        for name in type(self).model_fields:
-            value = getattr(self, name)
-            if isinstance(value, ShardConfig):
-                variables["LAKESYNC_SHARD_CONFIG"] = value.model_dump_json()
-            elif isinstance(value, BaseModel):
-                for key in type(value).model_fields:
-                    _put(variables, f"LAKESYNC_{name}_{key}".upper(), getattr(value, key))
-            else:
-                _put(variables, f"LAKESYNC_{name}".upper(), value)
+        for name, value in self.settings():
+            if not name.startswith("shard_config."):
+                _put(variables, f"LAKESYNC_{name}".replace(".", "_").upper(), value)
+        if self.shard_config is not None:
+            variables["LAKESYNC_SHARD_CONFIG"] = self.shard_config.model_dump_json()
         return variables
 
     def replace(self, **sections: Any) -> Config:

@@ -124,17 +124,10 @@ def _settings_in_effect(data: Path | None) -> list[_Setting]:
 
 
 def _flat_settings(settings: Config) -> Iterator[tuple[str, Any]]:
-    """Yield the name and displayed value of every setting."""
-    from pydantic import BaseModel
-
-    for name in type(settings).model_fields:
-        value = getattr(settings, name)
-        if isinstance(value, BaseModel):
-            for key in type(value).model_fields:
-                yield f"{name}.{key}", _display_value(getattr(value, key))
-        elif isinstance(value, dict) and value:
-            for key, each in value.items():
-                yield f"{name}.{key}", _display_value(each)
+    """Yield the name and displayed value of every setting; of tables by name, each is a setting."""
+    for name, value in settings.settings():
+        if isinstance(value, dict) and value and "." not in name:
+            yield from ((f"{name}.{key}", _display_value(each)) for key, each in value.items())
         else:
             yield name, _display_value(value)
 

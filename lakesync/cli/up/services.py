@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import requests
-from pydantic import BaseModel, SecretStr
+from pydantic import SecretStr
 
 from lakesync.cli.dagster_client import READY_SECONDS, DagsterClient
 from lakesync.cli.up import dagster_home
@@ -241,16 +241,10 @@ def _has_secret(value: str, secret: str) -> bool:
 
 
 def _secrets(config: Config) -> Iterator[tuple[str, str]]:
-    """Yield the name, `SECTION.NAME` or `NAME`, and value of every secret."""
-    for name in type(config).model_fields:
-        value = getattr(config, name)
+    """Yield the name and value of every secret; each issuer's has the name `gateway.issuers`."""
+    for name, value in config.settings():
         if isinstance(value, SecretStr):
             yield name, value.get_secret_value()
-        elif isinstance(value, BaseModel):
-            for key in type(value).model_fields:
-                inner = getattr(value, key)
-                if isinstance(inner, SecretStr):
-                    yield f"{name}.{key}", inner.get_secret_value()
     for issuer in config.gateway.issuers:
         if issuer.secret is not None:
             yield "gateway.issuers", issuer.secret.get_secret_value()
