@@ -49,13 +49,13 @@ class CheckResult(NamedTuple):
     def is_final(self, *, shared: bool) -> bool:
         """Return whether the result is valid until the next commit, or until this process sends the client something.
 
-        It is not if the check stopped before it had read all changes (then `Unsent.done` is False), or if another
-        process may have sent the unsent change. `Unsent.since` is 0 if the check found none.
+        It is not if the check stopped before it had read all changes (then `Unsent.is_complete` is False). Nor is it if
+        another process may have sent the unsent change. `Unsent.since` is 0 if the check found none.
 
         Args:
             shared: whether other processes serve the gateway too.
         """
-        return self.unsent is None or (self.unsent.done and not (shared and self.unsent.since))
+        return self.unsent is None or (self.unsent.is_complete and not (shared and self.unsent.since))
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ from lakesync.adapters.deltas import (
     MarkUpdate,
     StoredDelta,
 )
-from lakesync.adapters.fan_out import FanOutAdapter, Lag
+from lakesync.adapters.fan_out import FanOutAdapter, SecondaryLag
 from lakesync.adapters.object_store.base import LakeAdapter, ObjectInfo, ObjectPage
 from lakesync.adapters.object_store.deltas import ObjectDeltas
 from lakesync.adapters.object_store.local import LocalDisk
@@ -36,7 +36,6 @@ __all__ = [
     "DeltaPage",
     "DeltaQuery",
     "FanOutAdapter",
-    "Lag",
     "LakeAdapter",
     "LifecycleAdapter",
     "LocalDisk",
@@ -51,6 +50,7 @@ __all__ = [
     "Position",
     "Prunable",
     "Route",
+    "SecondaryLag",
     "SqliteAdapter",
     "StateWriter",
     "StoredDelta",

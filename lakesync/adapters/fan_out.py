@@ -49,14 +49,14 @@ _MAX_RETRY_SECONDS = 60.0
 """The pause is not doubled beyond this."""
 
 
-class Lag(msgspec.Struct, frozen=True):
+class SecondaryLag(msgspec.Struct, frozen=True):
     """How far a secondary lags behind the primary."""
 
     name: str
     """The secondary's name."""
     deltas: int
     """Deltas queued in memory."""
-    catching_up: bool
+    is_catching_up: bool
     """Whether the secondary reads, or must read, the primary again, because it may lack further deltas."""
     failures: int
     """Consecutive failed attempts."""
@@ -106,7 +106,7 @@ class FanOutAdapter(CompositeBase):
         """Write rows in the primary, then in the secondaries, if they have destination tables."""
         return self._write_all(lambda each: each.write_states(schema, read) if isinstance(each, StateWriter) else 0)
 
-    def lags(self) -> list[Lag]:
+    def lags(self) -> list[SecondaryLag]:
         """Return the lag of each secondary."""
         return [secondary.lag() for secondary in self._secondaries]
 
@@ -169,10 +169,10 @@ class _Secondary:
                 self._deltas += task.deltas
             self._changed.notify_all()
 
-    def lag(self) -> Lag:
+    def lag(self) -> SecondaryLag:
         """Return how far the secondary lags behind the primary."""
         with self._changed:
-            return Lag(
+            return SecondaryLag(
                 self._name, self._deltas, self._must_catch_up or self._is_catching_up, self._failures, self._error
             )
 

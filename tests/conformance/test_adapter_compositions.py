@@ -124,7 +124,7 @@ def test_a_failing_secondary_does_not_block_writes_and_catches_up(databases, err
     assert fan_out.wait_until_replicated(WAIT)
     for name in ("secondary", "other"):
         assert identities(databases(name)) == identities(databases("primary"))
-    assert [(lag.deltas, lag.catching_up, lag.error) for lag in fan_out.lags()] == [(0, False, None)] * 2
+    assert [(lag.deltas, lag.is_catching_up, lag.error) for lag in fan_out.lags()] == [(0, False, None)] * 2
     fan_out.close()
 
 

@@ -54,7 +54,7 @@ class Unsent(NamedTuple):
     """The changed row; None if everything was sent, or over several shards."""
     progress: ScanProgress | None = None
     """Where the next query continues."""
-    done: bool = True
+    is_complete: bool = True
     """Whether the feed was read to its end, or to unsent rows; False if the next query has to continue."""
     shards: Mapping[str, Unsent] = {}
     """The result of each shard, by shard name; empty without sharding."""
@@ -101,7 +101,7 @@ def oldest_unsent(view: ClientView, query: LagQuery, rules: RulesCache) -> Unsen
     page = pull_page(view, client_id, resumed, access, _MAX_ROWS, max_reads=_MAX_READS)
     lacking = _lacking(view, client_id, page.deltas, position)
     if not lacking:
-        return Unsent(0, progress=ScanProgress(start, page.read_up_to, page.rescan), done=not page.has_more)
+        return Unsent(0, progress=ScanProgress(start, page.read_up_to, page.rescan), is_complete=not page.has_more)
     progress = ScanProgress(start, resumed.read_up_to, resumed.rescan)
     since, row = min(lacking)
     # a row that the previous query found keeps its time, even if it was overwritten since

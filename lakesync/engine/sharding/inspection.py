@@ -58,13 +58,13 @@ def _in_shard(name: str, query: LagQuery, tracked: TrackedCursor) -> LagQuery:
 def _oldest(by_shard: Mapping[str, Unsent]) -> Unsent | None:
     """Return the oldest of the shards' results; None if the client pulled from no shard.
 
-    The result is `done` if every shard's feed was read to its end, or to an unsent row.
+    The result is complete if every shard's feed was read to its end, or to an unsent row.
     """
     if not by_shard:
         return None
     # a shard's `since` is 0 if everything was sent
     oldest = min((each.since for each in by_shard.values() if each.since), default=0)
-    return Unsent(oldest, done=all(each.done for each in by_shard.values()), shards=by_shard)
+    return Unsent(oldest, is_complete=all(each.is_complete for each in by_shard.values()), shards=by_shard)
 
 
 def explain(

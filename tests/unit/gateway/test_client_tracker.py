@@ -113,8 +113,8 @@ def test_an_unfinished_scan_is_continued():
     seen = ClientTracker(Clock())
     pulled(seen, "a", 3 << 16)
     (due,) = seen.checks_due("gw", ARRIVALS, {})
-    seen.record_check("gw", ARRIVALS, {}, due, Unsent(0, done=False))
-    assert [each.query.before for each in seen.checks_due("gw", ARRIVALS, {})] == [Unsent(0, done=False)]
+    seen.record_check("gw", ARRIVALS, {}, due, Unsent(0, is_complete=False))
+    assert [each.query.before for each in seen.checks_due("gw", ARRIVALS, {})] == [Unsent(0, is_complete=False)]
 
 
 def test_a_connected_client_is_up_to_date_unless_changes_wait_for_it():
