@@ -28,7 +28,7 @@ from lakesync import config
 from lakesync.connectors import Connectors
 from lakesync.engine import Engine
 from lakesync.model.errors import LakeSyncError
-from lakesync.model.hlc import WallClock
+from lakesync.model.hlc import OffsetClock
 from lakesync.model.secrets import UMASK
 from lakesync.staging import configured_store
 
@@ -138,7 +138,7 @@ def serve(configured: config.Config) -> None:
     check_bind_address(settings)
     if not settings.requires_tokens:
         log.warning("no LAKESYNC_JWT_SECRET is set: every caller on this machine is an admin", host=settings.host)
-    wall = WallClock(configured.clock_offset_file).now_ms
+    wall = OffsetClock(configured.clock_offset_file).now_ms
     with listen(settings.host, settings.port) as bound, closing(Backends(configured)) as backends:
         store = configured_store(configured, wall)
         engine = Engine(

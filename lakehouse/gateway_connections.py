@@ -18,7 +18,7 @@ import stamina
 
 from lakesync.engine import Engine, EngineLimits
 from lakesync.model.errors import ConfigurationError, StagingUnavailableError
-from lakesync.model.hlc import WallClock
+from lakesync.model.hlc import OffsetClock
 from lakesync.staging import configured_store
 from lakesync.staging.remote import RemoteStore, error_of
 from lakesync.staging.store.pipeline import PipelineStore
@@ -132,7 +132,7 @@ def open_intake(config: Config) -> Iterator[Intake]:
 @contextmanager
 def _open_engine(config: Config) -> Iterator[Engine]:
     """Open an engine over the staging store in this process, and close it at the end of the block."""
-    wall = WallClock(config.clock_offset_file).now_ms
+    wall = OffsetClock(config.clock_offset_file).now_ms
     limits = EngineLimits(max_backpressure_bytes=config.limits.max_backpressure_bytes)
     engine = Engine(configured_store(config, wall), wall, limits, namespaces=config.namespaces)
     try:

@@ -36,7 +36,7 @@ from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.analysis.marks import checkpoint_state, destination_state, flushed_state, is_visit_due
 from lakesync.config import Config
 from lakesync.model.errors import LakeUnavailableError
-from lakesync.model.hlc import WallClock
+from lakesync.model.hlc import OffsetClock
 from lakesync.staging.store.pipeline import OpenStaging, PipelineStore
 from sensors.lags import is_queued_or_running
 
@@ -212,7 +212,7 @@ def parts_to_maintain(config: Config, snapshot: SchemaSnapshot, store: PipelineS
     """
     states = _table_states(config, lake_parts(snapshot))
     states |= {LOG: flushed_state(store.backlog()), RUNS: ""}  # a state that never changes: due once a day
-    marks, now_ms = store.marks(), WallClock(config.clock_offset_file).now_ms()
+    marks, now_ms = store.marks(), OffsetClock(config.clock_offset_file).now_ms()
     return [
         part for part, state in states.items() if is_visit_due(marks.get(maintenance_mark(part)), state, now_ms, DAY_MS)
     ]
@@ -232,7 +232,7 @@ def assets_to_audit(config: Config, snapshot: SchemaSnapshot, store: PipelineSto
     # of the tables of the lake, those with checks: state tables, which have a namespace, and the history
     parts = {name: part for name, part in lake_parts(snapshot).items() if part.namespace is not None or name == HISTORY}
     states = {dg.AssetKey.from_user_string(name): state for name, state in _table_states(config, parts).items()}
-    marks, now_ms = store.marks(), WallClock(config.clock_offset_file).now_ms()
+    marks, now_ms = store.marks(), OffsetClock(config.clock_offset_file).now_ms()
     states[CHECKPOINT] = checkpoint_state(store.backlog())
     for each in destination_targets(config):
         states[target_key(each.destination, each.target.name)] = destination_state(marks.get(each.mark_name))

@@ -16,7 +16,7 @@ from pydantic import PrivateAttr
 from lakehouse.gateway_connections import OpenIntake, open_intake, pipeline_store
 from lakehouse.table_definitions import LakeNames
 from lakesync.config import Config
-from lakesync.model.hlc import WallClock
+from lakesync.model.hlc import OffsetClock
 from lakesync.model.secrets import without_password
 from lakesync.staging.store.pipeline import OpenStaging, PipelineStore
 
@@ -86,7 +86,7 @@ class StagingResource(dg.ConfigurableResource[None]):
     settings: dg.ResourceDependency[Config]
     _opened: ExitStack = PrivateAttr(default_factory=ExitStack)
     _store: PipelineStore | None = PrivateAttr(default=None)
-    _clock: WallClock | None = PrivateAttr(default=None)
+    _clock: OffsetClock | None = PrivateAttr(default=None)
 
     @classmethod
     def configured_by(cls, config: Config) -> "StagingResource":
@@ -112,7 +112,7 @@ class StagingResource(dg.ConfigurableResource[None]):
     def now_ms(self) -> int:
         """Return the server wall time in milliseconds since 1970, by the gateways' clock."""
         if self._clock is None:
-            self._clock = WallClock(self.settings.clock_offset_file)
+            self._clock = OffsetClock(self.settings.clock_offset_file)
         return self._clock.now_ms()
 
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:

@@ -34,7 +34,7 @@ from lakehouse.marks import CopiedDays, days_to_copy
 from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.analysis.lags import Lag
 from lakesync.config import Config
-from lakesync.model.hlc import WallClock
+from lakesync.model.hlc import OffsetClock
 from lakesync.staging.store.pipeline import OpenStaging, PipelineStore
 from sensors.backoff import Attempts, skip_during_outage
 from sensors.due_times import due_tables
@@ -77,7 +77,7 @@ def move_sensor(
     def watch(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         with open_staging() as store:
             marks = store.marks()
-        now_ms = WallClock(config.clock_offset_file).now_ms()
+        now_ms = OffsetClock(config.clock_offset_file).now_ms()
         overdue = [lag for lag in lags.overdue(marks, now_ms) if job_name(lag) in names]
 
         def request(lag: Lag) -> dg.RunRequest | None:
@@ -250,7 +250,7 @@ def poll_sensor(
     def watch(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         with open_staging() as store:
             marks = store.marks()
-        now_ms = WallClock(config.clock_offset_file).now_ms()
+        now_ms = OffsetClock(config.clock_offset_file).now_ms()
         overdue = [lag for lag in lags.overdue(marks, now_ms) if lag.part == "poll"]
         today = nearest_day(days, now_ms)
 

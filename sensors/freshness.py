@@ -21,7 +21,7 @@ from lakehouse.backends.declared import destination_targets, follower_positions
 from lakehouse.schema_snapshot import SchemaSnapshot, merged_tables
 from lakesync.analysis.lags import ArrivalDay, Lag, arrival_days
 from lakesync.config import Config
-from lakesync.model.hlc import WallClock
+from lakesync.model.hlc import OffsetClock
 from lakesync.staging.store.pipeline import FlushStore, OpenStaging
 from resources.compat_dagster import AssetCheckEvaluationTargetMaterializationData
 from resources.stores import StagingResource
@@ -173,7 +173,7 @@ def freshness_sensor(
     def watch(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         reported: dict[str, tuple[list[str], int, float]] = json.loads(context.cursor or "{}")
         now = time.time()
-        gateway_now_ms = WallClock(config.clock_offset_file).now_ms()  # the clock by which arrivals are stamped
+        gateway_now_ms = OffsetClock(config.clock_offset_file).now_ms()  # the clock by which arrivals are stamped
         allowed = config.dagster.late_after_seconds
         events = []
         with open_staging() as store:

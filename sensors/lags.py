@@ -39,7 +39,7 @@ from lakesync.analysis.marks import (
     report_in,
 )
 from lakesync.config import Config
-from lakesync.model.hlc import WallClock
+from lakesync.model.hlc import OffsetClock
 from lakesync.staging.records import Backlog
 from lakesync.staging.store.pipeline import PipelineMarks, PipelineStore
 from sensors.backoff import Attempt, Attempts
@@ -157,7 +157,7 @@ class PipelineLags:
         with self._lock:
             now = time.monotonic()
             if read_again or now - self._read_at >= READ_SECONDS or flushed != self._flushed_at_read:
-                now_ms = WallClock(self._config.clock_offset_file).now_ms()
+                now_ms = OffsetClock(self._config.clock_offset_file).now_ms()
                 staging_marks, followers = store.marks(), self._followers(store)
                 timed = timed_parts(self._config, self._snapshot, staging_marks, now_ms)
                 wait_ms = QUEUED_SECONDS * 1000
@@ -213,7 +213,7 @@ class PipelineLags:
                     counts[key] = max(attempt.count, counts.get(key, 0))
                     retries[key] = attempt.next_ms
         report = Report(
-            at_ms=WallClock(self._config.clock_offset_file).now_ms(),
+            at_ms=OffsetClock(self._config.clock_offset_file).now_ms(),
             lags=tuple(self._lags),
             requests=counts,
             queued=self._queued_runs(instance),

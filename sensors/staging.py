@@ -23,7 +23,7 @@ from lakehouse.history.flush_due import BacklogReader, describe_backlog, due_flu
 from lakesync.analysis.lags import Lag
 from lakesync.config import Config
 from lakesync.model.errors import LakeUnavailableError
-from lakesync.model.hlc import WallClock
+from lakesync.model.hlc import OffsetClock
 from lakesync.staging.records import Backlog
 from lakesync.staging.store.pipeline import ErasureStore, OpenStaging, PipelineStore
 from sensors.backoff import skip_during_outage
@@ -82,7 +82,7 @@ def flush_sensor(
         """Return a request of a run if a flush is due; otherwise why there is none."""
         attempts = lags.attempts(FLUSH_SENSOR, context.cursor)
         backlog = store.backlog()
-        now_ms = WallClock(config.clock_offset_file).now_ms()
+        now_ms = OffsetClock(config.clock_offset_file).now_ms()
         exceeded = reader.exceeded(store, backlog)  # gateways above a limit of one table's deltas, or of wide rows
         wanted = due_flush(backlog, now_ms, limits, exceeded)
         # if the backlog alone makes a flush due, the lake, which takes longer to read, is not read

@@ -5,7 +5,7 @@ integer, so that an overflow of the counter carries into the wall part. Clients 
 with it; the engine checks these stamps, and gives each commit a timestamp of its own in the same format, the *arrival*.
 
 Two functions return wall time in milliseconds: `wall_clock` is this machine's clock, which clients and adapters use;
-`WallClock.now_ms` is that of gateways and the pipeline, which tests can shift while their processes run.
+`OffsetClock.now_ms` is that of gateways and the pipeline, which tests can shift while their processes run.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ _RECHECK_SECONDS = 0.02
 """Seconds between two checks of the offset file, at least: it is not read for every request."""
 
 
-class WallClock:
+class OffsetClock:
     """The system's clock plus an offset from a file, so that tests can shift the clock of a running server.
 
     The file contains milliseconds. While it is missing or incomplete, the last offset stays.

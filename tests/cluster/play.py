@@ -17,7 +17,7 @@ from lakehouse.sessions import session
 from lakesync.config import Config
 from lakesync.engine import Engine
 from lakesync.model.delta import extract_delta
-from lakesync.model.hlc import WallClock
+from lakesync.model.hlc import OffsetClock
 from lakesync.model.schema import parse_schema
 from lakesync.model.types import SyncPush
 from lakesync.staging import configured_store
@@ -39,7 +39,7 @@ class Play:
 
     def __init__(self, config: Config, cluster: SparkCluster, console: Console) -> None:
         self._config, self._cluster, self._console = config, cluster, console
-        self._wall = WallClock().now_ms
+        self._wall = OffsetClock().now_ms
         self._engine = Engine(configured_store(config, self._wall), self._wall)
         self._instance = dg.DagsterInstance.ephemeral()
 

@@ -124,7 +124,7 @@ def rebuild(
     """
     from lakesync.cli.local.lake_history import LakeHistory
     from lakesync.engine.rebuild import rebuild as rebuild_stores
-    from lakesync.model.hlc import WallClock
+    from lakesync.model.hlc import OffsetClock
     from lakesync.staging.shards import shard_map
 
     if not from_lake:
@@ -138,7 +138,7 @@ def rebuild(
     with _progress_bar() as advance, LakeHistory(config) as history:
         rebuilt = rebuild_stores(
             staging or config.staging.url,  # with shards: the default shard's store
-            WallClock(config.clock_offset_file).now_ms,
+            OffsetClock(config.clock_offset_file).now_ms,
             history,
             replace=replace,
             margin_ms=round(margin_seconds * 1000),
@@ -213,13 +213,13 @@ def open_store(config: Config) -> Iterator[PipelineStore]:
         ConfigurationError: there is no store, or a gateway owns it and there is no service token.
     """
     from lakesync.engine import Engine
-    from lakesync.model.hlc import WallClock
+    from lakesync.model.hlc import OffsetClock
     from lakesync.staging import configured_store, store_urls
     from lakesync.staging.remote import RemoteStore
 
     if config.staging.url.startswith("sqlite:"):
         store_urls.store_status(config.staging.url)  # raises if there is no store; opening would create one
-    wall = WallClock(config.clock_offset_file).now_ms
+    wall = OffsetClock(config.clock_offset_file).now_ms
     with ExitStack() as closing_store:
         engine = Engine(configured_store(config, wall), wall)
         closing_store.callback(engine.close)  # also if `open` fails: the engine may have connections already

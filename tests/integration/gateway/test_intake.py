@@ -13,7 +13,7 @@ import requests
 from lakehouse import gateway_connections
 from lakehouse.gateway_connections import RemoteIntake, open_intake, pipeline_store
 from lakesync.config import Config
-from lakesync.model.hlc import WallClock
+from lakesync.model.hlc import OffsetClock
 from lakesync.model.schema import Column, TableSchema
 from lakesync.staging import open_store
 from lakesync.staging.postgres.connection import APPLICATION
@@ -68,7 +68,7 @@ def test_a_push_that_timed_out_is_repeated(monkeypatch):
 
 @pytest.mark.parametrize("opened", [open_intake, pipeline_store])
 def test_no_connection_is_left_when_an_engine_cannot_open(own_database, tmp_path, opened):
-    store = open_store(own_database, WallClock().now_ms)
+    store = open_store(own_database, OffsetClock().now_ms)
     store.open(Book())
     store.ensure_gateway("g")
     schema = TableSchema("notes", (Column("x", "number"),))

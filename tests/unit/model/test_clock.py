@@ -1,4 +1,4 @@
-"""`lakesync.model.hlc.WallClock`: the system's time plus an offset from a file."""
+"""`lakesync.model.hlc.OffsetClock`: the system's time plus an offset from a file."""
 
 import time
 
@@ -18,11 +18,11 @@ def offset(wall):
 
 
 def test_without_an_offset_file_the_clock_is_the_systems():
-    assert offset(hlc.WallClock()) == 0
+    assert offset(hlc.OffsetClock()) == 0
 
 
 def test_the_clock_follows_changes_of_the_offset_file(file):
-    wall = hlc.WallClock(file)
+    wall = hlc.OffsetClock(file)
     assert offset(wall) == 0
     file.write_text("86400000\n")
     assert offset(wall) == 86400
@@ -33,7 +33,7 @@ def test_the_clock_follows_changes_of_the_offset_file(file):
 
 
 def test_an_unreadable_offset_file_keeps_the_last_offset(file):
-    wall = hlc.WallClock(file)
+    wall = hlc.OffsetClock(file)
     file.write_text("7000")
     assert offset(wall) == 7
     file.write_text("")
