@@ -32,11 +32,11 @@ from lakehouse.erasure.redaction import (
 )
 from lakehouse.maintenance import location_of
 from lakehouse.spark_errors import lake_errors
-from lakehouse.tables.verification import row_delta
 from lakehouse.task_runner import failure_text, prepare_worker, raise_failure
 from lakesync.model.crash_points import crash_point
 from lakesync.model.errors import LakeSyncError
 from lakesync.model.hlc import start_of
+from lakesync.wire.history import delta_of_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -238,7 +238,7 @@ class _RestoreTask(NamedTuple):
                 for batch in batches:
                     for first in range(0, batch.num_rows, RESTORE_CHUNK):
                         rows = batch.slice(first, RESTORE_CHUNK).to_pylist()
-                        store.restore(self.gateway, self.seq, [row_delta(row) for row in rows])
+                        store.restore(self.gateway, self.seq, [delta_of_row(row) for row in rows])
         except LakeSyncError as error:
             yield pa.RecordBatch.from_pydict({"failure": [failure_text(error)]})
 

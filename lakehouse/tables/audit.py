@@ -22,9 +22,10 @@ from lakehouse.spark_errors import lake_errors
 from lakehouse.table_access import marks_of, read_version
 from lakehouse.table_creation import ensure_deltas, typed_columns
 from lakehouse.table_definitions import UNFILLED_PROPERTY, LakeNames
-from lakehouse.tables.verification import MAX_SAMPLED_DELTAS, ROW_COLUMNS, row_delta, stored_row
+from lakehouse.tables.verification import MAX_SAMPLED_DELTAS, ROW_COLUMNS, stored_row
 from lakesync.adapters.digests import ARRIVALS_PER_DAY
 from lakesync.model.merge import RowState, encode_state
+from lakesync.wire.history import delta_of_row
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -95,7 +96,7 @@ def rows_unlike_merge(
         merged = state.copy() if days is not None else RowState()
         for delta in deltas:
             if delta["arrival"] <= mark:
-                merged.merge(row_delta(delta))
+                merged.merge(delta_of_row(delta))
         if merged != state:
             differences.append(RowDifference(gateway, row, *(encode_state(each).decode() for each in (state, merged))))
     return differences

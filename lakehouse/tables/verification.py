@@ -5,13 +5,13 @@ with the stamp (the client's timestamp and id) of the delta that wrote it.
 
 The lake merges with a kernel of its own (`lakehouse.tables.kernel`); the gateway's code is `lakesync.model.merge`. The
 Spark tasks of a merge (`lakehouse.tables.merge_job`) merge one slice of a table's rows after another, and call this
-module after each. Audits, the checks of checkpoints, erasures and tests call `stored_row` and `row_delta`, to convert
-rows of the lake to the gateway's types.
+module after each. Audits, the checks of checkpoints, erasures and tests call `stored_row`, to convert rows of state
+tables to the gateway's type.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -20,12 +20,8 @@ import pyarrow.compute as pc
 from msgspec import Raw
 
 from lakesync.model.merge import LiveDelta, RowState, StoredState
-from lakesync.model.types import ColumnValue, RowDelta
 from lakesync.staging.records import StoredRow
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
+from lakesync.wire.history import delta_of_row
 
 ROW_COLUMNS = ("_row", "_cells", "_tombstone", "_inserted", "_gone", "_arrival")
 """The columns of a state table that `stored_row` needs."""
@@ -97,23 +93,12 @@ def sampled_row_difference(deltas: pa.Table, stored: pa.Table, merged: pa.Table)
     for stored_copy in stored.filter(_row_mask(stored, "_gateway", gateway, "_row", row)).to_pylist():
         state = stored_row(_TABLE, stored_copy).state
     for delta in deltas_of_row.to_pylist():
-        state.merge(row_delta(delta))
+        state.merge(delta_of_row(delta))
     merged_state = stored_row(_TABLE, kernel_row).state
     if merged_state == state:
         return None
     both = {"gateway": gateway, "row": row, "merged": StoredState.of(merged_state), "expected": StoredState.of(state)}
     return msgspec.json.encode(both).decode()
-
-
-def row_delta(row: Mapping[str, Any]) -> RowDelta:
-    """Convert a row of the history `deltas` to the gateway's type.
-
-    Args:
-        row: the row as a dictionary. `table_name` may be absent.
-    """
-    cells = tuple(ColumnValue(name, Raw(value.encode())) for name, value in sorted(row["columns"] or ()))
-    key = (row.get("table_name", _TABLE), row["row_id"])
-    return RowDelta(row["op"], *key, row["client_id"], cells, row["hlc"], row["delta_id"])
 
 
 def _row_mask(rows: pa.Table, gateway_column: str, gateway: str, row_column: str, row: str) -> pa.ChunkedArray:

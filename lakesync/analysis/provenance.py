@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 from msgspec import Raw
@@ -21,7 +21,8 @@ from lakesync.analysis.scans import all_of, condition
 from lakesync.analysis.unflushed import unflushed_deltas
 from lakesync.model.errors import NotFoundError
 from lakesync.model.merge import RowState
-from lakesync.model.types import ColumnValue, RowDelta
+from lakesync.model.types import RowDelta
+from lakesync.wire.history import delta_of_row
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -89,17 +90,11 @@ def _flushed(deltas: Table, table: str, row: str, gateway: str | None) -> dict[_
     scan = deltas.scan(row_filter=row_filter, selected_fields=_ROW_COLUMNS)
     return {
         (each["gateway"], each["shard"], each["epoch"], each["seq"], each["ordinal"]): ArrivedDelta(
-            each["gateway"], each["arrival"], True, _delta(each)
+            each["gateway"], each["arrival"], True, delta_of_row({**each, "columns": sorted(each["columns"] or ())})
         )
         for batch in scan.to_arrow_batch_reader()
         for each in batch.to_pylist()
     }
-
-
-def _delta(row: dict[str, Any]) -> RowDelta:
-    """Return the delta in a row of the lake's table `deltas`."""
-    columns = tuple(ColumnValue(name, Raw(text.encode())) for name, text in sorted(row["columns"] or ()))
-    return RowDelta(row["op"], row["table_name"], row["row_id"], row["client_id"], columns, row["hlc"], row["delta_id"])
 
 
 class ColumnProvenance(msgspec.Struct, frozen=True):

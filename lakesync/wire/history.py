@@ -1,27 +1,25 @@
-"""Converts deltas to columns of the lake's history, in Arrow, with values as canonical JSON texts (JCS).
+"""Converts deltas to columns of the lake's history, in Arrow, with values as canonical JSON texts (JCS), and back.
 
 A *delta* is a change of some columns of one row; the *history* is the Iceberg table of all deltas. The Spark tasks that
 write it call this module (`lakehouse.history.decoding`), and so do queries of deltas that are not in the lake yet
-(`analysis.unflushed`).
+(`analysis.unflushed`). Readers of single deltas of the lake call `delta_of_row`.
 """
 
 from __future__ import annotations
 
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Raw
 
 from lakesync.model.delta import CANONICAL, jcs_raw
+from lakesync.model.types import ColumnValue, RowDelta
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from msgspec import Raw
-
-    from lakesync.model.types import RowDelta
+    from collections.abc import Mapping, Sequence
 
 DELTA_FIELDS = (
     ("table_name", pa.string()),
@@ -77,3 +75,14 @@ def _canonical_texts(values: Sequence[Raw]) -> pa.Array:
     not_canonical = pc.invert(pc.match_substring_regex(texts, f"^(?:{CANONICAL})$"))
     canonical = [jcs_raw(text) for text in texts.filter(not_canonical).cast(pa.binary()).to_pylist()]
     return pc.replace_with_mask(texts, not_canonical, pa.array(canonical, pa.string())) if canonical else texts
+
+
+def delta_of_row(row: Mapping[str, Any]) -> RowDelta:
+    """Return the delta in a row of the history.
+
+    Args:
+        row: the row as a dictionary, with `columns` as pairs; the caller may leave out `table_name`.
+    """
+    cells = tuple(ColumnValue(name, Raw(text.encode())) for name, text in row["columns"] or ())
+    key = row.get("table_name", ""), row["row_id"]
+    return RowDelta(row["op"], *key, row["client_id"], cells, row["hlc"], row["delta_id"])

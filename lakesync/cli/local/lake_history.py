@@ -19,14 +19,14 @@ from typing import Any, Self
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-from msgspec import Raw
 
 from lakesync.analysis.catalogue import LakeReader, may_have_catalogue
 from lakesync.config import Config
 from lakesync.engine.rebuild import LakePush
 from lakesync.model.errors import LakeUnavailableError
-from lakesync.model.types import ColumnValue, RowDelta, StoredConnector
+from lakesync.model.types import StoredConnector
 from lakesync.staging.records import GatewayConfig
+from lakesync.wire.history import delta_of_row
 
 CONFIG_PROPERTY = "lakesync.config."
 """Prefix of properties of the table `gateways`; a gateway id follows. The value is its configuration as JSON.
@@ -156,10 +156,4 @@ def _dicts(rows: pa.Table) -> Iterator[dict[str, Any]]:
 
 def _push(rows: list[dict[str, Any]]) -> LakePush:
     """Return a push from its rows in `deltas`."""
-    return LakePush(rows[0]["arrival"], rows[0]["client_id"], [_delta(row) for row in rows])
-
-
-def _delta(row: dict[str, Any]) -> RowDelta:
-    """Return a delta from its row in `deltas`."""
-    columns = tuple(ColumnValue(name, Raw(text.encode())) for name, text in row["columns"] or ())
-    return RowDelta(row["op"], row["table_name"], row["row_id"], row["client_id"], columns, row["hlc"], row["delta_id"])
+    return LakePush(rows[0]["arrival"], rows[0]["client_id"], [delta_of_row(row) for row in rows])
