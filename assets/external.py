@@ -8,6 +8,7 @@ migrations and tiers, which copy deltas between backends) use the kinds and keys
 """
 
 from collections.abc import Sequence
+from operator import attrgetter
 
 import dagster as dg
 
@@ -15,7 +16,7 @@ from assets.columns import client_columns
 from assets.names import DELTAS, LOG, client_key, polled_key, target_key
 from lakehouse.backends.declared import destination_targets
 from lakehouse.schema_snapshot import SchemaSnapshot
-from lakesync.adapters.backend_config import resolve_backend, single_backends
+from lakesync.adapters.backend_config import named_adapters, resolve_backend, single_backends
 from lakesync.config import Config
 from lakesync.config.backends import LAKE
 from lakesync.model.secrets import without_password
@@ -98,16 +99,14 @@ def backends(config: Config) -> list[dg.AssetSpec]:
         written.setdefault(each.target.name, []).append(target_key(each.destination, each.target.name))
     read = [*(flow.source for flow in config.flows.values()), *(each.source for each in config.migrations.values())]
     read += [tiers.hot for tiers in config.tiers.values()]
-    adapters = (each for name in read if name != LAKE for each in single_backends(resolve_backend(config, name)))
-    by_name = {adapter.name: adapter for adapter in adapters}
     return [
         dg.AssetSpec(
-            backend_key(name),
-            deps=written.get(name, []),
-            description=f"The backend `{name}`, which other programs may write too.",
+            backend_key(backend.name),
+            deps=written.get(backend.name, []),
+            description=f"The backend `{backend.name}`, which other programs may write too.",
             group_name="backends",
             kinds={kind_of(backend.uri)},
             metadata={"dagster/uri": without_password(backend.uri)},
         )
-        for name, backend in sorted(by_name.items())
+        for backend in sorted(named_adapters(config, read), key=attrgetter("name"))
     ]

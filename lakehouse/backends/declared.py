@@ -19,7 +19,14 @@ import msgspec
 
 from lakehouse.marks import destination_mark
 from lakehouse.schema_snapshot import registered
-from lakesync.adapters.backend_config import SingleBackend, WriteTarget, resolve_backend, single_backends, write_targets
+from lakesync.adapters.backend_config import (
+    SingleBackend,
+    WriteTarget,
+    named_adapters,
+    resolve_backend,
+    single_backends,
+    write_targets,
+)
 from lakesync.analysis.lags import FollowerPosition
 from lakesync.analysis.marks import FollowerMark
 from lakesync.config.backends import LAKE, DeclaredDestination
@@ -259,6 +266,4 @@ def backend_erasures(
     """
     from lakehouse.backends.erasures import BackendErasure
 
-    adapters = (each for name in backends if name != LAKE for each in single_backends(resolve_backend(config, name)))
-    by_name = {adapter.name: adapter for adapter in adapters}
-    return [BackendErasure(adapter, requests) for adapter in by_name.values()]
+    return [BackendErasure(adapter, requests) for adapter in named_adapters(config, backends)]

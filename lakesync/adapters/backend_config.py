@@ -8,7 +8,7 @@ clients pull), `lakesync dlq` (values that a database rejected) and `lakesync up
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
@@ -142,6 +142,17 @@ def single_backends(backend: Backend) -> list[SingleBackend]:
             found = [*single_backends(backend.hot), *single_backends(backend.cold)]
         case RoutedBackend():
             found = [each for inner in (*backend.tables.values(), backend.default) for each in single_backends(inner)]
+    return list({each.name: each for each in found}.values())
+
+
+def named_adapters(config: Config, names: Iterable[str]) -> list[SingleBackend]:
+    """Return every adapter of some backends, each once, except the lake.
+
+    Args:
+        config: the configuration, which declares the backends.
+        names: names of the backends, as `resolve_backend` takes them.
+    """
+    found = (each for name in names if name != LAKE for each in single_backends(resolve_backend(config, name)))
     return list({each.name: each for each in found}.values())
 
 
