@@ -7,7 +7,7 @@ A *shard* is a staging store with some of the tables of every gateway. `staging.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ from lakesync.staging.head import MAIN_SHARD
 
 if TYPE_CHECKING:
     from lakesync.config.sections import ShardConfig
+    from lakesync.model.types import RowDelta
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -46,6 +47,13 @@ class ShardMap(msgspec.Struct, frozen=True, dict=True):
         `notes`, which then rejects it.
         """
         return self._folded.get(table.lower(), self.default)
+
+    def divide(self, deltas: Iterable[RowDelta]) -> dict[str, list[RowDelta]]:
+        """Return deltas by the name of their table's shard; shards without any are absent."""
+        by_shard: dict[str, list[RowDelta]] = {}
+        for delta in deltas:
+            by_shard.setdefault(self.of(delta.table), []).append(delta)
+        return by_shard
 
     @cached_property
     def _folded(self) -> dict[str, str]:

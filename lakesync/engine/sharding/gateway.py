@@ -255,10 +255,7 @@ class ShardedGateway(SyncGateway):
 
     def _restore(self, deltas: Sequence[RowDelta]) -> None:
         """Like `_restore` of the base class `AdapterGateway`, each delta in its shard."""
-        by_shard: dict[str, list[RowDelta]] = {}
-        for delta in deltas:
-            by_shard.setdefault(self._shard_map.of(delta.table), []).append(delta)
-        for name, own in by_shard.items():
+        for name, own in self._shard_map.divide(deltas).items():
             self._shards[name].rehydrate(own)
 
     def _others(self) -> Iterator[ShardGateway]:

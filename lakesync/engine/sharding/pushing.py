@@ -21,7 +21,7 @@ from lakesync.engine.sharding.vectors import ResolvedCursor, Vectors
 from lakesync.feed.positions import NEVER_PULLED
 from lakesync.model.crash_points import crash_point
 from lakesync.model.errors import RejectedError, StagingUnavailableError
-from lakesync.model.types import PushResult, RowDelta, SyncPush
+from lakesync.model.types import PushResult, SyncPush
 from lakesync.staging.shards import ShardMap
 
 
@@ -32,9 +32,7 @@ def split(push: SyncPush, shard_map: ShardMap) -> dict[str, SyncPush]:
         push: the push.
         shard_map: which tables belong to which shard; the result has its order.
     """
-    by_shard: dict[str, list[RowDelta]] = {}
-    for delta in push.deltas:
-        by_shard.setdefault(shard_map.of(delta.table), []).append(delta)
+    by_shard = shard_map.divide(push.deltas)
     return {name: SyncPush(push.client_id, tuple(by_shard[name])) for name in shard_map.names if name in by_shard}
 
 
