@@ -40,10 +40,11 @@ from gateway.request_body import json_response
 from gateway.request_log import RequestRecord
 from gateway.routes.sync import LIMIT
 from gateway.tracked_client import ClientStatus
+from lakesync.engine.checks import check_client
 from lakesync.engine.inspection.explanation import Explanation
 from lakesync.engine.inspection.rejections import RejectedDelta
 from lakesync.feed import MAX_PAGE_BYTES
-from lakesync.model.errors import ForbiddenError, ResyncRequiredError, ValidationError
+from lakesync.model.errors import ResyncRequiredError, ValidationError
 from lakesync.model.hlc import iso_time
 from lakesync.model.schema import is_identifier
 from lakesync.model.types import Claims, RowDelta, RowKey
@@ -88,8 +89,7 @@ async def peek(request: Request, caller: ClientCaller) -> Response:
     query = request.query_params
     client_id = caller.client_id(query.get("clientId"))
     claims = caller.claims(client_id)
-    if client_id != claims["sub"]:
-        raise ForbiddenError(f"clientId is {client_id!r} but the token's sub is {claims['sub']!r}")
+    check_client(client_id, claims)
     pull = parse_pull({"clientId": client_id, **{name: query[name] for name in query if name == "limit"}})
     record = RequestRecord.of(request)
     record.client = client_id

@@ -114,8 +114,21 @@ def check_pull(pull: SyncPull, claims: Claims) -> None:
         ForbiddenError: the pull has another client's id than the token.
     """
     check_page_size(pull.max_deltas)
-    if pull.client_id != claims.get("sub"):
-        raise ForbiddenError(f"clientId is {pull.client_id!r} but the token's sub is {claims.get('sub')!r}")
+    check_client(pull.client_id, claims)
+
+
+def check_client(client_id: str, claims: Claims) -> None:
+    """Check that a request names the client of its token.
+
+    Args:
+        client_id: the client id in the request.
+        claims: the verified claims of the token.
+
+    Raises:
+        ForbiddenError: it is another client's id.
+    """
+    if client_id != claims.get("sub"):
+        raise ForbiddenError(f"clientId is {client_id!r} but the token's sub is {claims.get('sub')!r}")
 
 
 def check_page_size(limit: int) -> None:

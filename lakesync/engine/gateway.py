@@ -26,7 +26,7 @@ from lakesync.connectors import Connectors
 from lakesync.engine.action_gateway import ActionGateway
 from lakesync.engine.adapter_gateway import AdapterGateway
 from lakesync.engine.checkpoint_start import not_served_reason, start_from
-from lakesync.engine.checks import EngineLimits, check_page_size, check_pull, check_push
+from lakesync.engine.checks import EngineLimits, check_client, check_page_size, check_pull, check_push
 from lakesync.engine.configuration_gateway import ConfigurationGateway
 from lakesync.engine.futures import Steps, run
 from lakesync.engine.inspection.client_position import TrackedCursor
@@ -42,7 +42,7 @@ from lakesync.engine.pushing import CheckedPush, ReceivedPush, commit_push
 from lakesync.engine.subscribers import ScanResult, SubscriberGroup, SubscriptionState
 from lakesync.engine.subscriptions import resume, scan, subscribe
 from lakesync.flush import Outlet
-from lakesync.model.errors import BackpressureError, ForbiddenError, LakeSyncError, NotFoundError, RejectedError
+from lakesync.model.errors import BackpressureError, LakeSyncError, NotFoundError, RejectedError
 from lakesync.model.types import Claims, PushResult, SyncPage, SyncPull, SyncPush, SyncResponse
 from lakesync.staging.notices import Presence
 from lakesync.staging.records import Checkpoint
@@ -374,8 +374,7 @@ class SyncGateway(ConfigurationGateway, ActionGateway, AdapterGateway):
             NotFoundError: the store was rebuilt, the rules changed or data was erased since the checkpoint was made, or
                 the client was seen before. The client has to pull instead.
         """
-        if client_id != claims.get("sub"):
-            raise ForbiddenError(f"clientId is {client_id!r} but the token's sub is {claims.get('sub')!r}")
+        check_client(client_id, claims)
         checkpoint = self._store.newest_checkpoint(self.gateway_id)
         if checkpoint is None:
             raise NotFoundError(f"gateway {self.gateway_id!r} has no checkpoint yet: pull from 0 instead")

@@ -15,7 +15,7 @@ from typing import Any, Unpack
 
 from msgspec.structs import replace as with_fields
 
-from lakesync.engine.checks import EngineLimits, check_page_size
+from lakesync.engine.checks import EngineLimits, check_client, check_page_size
 from lakesync.engine.futures import Steps, run
 from lakesync.engine.gateway import SharedParts, SyncGateway
 from lakesync.engine.inspection.client_position import TrackedCursor
@@ -28,7 +28,7 @@ from lakesync.engine.sharding import inspection, pulling, pushing, subscriptions
 from lakesync.engine.sharding.shard_gateway import ShardGateway
 from lakesync.engine.sharding.vectors import IssuedCursor, Vectors
 from lakesync.engine.subscribers import ScanResult, SubscriberGroup, SubscriptionState
-from lakesync.model.errors import ForbiddenError, LakeSyncError, NotFoundError, SchemaError
+from lakesync.model.errors import LakeSyncError, NotFoundError, SchemaError
 from lakesync.model.schema import TableSchema, evolve, parse_schema
 from lakesync.model.types import Claims, PushResult, RowDelta, SyncPage, SyncPush
 from lakesync.rules.model import SyncRules
@@ -139,8 +139,7 @@ class ShardedGateway(SyncGateway):
         Raises (in the future):
             NotFoundError: as `SyncGateway.submit_checkpoint`, in any shard.
         """
-        if client_id != claims.get("sub"):
-            raise ForbiddenError(f"clientId is {client_id!r} but the token's sub is {claims.get('sub')!r}")
+        check_client(client_id, claims)
         for name, shard in self._shards.items():
             if not shard.has_checkpoint():
                 raise NotFoundError(f"shard {name!r} of gateway {self.gateway_id!r} has no checkpoint: pull from 0")
