@@ -92,9 +92,7 @@ def _row_test(index: BucketIndex, claims: Claims) -> Callable[[StoredRow], bool]
         keys = keys_of(row, index)
         if not keys:
             return False
-        # the keys of this one row take the place of all keys in the store
-        allowed = index.client_keys(claims, lambda prefix: [key for key in keys if key.startswith(prefix)])
-        return not allowed.isdisjoint(keys)
+        return not index.client_keys_among(claims, keys).isdisjoint(keys)
 
     return sees
 

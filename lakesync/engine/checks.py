@@ -256,9 +256,8 @@ def check_scope(
         versions += after.items()
     # each version of a row with its bucket keys by the rules
     keyed = [(key, index.row_keys(key[0], state.values())) for key, state in versions if state.visible]
-    # only keys that these rows have can show them; `client_keys` asks for those that begin with a prefix
-    in_use = sorted({bucket for _, row_keys in keyed for bucket in row_keys})
-    allowed = index.client_keys(claims, lambda prefix: [key for key in in_use if key.startswith(prefix)])
+    # only keys that these rows have can show them
+    allowed = index.client_keys_among(claims, sorted({bucket for _, row_keys in keyed for bucket in row_keys}))
     outside.update(key for key, row_keys in keyed if row_keys.isdisjoint(allowed))
     if outside:
         rejected = [

@@ -22,7 +22,7 @@ Keys are also searched for if claims are lists, and more than `MAX_COMPUTED_KEYS
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice, product
 from math import prod
@@ -102,6 +102,15 @@ class BucketIndex:
         if not self._buckets:
             return _ALL
         return frozenset(key for bucket in self._buckets for key in bucket.client_keys(claims, existing))
+
+    def client_keys_among(self, claims: Claims, keys: Collection[str]) -> frozenset[str]:
+        """Return the keys that a client may see, as if no other keys than these were in use.
+
+        Args:
+            claims: the client's claims.
+            keys: the keys of some rows.
+        """
+        return self.client_keys(claims, lambda prefix: [key for key in keys if key.startswith(prefix)])
 
     def client_prefixes(self, claims: Claims) -> frozenset[str]:
         """Return prefixes of keys that the client may see once a row has them, and that cannot be computed now.
