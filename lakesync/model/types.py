@@ -8,7 +8,7 @@ JSON.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -26,6 +26,15 @@ order."""
 
 RowKey = tuple[str, str]
 """`(table, row id)`."""
+
+
+def row_ids_by_table(keys: Iterable[RowKey]) -> dict[str, list[str]]:
+    """Return the row ids of keys, by table."""
+    result: dict[str, list[str]] = {}
+    for table, row_id in keys:
+        result.setdefault(table, []).append(row_id)
+    return result
+
 
 Claims = dict[str, str | list[str]]
 """A token's claims that are strings or lists of strings, with `sub`."""

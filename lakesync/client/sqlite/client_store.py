@@ -36,7 +36,7 @@ from lakesync.client.sqlite.column_adoption import (
 )
 from lakesync.client.sqlite.edit_table import EditTable
 from lakesync.client.sqlite.page_plan import deltas_by_row, deltas_by_table
-from lakesync.client.sqlite.row_storage import RowStorage, by_table
+from lakesync.client.sqlite.row_storage import RowStorage
 from lakesync.client.sqlite.stamps import StampCodec
 from lakesync.client.sqlite.table_validation import (
     check_existing_rows,
@@ -48,7 +48,7 @@ from lakesync.client.sqlite.table_validation import (
 )
 from lakesync.model.errors import ConfigurationError
 from lakesync.model.schema import TableSchema
-from lakesync.model.types import RowDelta, RowKey
+from lakesync.model.types import RowDelta, RowKey, row_ids_by_table
 
 _POSITION = """CREATE TABLE IF NOT EXISTS _lakesync_position (
     id INTEGER PRIMARY KEY CHECK (id = 1), value BLOB NOT NULL)"""
@@ -358,7 +358,7 @@ class SqliteClientStore:
         if len(deltas) < self.bulk_from:
             return None, deltas
         changes = BulkChanges(generation, {table: schema.types for table, schema in self.schemas.items()})
-        edited = by_table(self.edit_table.edited_rows())
+        edited = row_ids_by_table(self.edit_table.edited_rows())
         rest: list[RowDelta] = []
         for table, table_deltas in deltas_by_table(deltas).items():
             if table in self.schemas and table not in self._rows.tables_with_defaults:

@@ -13,8 +13,8 @@ from typing import Any
 
 from lakesync.client.core.store import Edit, EditStatus
 from lakesync.client.queues import QueueLink, SyncQueue
-from lakesync.client.sqlite.row_storage import LISTED_VALUES, by_table, value_list
-from lakesync.model.types import RowKey
+from lakesync.client.sqlite.row_storage import LISTED_VALUES, value_list
+from lakesync.model.types import RowKey, row_ids_by_table
 from lakesync.wire.json import decode_deltas, encode_deltas
 
 _TABLES = (
@@ -70,7 +70,7 @@ class EditTable:
         result: dict[RowKey, list[Edit]] = {}
         if self._db.execute("SELECT 1 FROM _lakesync_edits LIMIT 1").fetchone() is None:
             return result
-        for table, row_ids in by_table(keys).items():
+        for table, row_ids in row_ids_by_table(keys).items():
             where = f"WHERE tbl = ? AND row_id IN {LISTED_VALUES} ORDER BY number"
             for key, edit in self._select(where, [table, value_list(row_ids)]):
                 result.setdefault(key, []).append(edit)

@@ -34,7 +34,7 @@ from lakesync.client.sqlite.triggers import before_table
 from lakesync.model.errors import IntegrityError
 from lakesync.model.merge import LiveDelta, RowState, decode_state, encode_state
 from lakesync.model.schema import ColumnType, TableSchema
-from lakesync.model.types import RowKey
+from lakesync.model.types import RowKey, row_ids_by_table
 
 LISTED_VALUES = "(SELECT value FROM json_each(?))"
 """SQL for a list of ids or numbers that is one parameter, which `value_list` returns."""
@@ -52,14 +52,6 @@ _COLUMNS = "row_id, generation, stamps, whole"
 _StoredRow = tuple[int, Record | None, bytes | None]
 """A record: generation; stamps, None if the row is stored whole; the whole row with values and stamps, else None."""
 _encode = msgspec.json.Encoder().encode
-
-
-def by_table(keys: Iterable[RowKey]) -> dict[str, list[str]]:
-    """Return row ids by table."""
-    result: dict[str, list[str]] = {}
-    for table, row_id in keys:
-        result.setdefault(table, []).append(row_id)
-    return result
 
 
 def value_list(values: Iterable[str] | Iterable[int]) -> str:
@@ -136,7 +128,7 @@ class RowStorage:
             IntegrityError: a settled row is missing from the app's table.
         """
         result: dict[RowKey, KnownRow] = {}
-        for table, row_ids in by_table(keys).items():
+        for table, row_ids in row_ids_by_table(keys).items():
             settled: list[tuple[str, int, Record]] = []
             records = self._record_table(table)
             statement = f"SELECT {_COLUMNS} FROM {records.from_clause} IN {LISTED_VALUES}"
@@ -193,7 +185,7 @@ class RowStorage:
             known: complete rows; None deletes the row's record.
             edited: the rows that have edits.
         """
-        for table, row_ids in by_table(key for key, row in known.items() if row is None).items():
+        for table, row_ids in row_ids_by_table(key for key, row in known.items() if row is None).items():
             records = self._record_table(table)
             self._db.executemany(
                 f"DELETE FROM {records.from_clause} = ?", [(*records.key, row_id) for row_id in row_ids]
@@ -204,7 +196,7 @@ class RowStorage:
 
     def put(self, rows: Mapping[RowKey, Mapping[str, Raw] | None]) -> None:
         """Write the app's rows, and delete those that are None. Rows of tables without a schema are skipped."""
-        for table, row_ids in by_table(rows).items():
+        for table, row_ids in row_ids_by_table(rows).items():
             types = self._types.get(table)
             if types is None:
                 continue
@@ -295,7 +287,7 @@ class RowStorage:
 
     def _write(self, rows: Mapping[RowKey, _StoredRow]) -> None:
         """Insert or replace records."""
-        for table, row_ids in by_table(rows).items():
+        for table, row_ids in row_ids_by_table(rows).items():
             records = self._record_table(table)
             self._db.executemany(
                 f"INSERT OR REPLACE INTO {records.name} VALUES ({'?, ' * len(records.key)}?, ?, ?, ?)",

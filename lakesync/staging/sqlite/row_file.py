@@ -21,7 +21,7 @@ from sys import intern
 import msgspec
 
 from lakesync.model.merge import LiveDelta
-from lakesync.model.types import RowKey
+from lakesync.model.types import RowKey, row_ids_by_table
 from lakesync.staging.encoded_feed import encode_full_row
 from lakesync.staging.records import StoredRow, Writer, decode_row, encode_row
 from lakesync.staging.sqlite import bulk
@@ -67,12 +67,9 @@ class RowNumbers:
             gateway: the gateway's id.
             keys: the rows' keys.
         """
-        row_ids: dict[str, list[str]] = {}
-        for table, row_id in keys:
-            row_ids.setdefault(table, []).append(row_id)
         return {
             (name, row_id): number
-            for table, wanted in row_ids.items()
+            for table, wanted in row_ids_by_table(keys).items()
             for name, row_id, number in bulk.search(self._sql, _FIND, (gateway, table), wanted)
         }
 
