@@ -108,7 +108,7 @@ class FollowReport(msgspec.Struct, frozen=True):
     @property
     def is_behind(self) -> bool:
         """Whether the follower lacks deltas that the run had to write."""
-        return any(self.progress.streams.get(name, -1) < arrival for name, arrival in self.wanted.items())
+        return not self.progress.has_reached(self.wanted)
 
 
 def follow(
@@ -184,7 +184,7 @@ class FollowTask(NamedTuple):
             # old deltas may have been moved to other backends (cold tiers); destination tables need them too
             older = cold_tier_contents(open_backends(self.follower.target.cold, open_adapters))
             progress = read_follower_progress(adapter, name, selection, self.after)
-            after = {stream: max(low, progress.streams.get(stream, -1)) for stream, low in self.after.items()}
+            after = {stream: max(low, progress.applied_up_to(stream)) for stream, low in self.after.items()}
             history = in_order(self.ranges, after, self.until, selection, HISTORY_COLUMNS)
             schemas = self.follower.schemas
             yield from follow_history(adapter, name, selection, history, schemas, older, self.until, since=self.after)
@@ -218,7 +218,7 @@ def _write_missing(spark: SparkSession, follower: Follower, names: LakeNames, th
         if not gateways or stream.partition("/")[0] in gateways
     }
     until = load.until if load is not None else wanted
-    written_up_to = {stream: start.streams.get(stream, -1) for stream in until}
+    written_up_to = {stream: start.applied_up_to(stream) for stream in until}
     after = {stream: arrival for stream, arrival in written_up_to.items() if arrival < until[stream]}
     if not after and has_current_columns and not is_load_announced and not is_retry_due:
         return FollowReport(deltas=0, transactions=0, tasks=0, progress=start, wanted=wanted)

@@ -309,7 +309,7 @@ class LifecycleAdapter(CompositeBase):
         """Move the deltas of a range of hlcs, as `migrate_to_tier` does.
 
         Args:
-            since: exclusive lower bound.
+            since: exclusive lower bound; -1 for no bound.
             until: inclusive upper bound; None for no bound.
 
         Raises:

@@ -88,14 +88,17 @@ class FollowerProgress(msgspec.Struct, frozen=True, rename={"selection": "choice
     load: Load | None = None
     """A load in progress. The deltas of its parts are not counted yet."""
 
-    def applied_up_to(self, gateway: str, shard: str) -> int:
-        """Return the arrival up to which a stream was applied; -1 if nothing was.
+    def applied_up_to(self, stream: str) -> int:
+        """Return the arrival up to which a stream, `GATEWAY/SHARD`, was applied; -1 if nothing was."""
+        return self.streams.get(stream, -1)
+
+    def has_reached(self, until: Mapping[str, int]) -> bool:
+        """Return whether each of some streams was applied up to an arrival.
 
         Args:
-            gateway: the gateway id.
-            shard: the shard's name.
+            until: `GATEWAY/SHARD` → the arrival.
         """
-        return self.streams.get(stream_name(gateway, shard), -1)
+        return all(self.applied_up_to(stream) >= arrival for stream, arrival in until.items())
 
 
 class AppliedChunk(msgspec.Struct, frozen=True):
@@ -199,7 +202,7 @@ def follow_history(
         crash_point("follow.after_chunk")  # tests kill the process here
         yield AppliedChunk(expected.deltas, progress, count_by_day(chunk))
     # The last deltas of a stream may not be selected. The mark moves beyond them, so that no run reads them again.
-    read_up_to = {stream: max(last, progress.streams.get(stream, -1)) for stream, last in until.items()}
+    read_up_to = {stream: max(last, progress.applied_up_to(stream)) for stream, last in until.items()}
     progress = replace(progress, streams={**progress.streams, **read_up_to})
     if progress.streams and progress != in_mark:
         mark.write(progress)
@@ -227,7 +230,7 @@ def _skip_applied(history: Iterable[pa.RecordBatch], progress: FollowerProgress)
     for batch in history:
         if not batch.num_rows:
             continue
-        applied = [progress.applied_up_to(gateway, shard) for gateway, shard in _streams(batch)]
+        applied = [progress.applied_up_to(stream) for stream in _streams(batch)]
         missing = batch.filter(pc.greater(batch.column("arrival"), pa.array(applied, pa.int64())))
         if missing.num_rows:
             yield missing
@@ -242,10 +245,10 @@ def count_by_day(chunk: pa.Table) -> dict[str, int]:
     return dict(days)
 
 
-def _streams(batch: pa.RecordBatch) -> Iterator[tuple[str, str]]:
-    """Yield `(gateway, shard)` of each delta."""
+def _streams(batch: pa.RecordBatch) -> Iterator[str]:
+    """Yield the stream of each delta."""
     gateways, shards = (batch.column(name).to_pylist() for name in ("gateway", "shard"))
-    return zip(gateways, shards, strict=True)
+    return map(stream_name, gateways, shards)
 
 
 def split_chunks(history: Iterable[pa.RecordBatch], key_columns: Sequence[str], min_deltas: int) -> Iterator[pa.Table]:

@@ -161,7 +161,7 @@ def finish_load(adapter: DatabaseAdapter, name: str, selection: DeltaSelection) 
     for number in range(load.parts):
         part_selection = replace(selection, part=load.part(number))
         part_progress = read_follower_progress(adapter, part_name(name, number), part_selection)
-        if any(part_progress.streams.get(stream, -1) < last for stream, last in load.until.items()):
+        if not part_progress.has_reached(load.until):
             raise IntegrityError(f"part {number} of the load of {name!r} is not finished: run the destination again")
         total = total.plus(BatchChecksum(part_progress.deltas, part_progress.id_sum))
     crash_point("load.before_finish")
