@@ -31,7 +31,7 @@ from lakesync.model.errors import (
 from lakesync.model.merge import RowState
 from lakesync.model.schema import check_delta
 from lakesync.model.types import Claims, RowDelta, RowKey, SyncPull, SyncPush
-from lakesync.model.validation import find_malformed, user_of
+from lakesync.model.validation import check_id, find_malformed, user_of
 from lakesync.rules.keys import BucketIndex
 from lakesync.staging.records import GatewayConfig, StoredRow, WriteScope
 
@@ -78,7 +78,8 @@ def check_push(push: SyncPush, claims: Claims, now_ms: int, limits: EngineLimits
         limits: the engine's limits, of which `max_deltas` is used.
 
     Raises:
-        ValidationError: the push has too many deltas, malformed deltas, or different deltas with the same id.
+        ValidationError: the push has too many deltas, malformed deltas, different deltas with the same id, or an
+            invalid client id.
         ForbiddenError: the push or a delta has another client's id.
         ClockDriftError: the timestamp of a delta is too far ahead of the server.
     """
@@ -87,6 +88,8 @@ def check_push(push: SyncPush, claims: Claims, now_ms: int, limits: EngineLimits
             f"the push holds {len(push.deltas)} deltas, at most {limits.max_deltas} are taken: send it in parts"
         )
     sub, sender = claims.get("sub"), push.client_id
+    if fault := check_id("clientId", sender):
+        raise ValidationError(fault)
     if sub not in (sender, user_of(sender)):
         raise ForbiddenError(
             f"clientId is {sender!r} but the token's sub is {sub!r}: push with a token of that client",
@@ -110,7 +113,7 @@ def check_pull(pull: SyncPull, claims: Claims) -> None:
         claims: the verified claims of the client's token.
 
     Raises:
-        ValidationError: `max_deltas` is not from 1 to `MAX_PULL`.
+        ValidationError: `max_deltas` is not from 1 to `MAX_PULL`, or the client id is invalid.
         ForbiddenError: the pull has another client's id than the token.
     """
     check_page_size(pull.max_deltas)
@@ -118,15 +121,19 @@ def check_pull(pull: SyncPull, claims: Claims) -> None:
 
 
 def check_client(client_id: str, claims: Claims) -> None:
-    """Check that a request names the client of its token.
+    """Check the client id of a request that sends rows.
 
     Args:
         client_id: the client id in the request.
-        claims: the verified claims of the token.
+        claims: the verified claims of the client's token.
 
     Raises:
-        ForbiddenError: it is another client's id.
+        ValidationError: it is not a valid id. Without a token, a request may have any; an empty one would be that of
+            the record that a rebuilt store has for all unknown clients.
+        ForbiddenError: it is not the token's `sub`.
     """
+    if fault := check_id("clientId", client_id):
+        raise ValidationError(fault)
     if client_id != claims.get("sub"):
         raise ForbiddenError(f"clientId is {client_id!r} but the token's sub is {claims.get('sub')!r}")
 

@@ -129,3 +129,18 @@ def test_without_a_secret_a_loopback_server_accepts_any_client(serve):
     body = {"clientId": "anyone", "deltas": [delta("t1", {"n": 1}, client="anyone")], "lastSeenHlc": "0"}
     assert requests.post(open_server.url + "/sync/gw/push", json=body, timeout=DEADLINE).json()["accepted"] == 1
     assert requests.get(open_server.url + "/admin/schema/gw", timeout=DEADLINE).status_code == 200
+
+
+@pytest.mark.parametrize("client", ["", "x" * 513, "a\0b"])
+def test_without_a_secret_a_client_id_must_be_valid(serve, client):
+    url = serve(secrets=()).url + "/sync/gw/"
+    invalid = [
+        requests.post(url + "push", json={"clientId": client, "deltas": []}, timeout=DEADLINE),
+        requests.post(url + "pull", json={"clientId": client}, timeout=DEADLINE),
+        requests.get(url + "pull", {"clientId": client}, timeout=DEADLINE),
+    ]
+    assert [(answer.status_code, answer.json()["code"]) for answer in invalid] == [(400, "VALIDATION_ERROR")] * 3
+    body = {"clientId": "a", "deltas": [delta("t1", {"n": 1}, client="a")]}
+    requests.post(url + "push", json=body, timeout=DEADLINE).raise_for_status()
+    page = requests.get(url + "pull", {"clientId": "new"}, timeout=DEADLINE).json()
+    assert [each["op"] for each in page["deltas"]] == ["INSERT"], "no client has another one's record"
