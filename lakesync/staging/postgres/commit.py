@@ -18,6 +18,7 @@ from psycopg import sql
 
 from lakesync.model.schema import TableSchema
 from lakesync.model.types import Claims, RowKey
+from lakesync.model.validation import MAX_HLC
 from lakesync.staging.encoded_feed import FullRow, full_rows
 from lakesync.staging.head import ConfigWriter, Head, HeadView
 from lakesync.staging.moves import ENTRY_UPSERT, MoveSums, add_moves, changes_of, newest_of
@@ -236,7 +237,7 @@ class PostgresCommit(PostgresView, SqlLogCommit, ConfigWriter, SideStatements):
         The hlcs of one push differ by at most `widest`, so this reads one bounded range of the index.
         """
         _, widest = self._writer(client_id)
-        rows = self._query(_KNOWN, client_id, low, high + widest, high)
+        rows = self._query(_KNOWN, client_id, low, min(high + widest, MAX_HLC), high)
         return {pair for (ids,) in rows for pair in unpack_ids(ids) if low <= pair[0] <= high}
 
     def highest_hlc(self, client_id: str) -> int:

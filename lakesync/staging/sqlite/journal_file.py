@@ -18,6 +18,7 @@ import msgspec
 
 from lakesync.model.schema import TableSchema
 from lakesync.model.types import Claims
+from lakesync.model.validation import MAX_HLC
 from lakesync.staging.head import Head
 from lakesync.staging.ledger import EMPTY_TALLY, Tally, day_of, signed, unsigned
 from lakesync.staging.rebuild_commit import ANYONE
@@ -178,7 +179,7 @@ class JournalFile:
             high: the highest hlc.
             widest: the greatest difference of hlcs within one of the client's pushes.
         """
-        rows = self.sql.execute(_IDS, (gateway, client_id, low, high + widest, high))
+        rows = self.sql.execute(_IDS, (gateway, client_id, low, min(high + widest, MAX_HLC), high))
         return [packed for (packed,) in rows]
 
     def write_entries(self, entries: Iterable[tuple[LogEntry, int]]) -> None:

@@ -23,6 +23,14 @@ def test_a_repeated_delta_is_recognised_at_any_position(store, book):
     assert push(store, book, sent[7]) is None
 
 
+def test_ids_are_found_beside_the_highest_hlc(store, book):
+    """An app with an embedded gateway may restore deltas with any hlc."""
+    sent = [make_delta("c", hlc, f"r{hlc}", x=1) for hlc in (1, 2**63 - 1)]
+    push(store, book, *sent)
+    assert push(store, book, *sent) is None
+    assert push(store, book, make_delta("c", 2**60, "r", x=1)).seq == 2
+
+
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_ids_in_a_range_equal_those_of_a_naive_model(store, data):
