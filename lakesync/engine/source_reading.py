@@ -22,7 +22,7 @@ import msgspec
 
 from lakesync.adapters.base import DatabaseAdapter
 from lakesync.adapters.deltas import DeltaQuery, StoredDelta, position_of
-from lakesync.feed import render
+from lakesync.feed import MAX_PAGE_BYTES, render
 from lakesync.model.merge import RowState
 from lakesync.model.types import Position, RowDelta, RowKey
 from lakesync.rules.model import matches
@@ -63,20 +63,20 @@ class SourcePage(NamedTuple):
 def read_source(
     source: Source, after: Position | None, access_periods: Sequence[AccessPeriod], limit: int
 ) -> SourcePage:
-    """Return the page after a position: whole rows, until the page has `limit` deltas.
+    """Return the page after a position: whole rows, until the page has `limit` deltas or `MAX_PAGE_BYTES` of values.
 
     Args:
         source: the source, with an open adapter.
         after: the position in the source after which the page begins; None for the beginning.
         access_periods: the rules and claims by which the client was sent rows earlier, and, last, the current ones.
-        limit: deltas at which the page ends; the last row may exceed it.
+        limit: deltas at which the page ends; the last row may exceed it, and the bytes.
 
     Raises:
         AdapterError: the source cannot be read.
     """
     deltas: list[RowDelta] = []
-    reached, has_more, reads = after, True, 0
-    while has_more and len(deltas) < limit and reads < _MAX_READS:
+    reached, has_more, reads, size = after, True, 0, 0
+    while has_more and len(deltas) < limit and size < MAX_PAGE_BYTES and reads < _MAX_READS:
         query = DeltaQuery(after=reached, gateway=source.gateway, limit=_DELTAS_PER_READ)
         chunk = source.adapter.query_deltas_since(query)
         reads += 1
@@ -85,9 +85,11 @@ def read_source(
             break
         last = position_of(chunk.deltas[-1], "arrival")
         for latest, history in _rows(source, chunk.deltas, last):
-            if len(deltas) >= limit:
+            if len(deltas) >= limit or size >= MAX_PAGE_BYTES:
                 return SourcePage(deltas, reached, has_more=True)
-            deltas += _deltas_for(history, access_periods)
+            of_row = _deltas_for(history, access_periods)
+            deltas += of_row
+            size += sum(memoryview(cell.value).nbytes for delta in of_row for cell in delta.columns)
             reached = latest
         reached = last
     return SourcePage(deltas, reached, has_more)

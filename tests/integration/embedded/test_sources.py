@@ -8,6 +8,7 @@ from lakesync.adapters import DeltaBatch, StoredDelta
 from lakesync.adapters.backends.postgres import PostgresAdapter
 from lakesync.engine.page_reading import PullRequest, unrecorded_cursor
 from lakesync.engine.subscribers import SubscriberGroup, SubscriptionState
+from lakesync.feed import MAX_PAGE_BYTES
 from lakesync.model.errors import AdapterError, NotFoundError, StagingUnavailableError
 from lakesync.model.types import SyncPull, SyncPush
 from lakesync.rules.model import parse_rules
@@ -111,6 +112,14 @@ def test_pages_of_a_source_are_contiguous(gateway, writer):
     assert sorted(seen) == sorted(f"r{number}-{n}" for number in range(30) for n in range(3))
     writer.put(("r0-0", {"x": 9}), ("new", {"x": 1}))
     assert {row for _, row in told(pull(gateway, since))} == {"r0-0", "new"}
+
+
+def test_a_page_of_a_source_is_bounded_by_bytes_too(gateway, writer):
+    writer.put(*((f"r{n}", {"u": "a" * (MAX_PAGE_BYTES * 2 // 3)}) for n in range(3)))
+    first = pull(gateway, cursor_of(gateway))
+    assert told(first) == [("DELETE", "r0"), ("INSERT", "r0"), ("DELETE", "r1"), ("INSERT", "r1")]
+    rest = pull(gateway, first.server_hlc)
+    assert (told(rest), first.has_more, rest.has_more) == ([("DELETE", "r2"), ("INSERT", "r2")], True, False)
 
 
 def test_a_row_changed_between_pages_is_sent_at_its_latest_position(gateway, writer):
