@@ -269,7 +269,13 @@ def _flush_shard(
     flushed_seq = shard.flushed_seq
     while flushed_seq < shard.last_seq:
         batch = store.plan(shard.gateway, shard.shard, max_deltas, through, since)
-        # None: nothing is left to flush in the range. A batch that was planned before may go beyond the range.
+        if batch is not None and through is not None and batch.arrival_low <= through < batch.arrival_high:
+            # the caller would take the shard for flushed up to `through`
+            raise FlushError(
+                f"batch {batch.batch_id} of {shard.gateway} was planned by another run and ends after {through}, up to "
+                "which this run flushes; the next run flushes it"
+            )
+        # None: nothing is left to flush in the range. A batch that was planned before may be outside the range.
         if batch is None or not _is_within(batch, since, through):
             break
         report = flush_batch(spark, store, batch, names)

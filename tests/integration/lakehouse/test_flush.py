@@ -163,6 +163,21 @@ def test_b1_acknowledged_deltas_are_in_the_lake_once(labs, spark, kind):
     assert row["day"].isoformat() == time.strftime("%Y-%m-%d", time.gmtime((row["arrival"] >> 16) / 1000))
 
 
+def test_a_batch_that_another_run_planned_beyond_the_cut_point_is_not_taken_for_flushed(labs, spark):
+    """A run that Dagster took for dead goes on beside a later one: the later one has planned more."""
+    lab = labs("sqlite")
+    lab.push(5)
+    held = {lab.gateway: lab.store.cut_point(lab.gateway)}
+    lab.push(6)
+    planned = lab.store.plan(lab.gateway, "main", 100)
+    failed = {}
+    assert lab.flush(spark, cut_points=held, on_failed=failed.setdefault) == []
+    assert isinstance(failed[lab.gateway], FlushError), "its tables would be merged up to the cut point"
+    (report,) = lab.flush(spark)
+    assert (report.batch_id, report.deltas) == (planned.batch_id, 11)
+    lab.check(spark)
+
+
 class FlushingStore:
     """A lab's store; everything that was pushed is flushed just before the ledger is read."""
 
