@@ -34,7 +34,8 @@ from lakesync.connectors.base import (
 )
 from lakesync.connectors.polling import CensusComparison, census_pages
 from lakesync.connectors.seen_rows import SeenRows
-from lakesync.model.errors import AdapterError, ConfigurationError, LakeSyncError
+from lakesync.model.delta import jcs_raw
+from lakesync.model.errors import AdapterError, ConfigurationError, LakeSyncError, ValidationError
 from lakesync.model.schema import is_identifier
 from lakesync.model.validation import check_id
 
@@ -383,11 +384,19 @@ def _check_rows(page: Page) -> None:
     """Check that a gateway accepts the rows of a page. If one landed that it rejects, no later row could be pushed.
 
     Raises:
-        ConfigurationError: a row id or the name of a column is invalid.
+        ConfigurationError: a row id, the name of a column or a value is invalid.
     """
     for row in page.rows:
         if (fault := check_id("row id", row.row_id)) is not None:
             raise ConfigurationError(f"a row of {page.table} cannot be synced: its {fault}")
+        for name, value in row.columns.items():
+            if isinstance(value, dict | list | tuple | int):
+                try:
+                    jcs_raw(msgspec.json.encode(value))  # as the id of its delta is computed
+                except (ValidationError, RecursionError) as error:
+                    raise ConfigurationError(
+                        f"the column {name!r} of the row {row.row_id!r} of {page.table} cannot be synced: {error}"
+                    ) from error
     for name in {name for row in page.rows for name in row.columns}:
         if not is_identifier(name):
             raise ConfigurationError(

@@ -1,6 +1,7 @@
 """What a task of a poll makes of a source: rows that land, positions to go on from, and a report a table."""
 
 from datetime import date
+from functools import reduce
 
 import msgspec
 import pyarrow as pa
@@ -172,8 +173,22 @@ def test_an_unexpected_error_of_one_table_does_not_stop_the_others():
     assert [type(each.failure.error()) for each in results] == [AdapterError, AdapterError]
 
 
+def nested(levels):
+    return reduce(lambda inner, _: [inner], range(levels), 1)
+
+
 @pytest.mark.parametrize(
-    "bad", [SourceRow("", {}), SourceRow("a\0", {}), SourceRow("r" * 513, {}), SourceRow("r", {"a b": 1})]
+    "bad",
+    [
+        SourceRow("", {}),
+        SourceRow("a\0", {}),
+        SourceRow("r" * 513, {}),
+        SourceRow("r", {"a b": 1}),
+        SourceRow("r", {"deep": nested(101)}),
+        SourceRow("r", {"too_deep": nested(5_000)}),
+        SourceRow("r", {"huge": 10**400}),
+    ],
+    ids=lambda row: row.row_id[:3] + "".join(row.columns),
 )
 def test_a_row_that_the_gateway_would_reject_does_not_land_and_is_not_remembered(bad):
     unfit = Page("a", [SourceRow("r2", {}), bad], {"at": 2})
