@@ -182,12 +182,15 @@ class FollowTask(NamedTuple):
             adapter = self.follower.open()
             open_adapters.callback(adapter.close)
             # old deltas may have been moved to other backends (cold tiers); destination tables need them too
-            older = cold_tier_contents(open_backends(self.follower.target.cold, open_adapters))
+            cold = open_backends(self.follower.target.cold, open_adapters)
+            older = cold_tier_contents(cold)
             progress = read_follower_progress(adapter, name, selection, self.after)
             after = {stream: max(low, progress.applied_up_to(stream)) for stream, low in self.after.items()}
             history = in_order(self.ranges, after, self.until, selection, HISTORY_COLUMNS)
             schemas = self.follower.schemas
-            yield from follow_history(adapter, name, selection, history, schemas, older, self.until, since=self.after)
+            yield from follow_history(
+                adapter, name, selection, history, schemas, older, self.until, since=self.after, cold=cold
+            )
 
 
 def _write_missing(spark: SparkSession, follower: Follower, names: LakeNames, through: int | None) -> FollowReport:

@@ -25,6 +25,7 @@ from lakesync.adapters.transfer.follower import DeltaSelection, follow_history, 
 from lakesync.adapters.transfer.loads import LoadBarrier, begin_load, finish_load, part_name, written_streams
 from lakesync.client import LocalTransport
 from lakesync.model.errors import ConfigurationError
+from lakesync.model.schema import Column
 from lakesync.rules.model import parse_rules
 from tests.conformance.adapter_places import DATABASES, start_server
 from tests.conformance.book import make_delta
@@ -140,6 +141,24 @@ def test_late_deltas_during_a_load_are_found_after_it(places):
     finish_load(source, "leaf", DeltaSelection())
     followed_flow(source, target)
     assert shown(target) == {"r1": 11, "r3": 13}
+
+
+def test_a_flow_retries_a_suspended_table_and_writes_a_new_column(places):
+    source, target = places
+    with target._executor.connect() as connection:
+        connection.execute("CREATE TABLE notes (owner VARCHAR(80))")  # the operator's own
+    put(source, 256, make_delta("c", 1, "r1", size=11, added=1))
+    flow(source, target)
+    assert [each.table for each in target.suspended_tables("flows/f")] == ["notes"]
+    with target._executor.connect() as connection:
+        connection.execute("DROP TABLE notes")
+    target.retry_tables("flows/f", ["notes"])
+    flow(source, target)
+    assert (shown(target), target.suspended_tables("flows/f")) == ({"r1": 11}, [])
+    grown = replace(NOTES, columns=(*NOTES.columns, Column("added", "number")))
+    put(source, 512, make_delta("c", 2, "r2", size=12, added=2), make_delta("c", 2, "small", size=1))
+    list(run_flow(source, target, "flows/f", LARGE, [grown]))
+    assert {row: float(cells["added"]) for row, cells in rows(target).items()} == {"r1": 1, "r2": 2}
 
 
 def test_a_row_with_older_deltas_in_a_cold_tier_is_complete(places, tmp_path):

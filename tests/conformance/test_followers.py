@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from lakesync.adapters import SqliteAdapter, StoredDelta
+from lakesync.adapters import LifecycleAdapter, SqliteAdapter, StoredDelta
 from lakesync.adapters.backends import bigquery
 from lakesync.adapters.composite import cold_tier_contents
 from lakesync.adapters.deltas import DeltaBatch, merge_states
@@ -23,6 +23,7 @@ from lakesync.cli.up.process import free_ports
 from lakesync.model.crash_points import VARIABLE
 from lakesync.model.errors import AdapterError, ConfigurationError, IntegrityError
 from lakesync.model.merge import RowState
+from lakesync.model.schema import Column
 from tests.backend_servers import bigquery_server
 from tests.conformance.adapter_places import DATABASES, NEEDS, SERVERS, TABLES, port_of, start_server, through
 from tests.conformance.book import make_delta
@@ -179,6 +180,25 @@ def test_rows_of_a_hot_tier_include_deltas_of_the_cold_tier(tmp_path):
     carry(hot, [("g", 512, [make_delta("c", 6, "r", size=2)])], transform=cold_tier_contents([cold]))
     row = rows(hot)["r"]
     assert (row["title"], row["size"]) == ("from long ago", 2)
+    hot.close()
+    cold.close()
+
+
+def test_a_new_column_is_written_for_rows_whose_deltas_are_all_in_the_cold_tier(tmp_path):
+    hot, cold = SqliteAdapter(tmp_path / "hot.db"), SqliteAdapter(tmp_path / "cold.db")
+    grown = replace(NOTES, columns=(*NOTES.columns, Column("added", "number")))
+    made = [("g", 256 * n, [make_delta("c", n, f"r{n}", size=n, added=10 * n)]) for n in (1, 2, 3)]
+
+    def carry_gateway(some, schema):
+        of_g, older = DeltaSelection(gateways=("g",)), cold_tier_contents([cold])
+        list(follow_history(hot, "leaf", of_g, history(some), [schema], older, cold=[cold]))
+
+    carry_gateway(made[:2], NOTES)
+    LifecycleAdapter(hot, cold, 1).migrate_to_tier()
+    others = make_delta("c", 4, "theirs", added=1)  # of a gateway that the hot tier does not get
+    cold.insert_deltas(DeltaBatch("b", "other", (StoredDelta("other", 256, others),)))
+    carry_gateway(made, grown)
+    assert {row: float(cells["added"]) for row, cells in rows(hot).items()} == {"r1": 10, "r2": 20, "r3": 30}
     hot.close()
     cold.close()
 

@@ -25,7 +25,7 @@ from msgspec.structs import replace
 
 from lakesync.adapters.arrow import arrow_schema, columns_as_text, split_by_table, table_checksum
 from lakesync.adapters.arrow_access import read_pages
-from lakesync.adapters.base import ContentTransform, DatabaseAdapter, unchanged
+from lakesync.adapters.base import ContentTransform, DatabaseAdapter, StateWriter, unchanged
 from lakesync.adapters.composite import cold_tier_contents
 from lakesync.adapters.deltas import (
     PAGE_DELTAS,
@@ -41,6 +41,7 @@ from lakesync.adapters.object_store.deltas import ObjectDeltas
 from lakesync.adapters.transfer.follower import count_by_day
 from lakesync.adapters.transfer.loads import WrittenStreams
 from lakesync.adapters.transfer.progress import ProgressInMark, require_marks
+from lakesync.adapters.transfer.table_rewrites import columns_of_tables, rewrite_outdated_tables
 from lakesync.config.backends import Condition
 from lakesync.model import hlc
 from lakesync.model.crash_points import crash_point
@@ -96,6 +97,8 @@ class FlowProgress(msgspec.Struct, frozen=True, rename={"row_filter": "sieve"}):
     streams: dict[str, dict[str, int]] = {}
     """`WrittenStreams.streams` of the source, as of the last run. Deltas up to there were copied, except those beyond
     `position`."""
+    row_columns: dict[str, tuple[str, ...]] = {}
+    """Synced table → columns that all rows of its destination table have."""
 
 
 class FlowStep(msgspec.Struct, frozen=True):
@@ -147,7 +150,8 @@ def run_flow(
 ) -> Iterator[FlowStep]:
     """Copy what arrived at the source since the flow's mark.
 
-    The mark is stored at the target, and changes in the transaction that writes a page.
+    Destination tables whose schema has further columns are written again first, and so are suspended ones whose retry
+    is due. The mark is stored at the target, and changes in the transaction that writes a page.
 
     Args:
         source: the backend to read.
@@ -172,6 +176,14 @@ def run_flow(
     in_mark = mark.read()
     progress = _continued_progress(in_mark, row_filter)
     transform = filtered_contents(row_filter, cold_tier_contents(cold))
+    row_columns = columns_of_tables(target, schemas)
+    if row_columns and isinstance(target, StateWriter):
+        columns = progress.row_columns if progress.deltas else row_columns  # without deltas there are no rows
+        rewrite_outdated_tables(target, name, schemas, row_columns, columns, transform, row_filter, cold)
+    progress = replace(progress, row_columns=row_columns)
+    if in_mark is not None and in_mark.row_columns != row_columns:  # so that no run without deltas writes them again
+        mark.write(progress)
+        in_mark = progress
     stored_rows = partial(_stored_rows, (target, *cold))
     pages = new_pages(source, progress, row_filter, stored_rows, page, until, written)
     for scanned, deltas, progress in pages:

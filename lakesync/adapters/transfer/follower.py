@@ -152,6 +152,7 @@ def follow_history(
     until: Mapping[str, int] = NO_STREAMS,
     min_deltas: int = TRANSACTION_DELTAS,
     since: Mapping[str, int] = NO_STREAMS,
+    cold: Sequence[DatabaseAdapter] = (),
 ) -> Iterator[AppliedChunk]:
     """Apply the history that a follower lacks, chunk by chunk.
 
@@ -165,6 +166,7 @@ def follow_history(
         until: `GATEWAY/SHARD` → arrival up to which `history` has all selected deltas.
         min_deltas: deltas per chunk, at least, at a database; a chunk ends with a whole arrival.
         since: as in `read_follower_progress`.
+        cold: the adapters to which old deltas were moved, whose contents `transform` adds.
 
     Yields:
         Each chunk, after it was applied and the mark was moved.
@@ -181,7 +183,7 @@ def follow_history(
     row_columns = columns_of_tables(adapter, schemas) if selection.part is None else {}
     if row_columns and isinstance(adapter, StateWriter):
         written = progress.row_columns if progress.deltas else row_columns  # without deltas there are no rows
-        rewrite_outdated_tables(adapter, name, schemas, row_columns, written, transform)
+        rewrite_outdated_tables(adapter, name, schemas, row_columns, written, transform, selection, cold)
     # `load=None`: a load that was not resumed is given up, and all of its deltas are applied again
     progress = replace(progress, row_columns=row_columns, load=None)
     missing = _skip_applied(history, progress)

@@ -2,7 +2,8 @@
 
 A *follower* copies deltas (changes of rows) from the lake to an adapter, its destination, which may also have a
 *destination table* with the current rows of each synced table. `follow_history` calls `rewrite_outdated_tables` before
-it copies new deltas. A table that cannot be written is *suspended*: it gets no rows until a retry succeeds.
+it copies new deltas. So does `run_flow`, which copies them from another adapter; its flow is the follower here. A table
+that cannot be written is *suspended*: it gets no rows until a retry succeeds.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from functools import partial
 
 from lakesync.adapters.arrow_access import read_contents, read_pages
 from lakesync.adapters.base import ContentTransform, DatabaseAdapter, StateWriter, SuspendsTables
-from lakesync.adapters.deltas import DeltaQuery, RowContent, RowId
+from lakesync.adapters.deltas import DeltaQuery, RowContent, RowId, TableSelection
 from lakesync.model.errors import AdapterError, SchemaError
 from lakesync.model.hlc import wall_clock
 from lakesync.model.schema import TableSchema
@@ -41,6 +42,8 @@ def rewrite_outdated_tables(
     current: TableColumns,
     written: TableColumns,
     transform: ContentTransform,
+    selection: TableSelection,
+    cold: Sequence[DatabaseAdapter] = (),
 ) -> None:
     """Rewrite each table whose rows lack columns, and each suspended table whose retry is due.
 
@@ -52,7 +55,9 @@ def rewrite_outdated_tables(
         schemas: the destination tables.
         current: the columns that rows written from now on have, see `columns_of_tables`.
         written: the columns that the stored rows have.
-        transform: changes row contents before they are written.
+        transform: changes row contents before they are written. It adds those of the cold tiers.
+        selection: the deltas that the follower selects.
+        cold: the adapters to which old deltas were moved, perhaps all deltas of a row.
 
     Raises:
         AdapterError: the adapter cannot be reached; retry.
@@ -66,13 +71,20 @@ def rewrite_outdated_tables(
         else:
             is_due = written.get(schema.table) != current[schema.table]
         if is_due:
-            _rewrite_or_suspend(adapter, follower, schema, transform)
+            _rewrite_or_suspend(adapter, follower, schema, transform, selection, cold)
 
 
-def _rewrite_or_suspend(adapter: StateWriter, follower: str, schema: TableSchema, transform: ContentTransform) -> None:
+def _rewrite_or_suspend(
+    adapter: StateWriter,
+    follower: str,
+    schema: TableSchema,
+    transform: ContentTransform,
+    selection: TableSelection,
+    cold: Sequence[DatabaseAdapter],
+) -> None:
     """Rewrite every row of a table; if that fails, suspend the table."""
     try:
-        _rewrite_rows(adapter, schema, transform)
+        _rewrite_rows(adapter, schema, transform, selection, cold)
     except (AdapterError, SchemaError) as error:
         if not isinstance(adapter, SuspendsTables):
             raise
@@ -82,16 +94,26 @@ def _rewrite_or_suspend(adapter: StateWriter, follower: str, schema: TableSchema
         adapter.resume_table(follower, schema.table)
 
 
-def _rewrite_rows(adapter: StateWriter, schema: TableSchema, transform: ContentTransform) -> None:
-    """Write every row again from its stored deltas."""
+def _rewrite_rows(
+    adapter: StateWriter,
+    schema: TableSchema,
+    transform: ContentTransform,
+    selection: TableSelection,
+    cold: Sequence[DatabaseAdapter],
+) -> None:
+    """Write every row again from its deltas, those in cold tiers included."""
 
     def read_rows(rows: Sequence[RowId]) -> Mapping[RowId, RowContent]:
         return transform(schema, rows, read_contents(adapter, schema.table, rows))
 
-    pages = read_pages(adapter, DeltaQuery(tables=(schema.table,)))
+    query = DeltaQuery(tables=(schema.table,))
     adapter.ensure_schema(schema)
-    for page in pages:
-        ids = (page.deltas.column(name).to_pylist() for name in ("gateway", "row_id"))
-        rows = list(dict.fromkeys(zip(*ids, strict=True)))
-        if rows:
-            adapter.write_states(schema, partial(read_rows, rows))
+    # a cold tier may have deltas of others; the hot one is read first, because deltas move from it meanwhile
+    tiers = [read_pages(adapter, query), *(read_pages(each, query) for each in cold)]
+    for number, pages in enumerate(tiers):
+        for page in pages:
+            deltas = selection.select(page.deltas) if number else page.deltas
+            ids = (deltas.column(name).to_pylist() for name in ("gateway", "row_id"))
+            rows = list(dict.fromkeys(zip(*ids, strict=True)))
+            if rows:
+                adapter.write_states(schema, partial(read_rows, rows))
