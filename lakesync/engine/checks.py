@@ -17,7 +17,7 @@ from typing import Literal
 import msgspec
 
 from lakesync.actions.action_services import ActionLimits
-from lakesync.feed.push_rows import PushRows, too_wide_rows
+from lakesync.feed.push_rows import PushRows, too_large_rows, too_wide_rows
 from lakesync.model import hlc
 from lakesync.model.errors import (
     BackpressureError,
@@ -39,6 +39,10 @@ MAX_PULL = 10_000
 """The most deltas that a pull may request for a page."""
 MAX_ROW_COLUMNS = 1_000
 """The most columns of a row. Each column costs memory and time whenever the row is merged."""
+
+MAX_ROW_BYTES = 14 << 20
+"""The most bytes of a row's values. A checkpoint sends each row in one frame of at most 16 MiB, and a store on SQLite
+takes no row of a gigabyte."""
 
 
 class EngineLimits(msgspec.Struct, frozen=True):
@@ -170,27 +174,28 @@ def check_schemas(deltas: Iterable[RowDelta], config: GatewayConfig) -> None:
         raise SchemaMismatchError(rejected[0].message + _others(rejected), rejected)
 
 
-def check_column_counts(stored: Mapping[RowKey, StoredRow], rows: PushRows) -> None:
-    """Check that a push gives no row more than `MAX_ROW_COLUMNS` columns.
+def check_row_sizes(stored: Mapping[RowKey, StoredRow], rows: PushRows) -> None:
+    """Check that a push gives no row more than `MAX_ROW_COLUMNS` columns or `MAX_ROW_BYTES` bytes.
 
     Args:
         stored: the rows before the push; rows that do not exist yet are absent.
         rows: the push's deltas, by row.
 
     Raises:
-        ValidationError: a row would have too many columns; its `rejected` names every delta of such rows.
+        ValidationError: a row would be too large; its `rejected` names every delta of such rows.
     """
-    wide = too_wide_rows(stored, rows, MAX_ROW_COLUMNS)
-    if not wide:
+    faults = {
+        key: f"{count} columns, at most {MAX_ROW_COLUMNS} are allowed: "
+        "spread them over several rows, or store them as one JSON value"
+        for key, count in too_wide_rows(stored, rows, MAX_ROW_COLUMNS).items()
+    }
+    for key, size in too_large_rows(stored, rows, MAX_ROW_BYTES).items():
+        faults.setdefault(key, f"{size} bytes, at most {MAX_ROW_BYTES} are allowed: spread them over several rows")
+    if not faults:
         return
     rejected = [
-        Rejection(
-            delta.delta_id,
-            ValidationError.code,
-            f"row {row_id!r} of table {table!r} would have {count} columns, at most {MAX_ROW_COLUMNS} are allowed: "
-            "spread them over several rows, or store them as one JSON value",
-        )
-        for (table, row_id), count in wide.items()
+        Rejection(delta.delta_id, ValidationError.code, f"row {row_id!r} of table {table!r} would have {fault}")
+        for (table, row_id), fault in faults.items()
         for delta in rows.deltas[table, row_id]
     ]
     raise ValidationError(rejected[0].message + _others(rejected), rejected)

@@ -25,7 +25,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from lakesync.engine.active_rules import RulesCache
-from lakesync.engine.checks import EngineLimits, check_backlog, check_column_counts, check_schemas, check_scope
+from lakesync.engine.checks import EngineLimits, check_backlog, check_row_sizes, check_schemas, check_scope
 from lakesync.engine.names import PushNames
 from lakesync.engine.pulling import announce_other_connection
 from lakesync.feed import Sender, apply
@@ -126,7 +126,7 @@ def commit_push(
         BackpressureError: the gateway has too many unflushed bytes.
         SchemaMismatchError: deltas do not fit their schemas, or names differ from known ones only in case.
         ForbiddenError: the client may not write to some rows.
-        ValidationError: a row would have too many columns.
+        ValidationError: a row would have too many columns or bytes.
     """
     push, claims = request.push, request.claims
     access = rules.access(commit, claims)
@@ -249,7 +249,7 @@ def _check_new(
             checked = {delta.key: stored[delta.key] for delta in to_check if delta.key in stored}
         check_scope(to_check, request.claims, rules.index(commit.config), scope, request.now_ms, checked, shown_by)
     if not request.already_accepted:
-        check_column_counts(stored, rows)
+        check_row_sizes(stored, rows)
     return _NewDeltas(new, rows, stored)
 
 

@@ -1,7 +1,7 @@
 """Groups the deltas of a push by row, and gives each row its arrival.
 
 `engine.pushing` calls `by_row` before the transaction of a push begins, and passes the result on to `feed.apply`.
-`engine.checks` calls `too_wide_rows`, and `engine.rebuild` calls `arrivals_of`.
+`engine.checks` calls `too_wide_rows` and `too_large_rows`, and `engine.rebuild` calls `arrivals_of`.
 
 A *delta* is an INSERT, UPDATE or DELETE of some columns of one row. An *arrival* is the gateway's own timestamp of a
 commit; each row of a push gets an arrival of its own.
@@ -18,6 +18,9 @@ from lakesync.model.types import RowDelta, RowKey
 from lakesync.staging.records import ARRIVAL_STEP, StoredRow
 from lakesync.staging.records.rows import MAX_UNMERGED_COLUMNS
 
+LARGE_BYTES = 1024
+"""Values from this size on, as JSON, count as large; see `too_large_rows`."""
+
 
 class PushRows(NamedTuple):
     """The deltas of one push by row."""
@@ -28,6 +31,8 @@ class PushRows(NamedTuple):
     """The columns that each delta has, in this order; empty if they differ or a delta has none."""
     cells: int
     """The number of column values in all deltas together."""
+    largest: int = 0
+    """Bytes of the largest value, as JSON."""
 
 
 def by_row(deltas: Sequence[RowDelta]) -> PushRows:
@@ -40,15 +45,16 @@ def by_row(deltas: Sequence[RowDelta]) -> PushRows:
     # same order, because no delta has a column twice. One comparison of lists is faster than one for each delta.
     columns = tuple([cell.column for cell in deltas[0].columns])
     cells = [cell.column for delta in deltas for cell in delta.columns]
+    largest = max([len(cell.value) for delta in deltas for cell in delta.columns], default=0)
     shared = intern_names(columns) if cells == [*columns] * len(deltas) else ()
     # most pushes have one delta for each row
     single: dict[RowKey, Sequence[RowDelta]] = {(intern(delta.table), delta.row_id): (delta,) for delta in deltas}
     if len(single) == len(deltas):
-        return PushRows(single, shared, len(cells))
+        return PushRows(single, shared, len(cells), largest)
     rows: dict[RowKey, list[RowDelta]] = {}
     for delta in deltas:
         rows.setdefault((intern(delta.table), delta.row_id), []).append(delta)
-    return PushRows(rows, shared, len(cells))
+    return PushRows(rows, shared, len(cells), largest)
 
 
 def arrivals_of(deltas: Sequence[RowDelta], last: int) -> dict[RowKey, int]:
@@ -89,3 +95,31 @@ def too_wide_rows(stored: Mapping[RowKey, StoredRow], rows: PushRows, max_column
         if len(columns_after) > max(max_columns, len(columns_before)):
             wide[key] = len(columns_after)
     return wide
+
+
+def too_large_rows(stored: Mapping[RowKey, StoredRow], rows: PushRows, max_bytes: int) -> dict[RowKey, int]:
+    """Return the rows to which a push would give too many bytes of values, with the bytes after the push.
+
+    Only rows that get a value of at least `LARGE_BYTES` are measured, so that most pushes cost nothing. Smaller values
+    can make a row larger than `max_bytes` by `LARGE_BYTES` for each of its columns. A row that is too large already
+    keeps its values, and may become smaller.
+
+    Args:
+        stored: the rows before the push; rows that do not exist yet are absent.
+        rows: the push's deltas, by row.
+        max_bytes: the most bytes of a row's values.
+    """
+    if rows.largest < LARGE_BYTES:
+        return {}
+    large = {}
+    for key, changes in rows.deltas.items():
+        new = {cell.column: len(cell.value) for delta in changes for cell in delta.columns}
+        if max(new.values(), default=0) < LARGE_BYTES:
+            continue
+        before = (
+            {name: len(value) for name, value in stored[key].fold().state.values().items()} if key in stored else {}
+        )
+        size = sum((before | new).values())
+        if size > max(max_bytes, sum(before.values())):
+            large[key] = size
+    return large

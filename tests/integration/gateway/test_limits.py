@@ -13,6 +13,7 @@ import pytest
 
 from gateway import admission
 from lakesync.engine import EngineLimits
+from lakesync.engine.checks import MAX_ROW_BYTES
 from lakesync.staging.shards import ShardMap
 from tests.integration.gateway_support import DEADLINE, delta
 
@@ -101,6 +102,25 @@ def test_a_row_has_at_most_a_thousand_columns_over_all_pushes(serve, shards):
     other = wide.client("client-2", client.gateway)
     assert {each["table"] for each in other.pull().json()["deltas"]} == {"todos"}
     assert client.push(beside, delta("t", {**first, "b": 1}, before=first)).status_code == 200
+
+
+@pytest.mark.parametrize("shards", [None, ShardMap({"others": "others"}, "rest")], ids=["one store", "sharded"])
+def test_a_row_has_at_most_fourteen_mebibytes_over_all_pushes(serve, shards):
+    large = serve(shards=shards)
+    client = large.client()
+    value = "a" * (1_000_000 - 2)  # as JSON, with its quotes, a million bytes
+    before = {f"a{number}": value for number in range(MAX_ROW_BYTES // 1_000_000)}
+    for number, name in enumerate(before):
+        part = dict(list(before.items())[: number + 1])
+        pushed = delta("t", part, before={each: value for each in part if each != name})
+        assert client.push(pushed).status_code == 200
+    more = delta("t", {**before, "b": value}, before=before)
+    answer = client.push(delta("t", {"n": 1}, table="others"), more)
+    assert answer.status_code == 400
+    assert answer.json()["error"].startswith("row 't' of table 'todos' would have 15000000 bytes, at most 14680064")
+    assert [each["deltaId"] for each in answer.json()["rejected"]] == [more["deltaId"]]
+    assert client.push(delta("t", {**before, "a0": "small"}, before=before)).status_code == 200
+    assert client.push(delta("t", {**before, "a0": "small", "b": value}, before=before)).status_code == 200
 
 
 def test_many_query_parameters_are_checked_in_linear_time(served):
