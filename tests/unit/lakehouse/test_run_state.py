@@ -15,8 +15,8 @@ def test_no_position_is_left_after_all_are_discarded(tmp_path, monkeypatch):
     shards = {"shards": {"orders": "shard-orders"}, "default": "shard-default"}
     config = load({"data_dir": tmp_path, "shard_config": shards})
     state = RunState(config, None, lambda: None, lambda: None, lambda: 0)
-    assert [state.flushed_of("orders"), state.flushed()] == [{"g": 100}, {"g": 100}]
+    assert [state.flushed(), state.flushed_of("orders")] == [{"g": 100}, {"g": 100}]
     arrivals |= dict.fromkeys(arrivals, 200)
-    assert [state.flushed_of("orders"), state.flushed()] == [{"g": 100}, {"g": 100}]
+    assert [state.flushed(), state.flushed_of("orders")] == [{"g": 100}, {"g": 100}]
     state.forget_positions()
     assert [state.flushed_of("orders"), state.flushed()] == [{"g": 200}, {"g": 200}]
