@@ -7,6 +7,7 @@ settings of a connector. The package `jsonschema` is imported when a schema is c
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError as SchemaViolation
 
 _MAX_SHOWN_CHARS = 200
-"""The most characters of a list of allowed values or field names in a message."""
+"""The most characters of a list of allowed values, or of a sentence with field names."""
 
 
 class JsonSchema:
@@ -76,11 +77,9 @@ def _describe(error: SchemaViolation, place: str) -> str:
         missing = [name for name in allowed if name not in value]
         return f"{place} lacks {', '.join(map(repr, missing))}"
     if rule == "additionalProperties" and isinstance(value, Mapping) and isinstance(error.schema, Mapping):
-        known = error.schema.get("properties", {})
-        unknown = [name for name in value if name not in known]
-        return f"{place} has no field {', '.join(map(repr, unknown))}; its fields are {', '.join(known)}"[
-            :_MAX_SHOWN_CHARS
-        ]
+        return _shorten(f"{place} {_unknown_fields(error.schema, value)}")
+    if error.schema is False:  # `jsonschema` does not say which value in `place` it is for
+        return f"{place} has a value where its schema allows none"
     if rule == "type":
         names = [allowed] if isinstance(allowed, str) else allowed
         return f"{place} must be of type {' or '.join(names)}"
@@ -93,7 +92,22 @@ def _describe(error: SchemaViolation, place: str) -> str:
     return f"{place} must satisfy {rule} {_json(allowed)}"
 
 
+def _unknown_fields(schema: Mapping[str, Any], value: Mapping[str, Any]) -> str:
+    """Return the end of a sentence that names an object's unknown fields, and those that its schema knows."""
+    known, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
+    unknown = [
+        name for name in value if name not in known and not any(re.search(pattern, name) for pattern in patterns)
+    ]
+    fields = [*known, *(f"those that match {pattern}" for pattern in patterns)]
+    allowed = f"its fields are {', '.join(fields)}" if fields else "it must be empty"
+    return f"has no field {', '.join(map(repr, unknown))}; {allowed}"
+
+
 def _json(value: Any) -> str:
     """Return a value as JSON for a message, shortened to `_MAX_SHOWN_CHARS`."""
-    text = json.dumps(value, ensure_ascii=False)
+    return _shorten(json.dumps(value, ensure_ascii=False))
+
+
+def _shorten(text: str) -> str:
+    """Return a text of at most `_MAX_SHOWN_CHARS`, with `…` in place of its end."""
     return text if len(text) <= _MAX_SHOWN_CHARS else text[: _MAX_SHOWN_CHARS - 1] + "…"
