@@ -66,13 +66,16 @@ class SyncSession:
         self._schemas = SchemaSynchroniser(replica)
         self._knows_schemas = False
         """Whether the gateway's newest schemas were adopted."""
+        self._cancel_lock = threading.Lock()
+        """Held while `_cancellations` is changed."""
         self._lock = threading.RLock()
         """Held during a synchronisation, so that other threads wait for its end."""
         self.is_foreground = False
         """Whether the synchronisation in progress was started by the app, not by auto-sync."""
-        self.is_cancelled = False
-        """Whether `cancel` was called since the latest call of `foreground`; the app's synchronisation ends before its
-        next request."""
+        self._cancellations = 0
+        """Number of calls of `cancel`."""
+        self._earlier_cancellations = 0
+        """Their number when the app started the synchronisation in progress, or the latest one."""
         self._sync_lock = SyncLock(replica.path)
         """Keeps other processes from synchronising the same file."""
 
@@ -91,14 +94,25 @@ class SyncSession:
 
     @contextmanager
     def foreground(self) -> Iterator[None]:
-        """Do the same as `exclusive`, for a synchronisation that the app starts and that `cancel` can end."""
-        self.is_cancelled = False
+        """Do the same as `exclusive`, for a synchronisation that the app starts and that `cancel` can end.
+
+        A call of `cancel` also ends it while it waits for another one, and does not end later ones.
+        """
+        earlier_cancellations = self._cancellations
         with self.exclusive():
-            self.is_foreground = True
+            if self.is_foreground:  # it is nested, and ends with the outer one
+                yield
+                return
+            self._earlier_cancellations, self.is_foreground = earlier_cancellations, True
             try:
                 yield
             finally:
                 self.is_foreground = False
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether `cancel` was called since the app started the synchronisation, which ends before its next request."""
+        return self._cancellations > self._earlier_cancellations
 
     def acquire_sync_lock(self) -> None:
         """Become the only client that synchronises the file, until the session is closed. Further calls do nothing.
@@ -198,7 +212,8 @@ class SyncSession:
 
     def cancel(self) -> None:
         """End the synchronisation that the app has started, not one of auto-sync. Any thread may call it."""
-        self.is_cancelled = True
+        with self._cancel_lock:
+            self._cancellations += 1
         if self.is_foreground:
             self.exchange.cancel_request()
 
