@@ -65,11 +65,12 @@ class WriteBehind:
         self._frozen: dict[str, Head] = {}
         """By gateway that the frozen layer changes: the gateway's head when the layer was frozen."""
         self._frozen_bytes = 0
-        """The journal's `unpacked_bytes` when the layer was frozen: bytes of all deltas since the start, as JSON."""
+        """The journal's `unpacked_bytes` (bytes of all deltas since the start, as JSON) when the layer was frozen, or
+        later when all changes were written."""
         self._frozen_rows = 0
         """Number of rows of the frozen layer."""
         self._frozen_at = 0.0
-        """The monotonic time when the layer was frozen."""
+        """The monotonic time when the layer was frozen, or later when all changes were written."""
         self._pending_before = _Pending(0, 0, 0)
         """What `_pending` returned at the last part; the difference shows how fast changes come."""
         self._applied: dict[Shard, int] = {}
@@ -232,6 +233,7 @@ class WriteBehind:
     def _write_all(self) -> None:
         """Write all layers to the file, and commit it."""
         self._state.write_all()
+        self._frozen_bytes, self._frozen_at = self._journal.unpacked_bytes, monotonic()
         heads, self._changed_gateways = self._heads(), set()
         self._commit_up_to(heads)
 

@@ -57,6 +57,15 @@ def in_file(store, query):
     return store._read(lambda: store._open.state.sql.execute(query).fetchall())
 
 
+def test_changes_that_are_written_no_longer_count_as_pending(tmp_path):
+    store = opened(tmp_path, LAZY._replace(bytes=1500))
+    for number in (1, 2):
+        push(store, Feed(), make_delta("c", number, f"r{number}", x="x" * 1000))
+        assert in_file(store, "SELECT count(*) FROM row_state") == [(number - 1,)]
+        write_behind(store)
+    store.close()
+
+
 def test_a_new_row_is_stored_encoded_until_it_changes(store, tmp_path):
     push(store, Feed(), make_delta("c", 1, "r1", x='"ü"', y=[1]), make_delta("c", 2, "r2", x=None))
     write_behind(store)
