@@ -29,6 +29,7 @@ def store(tmp_path):
 
 
 def test_the_sensor_requests_one_run_while_a_request_is_open(store, tmp_path, monkeypatch):
+    monkeypatch.setattr(attempts, "FIRST_PAUSE", 3600)
     lags = PipelineLags(load({"data_dir": tmp_path}), SchemaSnapshot())
     sensor = erasure_sensor(lambda: nullcontext(store), lags)
     with dg.DagsterInstance.ephemeral() as instance:

@@ -22,7 +22,7 @@ from lakesync.config import load
 from lakesync.config.sections import FlushSection
 from lakesync.engine import Engine
 from lakesync.model.delta import extract_delta
-from lakesync.model.hlc import start_of
+from lakesync.model.hlc import OffsetClock, start_of
 from lakesync.model.schema import parse_schema
 from lakesync.model.types import SyncPush
 from lakesync.rules.model import parse_rules
@@ -122,7 +122,8 @@ def test_no_run_is_requested_without_unflushed_deltas(house):
     assert house.tick().skip_message == "nothing is due: nothing waits"
 
 
-def test_few_recent_deltas_are_not_due(house):
+def test_few_recent_deltas_are_not_due(house, monkeypatch):
+    monkeypatch.setattr(OffsetClock, "now_ms", lambda _: house.clock())  # it stands still
     house.push()
     house.clock.set(NOON + 29_000)
     told = house.tick().skip_message
@@ -199,6 +200,7 @@ def test_a_manually_started_run_does_not_delay_the_sensor(house):
 
 
 def test_a_part_whose_mark_does_not_move_is_requested_again_with_backoff(house, monkeypatch):
+    monkeypatch.setattr(attempts, "FIRST_PAUSE", 3600)
     house.push()
     house.engine.gateway("nyc").request_flush()
     first = house.tick()
@@ -209,7 +211,7 @@ def test_a_part_whose_mark_does_not_move_is_requested_again_with_backoff(house, 
     again = house.tick(first.cursor)
     assert again.run_requests
     assert again.cursor != first.cursor
-    monkeypatch.undo()
+    monkeypatch.setattr(attempts, "FIRST_PAUSE", 3600)
     assert "was requested 2 times" in house.tick(again.cursor).skip_message
 
 
@@ -232,7 +234,8 @@ def test_a_moved_mark_ends_the_backoff(house):
     assert house.tick(first.cursor).run_requests
 
 
-def test_a_failing_gateway_does_not_delay_another(house):
+def test_a_failing_gateway_does_not_delay_another(house, monkeypatch):
+    monkeypatch.setattr(attempts, "FIRST_PAUSE", 3600)
     house.push("nyc")
     house.engine.gateway("nyc").request_flush()
     first = house.tick()
@@ -273,8 +276,9 @@ def test_an_unreadable_sensor_cursor_is_ignored(house):
     assert house.tick('{"nyc/main/1": 7}').run_requests
 
 
-def test_a_checkpoint_is_due_after_a_change_of_rules(house):
+def test_a_checkpoint_is_due_after_a_change_of_rules(house, monkeypatch):
     """A new checkpoint is due although no client pushes and no row changes."""
+    monkeypatch.setattr(attempts, "FIRST_PAUSE", 3600)
     gateway, store = house.engine.gateway("nyc"), house.engine.store
     nothing = {"version": 1, "buckets": [{"name": "none", "tables": ["absent"], "filters": []}]}
     gateway.set_rules(parse_rules(nothing))
@@ -425,8 +429,9 @@ def test_a_column_added_later_is_seen(house, webserver, watch):
     assert read_snapshot(snapshot_file(house.config)).tables[0].types == {"carrier": "string", "delay": "number"}
 
 
-def test_a_flush_is_due_by_table_budget_and_wide_rows(house):
+def test_a_flush_is_due_by_table_budget_and_wide_rows(house, monkeypatch):
     """Thresholds of bytes are 10,000; a budget of 300 and a width of two columns are far below."""
+    monkeypatch.setattr(OffsetClock, "now_ms", lambda _: house.clock())  # it stands still
     limits = {"max_bytes": 10_000, "max_table_bytes": 300, "wide_row_columns": 2, "wide_row_reduction": 0.99}
     house.push()
     assert house.tick().skip_message.startswith("nothing is due")

@@ -83,6 +83,7 @@ def test_a_connector_is_due_when_its_interval_has_passed_since_its_last_poll():
 
 
 def test_an_interrupted_poll_is_requested_again_and_never_concurrently(tmp_path, monkeypatch):
+    monkeypatch.setattr(attempts, "FIRST_PAUSE", 3600)
     config = load({"data_dir": tmp_path})
     engine = Engine(open_store("memory://", wall_clock), wall_clock)
     engine.open()

@@ -104,6 +104,7 @@ def test_a_service_that_never_becomes_ready_is_reported_with_its_log(watch):
 
 
 def test_a_service_that_keeps_failing_is_not_restarted_for_ever(watch, tmp_path, monkeypatch):
+    monkeypatch.setattr("lakesync.cli.up.supervisor._STABLE_SECONDS", 3600.0)
     monkeypatch.setattr("lakesync.cli.up.supervisor._FIRST_WAIT_SECONDS", 0.001)
     flag = tmp_path / "first"
     code = f"""
@@ -125,6 +126,7 @@ signal.pause()
 
 
 def test_a_service_that_ends_soon_after_it_is_ready_is_not_restarted_for_ever(watch, tmp_path, monkeypatch):
+    monkeypatch.setattr("lakesync.cli.up.supervisor._STABLE_SECONDS", 3600.0)
     monkeypatch.setattr("lakesync.cli.up.supervisor._FIRST_WAIT_SECONDS", 0.001)
     flag = tmp_path / "running"
     code = f"""

@@ -6,6 +6,7 @@ from threading import Event
 import pytest
 
 from lakesync.client import LocalTransport, UnreachableError
+from lakesync.client.core.messages import RetryPolicy
 from lakesync.model.types import ActionFailure, ActionResponse, ActionResult
 
 SCHEMAS = []
@@ -27,7 +28,7 @@ class WrongOutcomesTransport(LocalTransport):
 def test_an_answer_without_the_sent_actions_is_unreachable_and_the_actions_stay_queued(opened, gateway, results):
     transport = WrongOutcomesTransport(gateway)
     transport.results = results
-    alice = opened(transport=transport)
+    alice = opened(transport=transport, retry=RetryPolicy(first_delay=3600, longest_delay=3600))
     name = alice.execute_action("desk", "open", {})
     with pytest.raises(UnreachableError, match="outcomes for"):
         alice.sync()

@@ -166,6 +166,7 @@ def test_the_location_loads_as_a_code_server_loads_it(definitions):
 
 
 def test_flows_and_tiers_are_due_by_their_schedules_and_again_after_a_run_that_failed(declared, tmp_path, monkeypatch):
+    monkeypatch.setattr(attempts, "FIRST_PAUSE", 3600)
     now = int(datetime(2026, 3, 5, 2, 21, tzinfo=UTC).timestamp() * 1000)
     (tmp_path / "offset").write_text(str(now - time.time_ns() // 1_000_000))
     config = declared.model_copy(update={"clock_offset_file": tmp_path / "offset"})

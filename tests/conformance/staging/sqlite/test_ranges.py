@@ -6,6 +6,7 @@ import pytest
 
 from lakesync.staging.encoded_feed import Reader, encode_client_id
 from lakesync.staging.records import Move
+from lakesync.staging.sqlite.write_behind import WriteBehindLimits
 from tests.conformance.book import EVERYONE, make_delta
 from tests.conformance.calls import push, read
 from tests.conformance.places import PLACES, Place
@@ -110,7 +111,8 @@ def test_a_range_with_a_row_that_the_reader_had_is_not_served_whole(store, book)
     assert look(store, reader, since=base, limit=1)[0].text == look(store, limit=1)[1][0].encoded
 
 
-def test_a_range_with_unwritten_rows_is_not_read_from_the_file(store, book):
+def test_a_range_with_unwritten_rows_is_not_read_from_the_file(store, book, monkeypatch):
+    monkeypatch.setattr(store._open.owner, "_allowed", WriteBehindLimits(seconds=3600))
     push(store, book, make_delta("c", 1, "r1", x=1), make_delta("c", 2, "r2", x=1))
     written_behind(store)
     push(store, book, make_delta("d", 3, "r2", x=2))
