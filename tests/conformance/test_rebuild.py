@@ -134,6 +134,15 @@ def carry(lake, engine):
     lake.registered["g"] = engine.store.connectors("g")
 
 
+def rebuilt(engine, url, clock):
+    """The engine, opened again after a rebuild from everything that it had."""
+    lake = Lake()
+    carry(lake, engine)
+    engine.close()
+    rebuild(url, clock, lake, replace=True)
+    return opened(url, clock)
+
+
 def story(engine, clock):
     """Rows of two teams, changed, moved and deleted."""
     a, b = Client("a", "red"), Client("b", "blue")
@@ -195,11 +204,7 @@ def test_a_reference_client_that_lost_its_cursor_keeps_its_rows(url, clock):
     reader = Client("reader", "red")
     reader.pull(engine)
     assert len(reader.rows) == 14
-    lake = Lake()
-    carry(lake, engine)
-    engine.close()
-    rebuild(url, clock, lake, replace=True)
-    engine = opened(url, clock)
+    engine = rebuilt(engine, url, clock)
     expected, reader.cursor = dict(reader.rows), 0
     reader.pull(engine)
     assert reader.rows == expected
@@ -214,11 +219,7 @@ def test_explain_predicts_the_next_pull_after_a_rebuild(url, clock, ours):
     a, _ = story(engine, clock)
     reader = Client("reader", "red")
     reader.pull(engine, limit=100)
-    lake = Lake()
-    carry(lake, engine)
-    engine.close()
-    rebuild(url, clock, lake, replace=True)
-    engine = opened(url, clock)
+    engine = rebuilt(engine, url, clock)
     gateway = engine.gateway("g")
 
     def explained(row: str):
@@ -249,11 +250,7 @@ def test_a_deletion_known_only_to_the_lake_reaches_clients_with_the_row(url, clo
     reader.pull(engine)
     a.push(engine, make_delta("a", (clock.now_ms << 16) + 7, "r5"))
     assert "r5" in reader.rows
-    lake = Lake()
-    carry(lake, engine)
-    engine.close()
-    rebuild(url, clock, lake, replace=True)
-    engine = opened(url, clock)
+    engine = rebuilt(engine, url, clock)
     if cursor == "lost":
         reader.cursor = 0
     reader.pull(engine)
@@ -293,11 +290,7 @@ def test_a_rebuild_restores_ids_and_ledger_without_unflushed_deltas(url, clock):
 def test_l4_a_subscriber_that_may_hold_lost_rows_is_broadcast_no_plain_insert(url, clock, ours):
     engine = opened(url, clock)
     a, _ = story(engine, clock)
-    lake = Lake()
-    carry(lake, engine)
-    engine.close()
-    rebuild(url, clock, lake, replace=True)
-    engine = opened(url, clock)
+    engine = rebuilt(engine, url, clock)
     gateway, claims = engine.gateway("g"), {"sub": "bob"}
     page = gateway.submit_pull(SyncPull("bob", 0, 100), claims, knows_resync=ours, live=True).result()
     state = SubscriptionState(page.server_hlc, 100, knows_resync=ours)
