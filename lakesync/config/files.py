@@ -93,11 +93,11 @@ def read_file(path: Path) -> dict[str, Any]:
         data = tomllib.loads(path.read_text("utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigurationError(f"{path} cannot be read: {error}") from error
-    for name in SECRETS:
+    for name in (*SECRETS, *_PATHS):
         section, _, key = name.rpartition(".")
         table = _table(data, section, path) if section else data
         if key in table:
-            table[key] = _resolve(name, table[key], path)
+            table[key] = _absolute(table[key], path) if name in _PATHS else _resolve(name, table[key], path)
     uris = _table(data, "adapters", path)
     for name, uri in uris.items():
         uris[name] = _resolve(f"adapters.{name}.uri", uri, path)
@@ -115,11 +115,6 @@ def read_file(path: Path) -> dict[str, Any]:
     stores = _table(_table(data, "shard_config", path), "stores", path)
     for name, url in stores.items():
         stores[name] = _resolve(f"shard_config.stores.{name}.url", url, path)
-    for name in _PATHS:
-        section, _, key = name.rpartition(".")
-        table = _table(data, section, path) if section else data
-        if key in table:
-            table[key] = _absolute(table[key], path)
     for name in _table(data, "gateways", path):
         gateway = _table(data["gateways"], name, path)
         if "rules" in gateway:
