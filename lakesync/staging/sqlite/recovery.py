@@ -13,7 +13,8 @@ from lakesync.model.errors import IntegrityError
 from lakesync.staging.head import Head
 from lakesync.staging.sqlite.commit import SqliteCommit
 from lakesync.staging.sqlite.journal import Journal
-from lakesync.staging.sqlite.state import Applied, State
+from lakesync.staging.sqlite.state import State
+from lakesync.staging.sqlite.state_file import Applied
 from lakesync.staging.store.push import Replayer
 
 _MAX_ROWS_IN_MEMORY = 100_000

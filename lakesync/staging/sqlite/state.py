@@ -20,9 +20,6 @@ from lakesync.staging.encoded_feed import FeedRange, FullRow, Reader
 from lakesync.staging.records import Entry, Move, StoredRow
 from lakesync.staging.sqlite.feed_range import MAX_BUCKETS, RangeBuckets, read_file_range
 from lakesync.staging.sqlite.layered import LayeredFile
-from lakesync.staging.sqlite.state_file import Applied
-
-__all__ = ["Applied", "State"]
 
 
 class State(LayeredFile):
