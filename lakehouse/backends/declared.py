@@ -222,7 +222,15 @@ def target_erasures(
     from lakehouse.backends.erasures import BackendErasure
 
     target, schemas = destination.target, follower_of(store, destination).schemas
-    return [BackendErasure(SingleBackend(target.name, target.uri), requests, schemas, target.cold)]
+    backend, names = SingleBackend(target.name, target.uri), _registered_names(store)
+    return [BackendErasure(backend, requests, schemas, target.cold, registered=names)]
+
+
+def _registered_names(store: GatewayStore) -> tuple[str, ...]:
+    """Return the names of all synced tables with a schema, and of their destination tables."""
+    return tuple(
+        {name for schema in registered(store).tables for name in (schema.table, schema.source_table or schema.table)}
+    )
 
 
 def flow_erasures(
@@ -246,7 +254,12 @@ def flow_erasures(
     tasks = flow_tasks(config, store, name, declared) if declared.to != LAKE else []
     written = [
         BackendErasure(
-            SingleBackend(task.target.name, task.target.uri), requests, task.schemas, task.target.cold, task.row_filter
+            SingleBackend(task.target.name, task.target.uri),
+            requests,
+            task.schemas,
+            task.target.cold,
+            task.row_filter,
+            _registered_names(store),
         )
         for task in tasks
     ]

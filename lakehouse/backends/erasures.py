@@ -19,7 +19,7 @@ from lakehouse.erasure.coverage import deltas_of
 from lakehouse.spark_errors import lake_errors
 from lakesync.adapters.backend_config import Backend, SingleBackend, single_backends
 from lakesync.adapters.composite import cold_tier_contents
-from lakesync.adapters.redaction import RedactionRequest, TouchedRow, require_redactable
+from lakesync.adapters.redaction import RedactionRequest, RowRemover, TouchedRow, require_redactable
 from lakesync.adapters.transfer.flows import RowFilter, filtered_contents
 from lakesync.model.schema import TableSchema
 
@@ -38,7 +38,7 @@ class ErasedCounts(msgspec.Struct, frozen=True):
     deltas: int = 0
     """Deltas whose contents were removed."""
     rows: int = 0
-    """Rows of destination tables that were recomputed without the erased values."""
+    """Rows of destination tables that were recomputed without the erased values, or deleted."""
 
 
 class BackendErasure(msgspec.Struct, frozen=True):
@@ -53,10 +53,13 @@ class BackendErasure(msgspec.Struct, frozen=True):
     """Cold tiers that may have older deltas of the backend's rows."""
     row_filter: RowFilter | None = None
     """The filter of the flow that writes to the backend; None if no flow does."""
+    registered: tuple[str, ...] | None = None
+    """The names of all synced tables with a schema, and of their destination tables. Of other tables, whose schema was
+    retired, rows with erased values are deleted. None to leave them: another erasure of the backend deletes them."""
 
     def run(self) -> Iterator[ErasedCounts]:
         """Erase in the cold tiers, then in the backend, and yield one report."""
-        deltas = 0
+        deltas = removed = 0
         touched: set[TouchedRow] = set()  # rows with erased deltas in a cold tier; the backend recomputes them
         with ExitStack() as closing:
             for cold in (each for tier in self.cold for each in single_backends(tier)):
@@ -71,7 +74,10 @@ class BackendErasure(msgspec.Struct, frozen=True):
             redacted = require_redactable(adapter, self.backend.name).redact(
                 self.requests, self.schemas, transform, touched
             )
-        yield ErasedCounts(deltas + redacted.deltas, redacted.rows)
+            if self.registered is not None and isinstance(adapter, RowRemover):
+                rows = {*touched, *redacted.touched}
+                removed = adapter.remove_rows([row for row in rows if row[1] not in self.registered])
+        yield ErasedCounts(deltas + redacted.deltas, redacted.rows + removed)
 
 
 def erase_in_backends(spark: SparkSession, erasures: Sequence[BackendErasure]) -> ErasedCounts:

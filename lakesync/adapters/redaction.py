@@ -94,6 +94,23 @@ class Redactable(Protocol):
         """
 
 
+@runtime_checkable
+class RowRemover(Protocol):
+    """A `Redactable` that can delete rows of destination tables whose schema was retired: nothing rebuilds them."""
+
+    def remove_rows(self, rows: Collection[TouchedRow]) -> int:
+        """Delete rows and their dead letters, durably, and return the number of deleted rows.
+
+        A destination table is found by the name of the synced table. A table that LakeSync did not create stays.
+
+        Args:
+            rows: the rows to delete.
+
+        Raises:
+            AdapterError: the removal may be incomplete; retry.
+        """
+
+
 def require_redactable(adapter: DatabaseAdapter, name: str) -> Redactable:
     """Return an adapter as `Redactable`.
 

@@ -182,6 +182,40 @@ def test_redacted_rows_of_a_hot_tier_lose_values_of_the_cold_tier(tmp_path):
         each.close()
 
 
+@pytest.mark.parametrize("kind", TABLES)
+def test_b7_rows_of_a_table_whose_schema_was_retired_are_deleted(request, kind, tmp_path):
+    request.param = kind
+    start_server(request)
+    adapter = DATABASES[kind](tmp_path)
+    schema = parse_schema(
+        {
+            "table": "notes",
+            "columns": [
+                {"name": "title", "type": "string"},
+                {"name": "gateway", "type": "string"},
+                {"name": "size", "type": "number"},
+            ],
+        }
+    )
+    fill(adapter, [schema])
+    delta = make_delta("ann", 9, "unfit", size=SECRET, gateway="h")
+    adapter.apply_arrow("g.main.1.9-9", to_arrow([StoredDelta("g", 9999, delta)]), MarkUpdate("m", None, "v"), [schema])
+    assert len(adapter.dead_letters(10)) == 1
+    with adapter._executor.connect() as connection:
+        connection.execute("CREATE TABLE other (row_id VARCHAR(80), title VARCHAR(80))")  # the operator's own
+        connection.execute("INSERT INTO other VALUES ('shared', 'mine')")
+    touched = adapter.redact([ANN]).touched  # no schema any more
+    assert ("g", "other", "shared") in touched
+    assert adapter.remove_rows(touched) == 3
+    assert adapter.remove_rows(touched) == adapter.remove_rows([]) == 0
+    with adapter._executor.connect() as connection:
+        kept = connection.query("SELECT _gateway, row_id FROM notes")
+        assert sorted(kept) == [("g", "erased"), ("g", "later"), ("h", "theirs")]
+        assert connection.query("SELECT title FROM other") == [("mine",)]
+    assert adapter.dead_letters(10) == []
+    adapter.close()
+
+
 def test_a_row_with_an_erased_key_is_written_without_it(tmp_path):
     keyed = parse_schema({"table": "notes", "columns": [{"name": "title", "type": "string"}], "primaryKey": ["title"]})
     adapter = SqliteAdapter(tmp_path / "d.db")

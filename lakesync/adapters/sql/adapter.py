@@ -47,7 +47,7 @@ from lakesync.adapters.sql.delta_table import (
 )
 from lakesync.adapters.sql.follower_state import DEAD_LETTERS_TABLE, MARKS_TABLE
 from lakesync.adapters.sql.queries import delete_orphan_rows, digests
-from lakesync.adapters.sql.row_tables import RowTable, savepoint, table_name
+from lakesync.adapters.sql.row_tables import RowTable, remove_rows, savepoint, table_name
 from lakesync.model.crash_points import crash_point
 from lakesync.model.errors import AdapterError, SchemaError
 from lakesync.model.merge import RowState
@@ -299,6 +299,23 @@ class SqlAdapter(ArrowAdapterBase):
                 ],
             )
         return replace(redacted, rows=rows)
+
+    def remove_rows(self, rows: Collection[TouchedRow]) -> int:
+        """Delete rows of tables whose schema was retired, in one transaction."""
+        if not rows:
+            return 0
+        by_table: dict[str, list[RowId]] = {}
+        for gateway, table, row_id in sorted(rows):
+            by_table.setdefault(table, []).append((gateway, row_id))
+        with self._connect() as connection:
+            with connection.transaction():
+                removed = {
+                    table: remove_rows(connection, self._dialect, table, of_table)
+                    for table, of_table in by_table.items()
+                }
+            changed = [self._dialect.quote(table) for table, count in removed.items() if count]
+            self._reclaim_space(connection, [DEAD_LETTERS_TABLE, *changed])
+        return sum(removed.values())
 
     def _reclaim_space(self, connection: Connection, tables: Sequence[str]) -> None:
         """Physically remove old row versions of tables, whose names are quoted. Does nothing unless overridden."""

@@ -100,6 +100,39 @@ def savepoint(connection: Connection, dialect: Dialect) -> Iterator[None]:
     connection.execute(f"RELEASE SAVEPOINT {name}")
 
 
+def remove_rows(connection: Connection, dialect: Dialect, table: str, rows: Collection[RowId]) -> int:
+    """Delete rows of a destination table without its schema, and their dead letters; return the number of rows.
+
+    Args:
+        connection: with an open transaction.
+        dialect: the database's dialect.
+        table: the synced table's name, which is taken for that of the destination table.
+        rows: `(gateway, row id)` of each row.
+    """
+    replace_dead_letters(connection, dialect, table, rows, ())
+    columns = {name.lower(): name for name in connection.column_names(table)}
+    names = {usual: _present_system_column(columns, usual) for usual in ("gateway", "last_arrival", "checksum")}
+    if "row_id" not in columns or None in names.values():  # not created by LakeSync
+        return 0
+    load_row_keys(connection, dialect, rows)
+    quoted = dialect.quote(table)
+    is_same = (
+        f"k.gateway = {quoted}.{dialect.quote(str(names['gateway']))} AND k.row_id = {quoted}.{dialect.quote('row_id')}"
+    )
+    return connection.execute(f"DELETE FROM {quoted} WHERE EXISTS (SELECT 1 FROM {ROW_KEYS_TABLE} k WHERE {is_same})")
+
+
+def _present_system_column(columns: Mapping[str, str], usual: str) -> str | None:
+    """Return the name that a system column has beside the table's other columns; None if there is none.
+
+    It has as many leading underscores as are needed to differ from the schema's columns (`system_column`).
+    """
+    found = None
+    while usual in columns:
+        found, usual = columns[usual], f"_{usual}"
+    return found
+
+
 class RowTable:
     """The destination table of one schema, over one connection."""
 
