@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,11 +10,10 @@ import pytest
 import requests
 
 from lakesync.cli.dagster_client import DagsterClient
-from lakesync.cli.up.process import free_ports
+from lakesync.cli.up.process import Process, free_ports
 from lakesync.client.errors import UnreachableError
 from lakesync.model.errors import NotFoundError
 from lakesync.testing.servers import Response, serve
-from tests.integration.gateway_support import until
 
 CODE = """
 import dagster as dg
@@ -44,16 +41,14 @@ def dagster(tmp_path_factory):
     (port,) = free_ports(1)
     webserver = Path(sys.executable).with_name("dagster-webserver")
     words = [webserver, "--python-file", code, "--host", "127.0.0.1", "--port", str(port)]
-    with (folder / "log").open("w") as log:
-        process = subprocess.Popen(words, env={**os.environ, "DAGSTER_HOME": str(folder)}, stdout=log, stderr=log)
+    process = Process("webserver", list(map(str, words)), {"DAGSTER_HOME": str(folder)}, folder / "log")
     try:
         url = f"http://127.0.0.1:{port}"
         with dg.DagsterInstance.from_config(str(folder)) as instance:
-            until(lambda: answers(url), "the webserver")
+            process.wait_ready(lambda: answers(url), timeout=240)
             yield DagsterClient(url), instance
     finally:
-        process.terminate()
-        process.wait()
+        process.stop(grace=60)
 
 
 def answers(url: str) -> bool:
