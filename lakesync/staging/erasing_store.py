@@ -34,7 +34,7 @@ import structlog
 
 from lakesync.model.crash_points import crash_point
 from lakesync.model.delta import delta_id
-from lakesync.model.errors import NotFoundError, StagingUnavailableError
+from lakesync.model.errors import ConfigurationError, NotFoundError, StagingUnavailableError
 from lakesync.model.hlc import start_of
 from lakesync.model.types import RowDelta, RowKey, Stamp
 from lakesync.staging.records import LOST, ClientRecord, Erasure, Move, StoredRow
@@ -98,6 +98,7 @@ class ErasingStore(ABC):
 
         Raises:
             NotFoundError: the gateway never had such a row.
+            ConfigurationError: the store was opened without an engine; nothing is erased.
             StagingUnavailableError: the erasure is recorded but not complete; a repeat continues it.
         """
 
@@ -123,6 +124,7 @@ class ErasingStore(ABC):
 
         Raises:
             NotFoundError: the gateway never had such a client.
+            ConfigurationError: the store was opened without an engine; nothing is erased.
             StagingUnavailableError: the erasure is recorded but not complete; a repeat continues it.
         """
 
@@ -176,7 +178,9 @@ class ErasingStore(ABC):
 
         Raises:
             NotFoundError: there is no such erasure.
+            ConfigurationError: the store was opened without an engine.
         """
+        self._required_replayer()
 
         def merge(commit: Commit) -> Erasure:
             commit.run_alone()  # the log does not have these changes, so they cannot be restored from it after a crash
@@ -206,7 +210,7 @@ class ErasingStore(ABC):
             row.arrival = arrival  # its new position in the feed; `touch` sets it as the columns' time of change
             row.state.touch(won[row.key] & row.state.cells.keys(), arrival)
         if changed:
-            self._required_replayer(commit).rewrite_rows(commit, changed)
+            self._required_replayer().rewrite_rows(commit, changed)
 
     def _finish_erasures(self) -> None:
         """Complete the erasures that a crash interrupted.
@@ -240,6 +244,7 @@ class ErasingStore(ABC):
             row_id: the row's id; None for a client.
             client_id: the client's id; None for a row.
         """
+        self._required_replayer()
         target = (table, row_id, client_id)
 
         def request(commit: Commit) -> Erasure:
@@ -322,7 +327,7 @@ class ErasingStore(ABC):
         if remaining:
             deltas = [_deletion(key, erasure.hlc) for key in remaining]
             entry = commit.append(ERASER, pack(deltas), commit.next_arrivals(len(remaining))[-1], claims={})
-            self._required_replayer(commit).replay(commit, entry)
+            self._required_replayer().replay(commit, entry)
         return len(remaining)
 
     def _remove_columns_of(self, erasure: Erasure, client_id: str) -> int:
@@ -366,20 +371,18 @@ class ErasingStore(ABC):
         commit.put_rows({row.key: row for row in (*written, *changed)}.values())
         commit.put_moves(moves)
         if remaining:
-            self._required_replayer(commit).rewrite_rows(commit, remaining)
+            self._required_replayer().rewrite_rows(commit, remaining)
         self._delete_rows(commit, erasure, [row.key for row in changed if not row.state.visible])
         return len(changed)
 
-    def _required_replayer(self, commit: Commit) -> Replayer:
-        """Return the store's replayer.
+    def _required_replayer(self) -> Replayer:
+        """Return the store's replayer. Each method that erases calls it before its first step.
 
         Raises:
-            NotFoundError: the store was opened without an engine.
+            ConfigurationError: the store was opened without an engine.
         """
         if self._replayer is None:
-            raise NotFoundError(
-                f"the store of gateway {commit.gateway!r} was opened without an engine: it cannot erase"
-            )
+            raise ConfigurationError("this staging store was opened without an engine, so it cannot erase: pass one")
         return self._replayer
 
 
