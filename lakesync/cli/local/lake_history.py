@@ -52,17 +52,18 @@ class LakeHistory:
         Raises:
             LakeUnavailableError: there is no lake at the configured location.
         """
-        self._open = ExitStack()
-        self._lake = self._open.enter_context(LakeReader(config))
-        deltas = self._lake.deltas if may_have_catalogue(config) else None
-        if deltas is None:
-            self._open.close()
-            lake = config.lake
-            raise LakeUnavailableError(
-                f"the catalogue at {lake.catalog_uri.rpartition('@')[2]} has no table {lake.system_namespace}.deltas: "
-                "set lake.catalog_uri to the lake's catalogue, or start with an empty store"
-            )
-        self._deltas = deltas
+        with ExitStack() as opening:  # closes the lake if it cannot be read
+            self._lake = opening.enter_context(LakeReader(config))
+            deltas = self._lake.deltas if may_have_catalogue(config) else None
+            if deltas is None:
+                lake = config.lake
+                raise LakeUnavailableError(
+                    f"the catalogue at {lake.catalog_uri.rpartition('@')[2]} has no table "
+                    f"{lake.system_namespace}.deltas: set lake.catalog_uri to the lake's catalogue, or start with an "
+                    "empty store"
+                )
+            self._deltas = deltas
+            self._open = opening.pop_all()
 
     def __enter__(self) -> Self:
         return self
