@@ -23,6 +23,9 @@ RETRIES = 4
 """Number of retries of a step."""
 FIRST_WAIT_SECONDS = 2
 """Seconds before the first retry. Each further wait is twice as long."""
+MAX_WAIT_SECONDS = 60
+"""Most seconds before a retry, even if a server asks for more (`Retry-After`), because a waiting step occupies its run.
+A sensor requests another run for a step that failed."""
 
 
 StepContext = dg.OpExecutionContext | dg.AssetExecutionContext | dg.AssetCheckExecutionContext
@@ -47,7 +50,8 @@ def failure_policy(
             the same work, so that the step fails at once.
 
     Raises:
-        RetryRequested: the error was transient, or one error of a group was.
+        RetryRequested: the error was transient, or one error of a group was. Dagster waits as long as the error says,
+            but at most `MAX_WAIT_SECONDS`.
         Failure: no error was transient, or `retried` is False; Dagster does not retry the step.
     """
     if pyspark is not None:
@@ -73,7 +77,7 @@ def failure_policy(
             pyspark.renew()
         retry_after = max(error.retry_after or 0 for error in transient)
         op_context = context if isinstance(context, dg.OpExecutionContext) else context.op_execution_context
-        wait = retry_after or FIRST_WAIT_SECONDS * 2**op_context.retry_number
+        wait = min(retry_after or FIRST_WAIT_SECONDS * 2**op_context.retry_number, MAX_WAIT_SECONDS)
         raise dg.RetryRequested(max_retries=RETRIES, seconds_to_wait=wait) from raised
 
 

@@ -3,9 +3,9 @@
 import dagster as dg
 import pytest
 
-from assets.failure_policy import RETRIES, failure_policy, is_final
+from assets.failure_policy import MAX_WAIT_SECONDS, RETRIES, failure_policy, is_final
 from lakesync.config import load
-from lakesync.model.errors import FlushError, IntegrityError, LakeUnavailableError, SchemaError
+from lakesync.model.errors import FlushError, IntegrityError, LakeUnavailableError, RateLimitedError, SchemaError
 from resources.spark import SparkConnectResource
 
 SOON = 0.01
@@ -37,6 +37,16 @@ def test_a_transient_error_is_retried_after_its_stated_delay(tmp_path):
     assert tries == [0, 1, 2]
     waits = [event.event_specific_data.seconds_to_wait for event in result.all_events if event.is_step_up_for_retry]
     assert waits == [SOON, SOON]
+
+
+def test_a_retry_does_not_wait_for_an_hour():
+    with (
+        dg.build_op_context() as context,
+        pytest.raises(dg.RetryRequested) as raised,
+        failure_policy(context),
+    ):
+        raise RateLimitedError("come back later", retry_after=3600)
+    assert raised.value.seconds_to_wait == MAX_WAIT_SECONDS
 
 
 def test_a_persistent_transient_error_fails_after_all_retries(tmp_path):
