@@ -85,6 +85,20 @@ class Puller:
         position = self._state.position
         return position.cursor > 0 and not position.in_full_pull and not self._had_page
 
+    def take_over(self, failed: Puller, *, keeps_request: bool) -> None:
+        """Continue with the pulls of another puller over the same store.
+
+        Args:
+            failed: the other puller.
+            keeps_request: whether its request in progress is taken over too, not only the pulls that are due.
+        """
+        self.due = self.due or failed.due
+        self.sources = failed.sources
+        if keeps_request:
+            self._frames_applied = failed._frames_applied
+            self._checkpoint_tried = failed._checkpoint_tried
+            self._pushed_rows = failed._pushed_rows
+
     def request(self) -> SyncPull | FetchCheckpoint:
         """Return the next pull, or the request for a checkpoint.
 

@@ -61,6 +61,10 @@ class Pusher:
         """Whether an edit waits to be pushed."""
         return bool(self._state.store.edits("waiting", 1))
 
+    def take_over(self, failed: Pusher) -> None:
+        """Continue the newest push of another pusher over the same store."""
+        self._batch = failed._batch
+
     def request(self) -> SyncPush:
         """Return the next push, or the one in doubt again; its edits are stored as sent first."""
         batch = edit_lifecycle.next_batch(self._state.store, self._batch_limit, self._limits.push_bytes)

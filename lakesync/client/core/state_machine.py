@@ -111,8 +111,13 @@ class ClientCore:
         return self._state.position.cursor
 
     @property
+    def pending_request(self) -> Request | None:
+        """The request that was returned by `next_request` and has no response yet; None if there is none."""
+        return self._pending
+
+    @property
     def has_pending_request(self) -> bool:
-        """Whether a request was returned by `next_request` and has no response yet."""
+        """Whether there is a `pending_request`."""
         return self._pending is not None
 
     @property
@@ -123,6 +128,20 @@ class ClientCore:
     def reload(self) -> None:
         """Read the cursor and the clock from the store again: another client of the same file may have changed them."""
         self._state.reload()
+
+    def take_over(self, failed: ClientCore, pending: Request | None) -> None:
+        """Continue what another core over the same store was to do, before a step of it failed and was rolled back.
+
+        Args:
+            failed: the other core. Its mode, the pulls that are due and its pending request are taken over.
+            pending: its pending request before the step. If the step has changed it, none is pending.
+        """
+        self.mode = failed.mode
+        keeps_request = pending is not None and failed._pending is pending
+        self._puller.take_over(failed._puller, keeps_request=keeps_request)
+        if keeps_request:
+            self._pusher.take_over(failed._pusher)
+            self._pending = pending
 
     def record(self, changes: Iterable[LocalChange], *, applied: bool = False) -> Changes:
         """Store the app's changes as edits, in one commit.

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from lakesync.client.core import Changes, ClientCore, CoreLimits, Edit, Mode, RetryPolicy, Wait
-from lakesync.client.core.messages import Request, Response
+from lakesync.client.core.messages import Broadcast, Request, Response
 from lakesync.client.errors import DbError
 from lakesync.client.queues import SyncQueue
 from lakesync.client.sqlite.change_tracking import ChangeTracking
@@ -146,6 +146,7 @@ class Replica:
         """
         self.check_usable()
         with self._lock:
+            pending = self._core.pending_request
             try:
                 while self._record_full_chunk():
                     pass
@@ -155,10 +156,10 @@ class Replica:
                     self._step_thread = threading.get_ident()
                     return function(self._core)
             except sqlite3.Error as error:
-                self._core = self._create_core()
+                self._replace_core(pending)
                 raise database_error(error, "the client's database") from error
             except BaseException:
-                self._core = self._create_core()  # the old one may hold state that was rolled back
+                self._replace_core(pending)
                 raise
             finally:
                 self._step_thread = None
@@ -191,14 +192,25 @@ class Replica:
         """Pass a response to the core, and return the committed changes. Raises as `step` does.
 
         If the database contradicts its records, as after rows were deleted without the triggers, the response is
-        discarded and a full pull starts.
+        discarded and a full pull starts. The response to a request that is no longer pending, because a full pull has
+        started meanwhile, is discarded too.
         """
+
+        def receive(core: ClientCore) -> Changes:
+            is_expected = core.has_pending_request or isinstance(response, Broadcast)
+            return core.receive(response) if is_expected else Changes()
+
         with self._lock, self._relaxed_durability(response):
             try:
-                return self.step(lambda core: core.receive(response))
+                return self.step(receive)
             except IntegrityError:
+                self._replace_core(None)
                 self.step(self._resync)
                 return Changes()
+            except BaseException:
+                if not isinstance(response, Broadcast):  # the response is lost, and the request is repeated
+                    self._replace_core(None)
+                raise
 
     def resync(self) -> None:
         """Start a full pull; rows and edits are kept meanwhile."""
@@ -304,6 +316,16 @@ class Replica:
             bound = position.bound_to(self._client_id, gateway)
             if bound != position:
                 self.store.commit(Changes(position=bound))
+
+    def _replace_core(self, pending: Request | None) -> None:
+        """Replace the core after a failed step, because it may hold state that was rolled back.
+
+        Args:
+            pending: the pending request before the step. Its response is still expected, unless the step changed it.
+                None if the request must be repeated.
+        """
+        failed, self._core = self._core, self._create_core()
+        self._core.take_over(failed, pending)
 
     def _create_core(self) -> ClientCore:
         """Return a core that continues from the stored position, without a pending request."""

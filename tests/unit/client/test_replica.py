@@ -7,9 +7,11 @@ from contextlib import closing
 import pytest
 
 import lakesync.client.sync.replica as replica_module
-from lakesync.client.core import FetchCheckpoint
+from lakesync.client.core import FetchCheckpoint, Wait
+from lakesync.client.core.messages import Broadcast
 from lakesync.client.errors import DbError
 from lakesync.client.sync.replica import Replica, SyncThread
+from lakesync.model.errors import NotFoundError
 from lakesync.model.types import PushResult, SyncPull
 from tests.unit.client.core_support import delta, error_answer, page
 from tests.unit.client.test_client_store import SCHEMA
@@ -54,6 +56,67 @@ def test_a_failed_page_does_not_relax_the_durability_of_later_commits(tmp_path):
         with pytest.raises(DbError, match="cannot be used"):
             replica.receive(page(1000, delta("INSERT", "r1", -10, x=1), more=True))
         assert replica.db.execute("PRAGMA synchronous").fetchall() == [(FULL,)]
+
+
+def start(replica):
+    """Pull everything that the gateway has, which is one row."""
+    replica.core.request_pull()
+    replica.next_request()
+    replica.receive(error_answer("NOT_FOUND"))
+    replica.next_request()
+    replica.receive(page(1000, delta("INSERT", "r1", -10, x=1)))
+
+
+def fail(replica):
+    """Run a step that fails, as a thread of the app may while the response to a request is awaited."""
+    with pytest.raises(NotFoundError):
+        replica.step(lambda core: core.retry([99]))
+
+
+def test_a_failed_step_keeps_the_request_in_progress(tmp_path):
+    with closing(Replica(tmp_path / "app.db", "me", [SCHEMA])) as replica:
+        replica.core.request_pull()
+        assert isinstance(replica.next_request(), FetchCheckpoint)
+        fail(replica)
+        replica.receive(error_answer("NOT_FOUND"))
+        assert isinstance(replica.next_request(), SyncPull)
+        fail(replica)
+        replica.receive(page(1000, delta("INSERT", "r1", -10, x=1)))
+        replica.db.execute("UPDATE t SET x = 2")
+        push = replica.next_request()
+        fail(replica)
+        replica.receive(PushResult(3000, len(push.deltas)))
+        assert replica.edits() == []
+        assert replica.read("SELECT * FROM t") == [("r1", 2, None)]
+
+
+def test_a_failed_step_keeps_the_mode_and_the_named_source(tmp_path):
+    with closing(Replica(tmp_path / "app.db", "me", [SCHEMA])) as replica:
+        start(replica)
+        replica.db.execute("UPDATE t SET x = 2")
+        replica.core.mode = "pullOnly"
+        replica.core.request_pull("crm")
+        fail(replica)
+        assert replica.next_request().source == "crm"
+        fail(replica)
+        replica.receive(page(1000, delta("INSERT", "r2", -10, x=1)))
+        request = replica.next_request()  # the stream of pages may have a gap after the failure
+        assert isinstance(request, Wait) or request.source is None
+
+
+def test_a_response_is_discarded_if_a_full_pull_has_started_meanwhile(tmp_path):
+    with closing(Replica(tmp_path / "app.db", "me", [SCHEMA])) as replica:
+        replica.subscription_opened()
+        start(replica)
+        replica.db.execute("INSERT INTO t (row_id, x) VALUES ('r3', 1)")
+        push = replica.next_request()
+        with replica.store.tracking.without_any_trigger():
+            replica.db.execute("DELETE FROM t WHERE row_id = 'r1'")
+        replica.receive(Broadcast(page(2000, delta("UPDATE", "r1", -9, x=3))))
+        assert replica.core.cursor == 0
+        replica.receive(PushResult(3000, len(push.deltas)))
+        assert [edit.status for edit in replica.edits()] == ["sent"]
+        assert replica.next_request().deltas == push.deltas
 
 
 def test_reading_within_an_app_transaction_does_not_wait_for_a_waiting_step(tmp_path):
