@@ -20,9 +20,9 @@ function remember(values, value) {
 
 function checkpoint(told) {
   if (told.checkpoint === null) return ["none yet", element("small", {}, "new clients pull from 0")];
-  const served = told.checkpoint.rulesVersion === told.rulesVersion;
+  const reason = told.checkpoint.notServedReason;
   const rows = `${count(told.checkpoint.rows)} rows, ${bytes(told.checkpoint.bytes)}`;
-  return [ago(told.checkpoint.createdMs), element("small", {}, served ? rows : `${rows}; not served, for rules are newer`)];
+  return [ago(told.checkpoint.createdMs), element("small", {}, reason === null ? rows : `${rows}; not served: ${reason}`)];
 }
 
 /** What is set aside, by kind and place; null where nothing is. */

@@ -224,8 +224,6 @@ def _fields(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
         arrival = output.utc_time(wall_of(int(checkpoint["arrivalHlc"])))
         reason = checkpoint["notServedReason"]
         stale = "" if reason is None else f", not served: {reason}"
-        if checkpoint["rulesVersion"] != summary["rulesVersion"]:
-            stale = ", older than the sync rules, not served"
         yield "checkpoint", f"as of {arrival}, {checkpoint['rows']:,} rows, {checkpoint['bytes']:,} bytes{stale}"
     yield (
         "rules",

@@ -71,7 +71,9 @@ def test_metrics_report_the_newest_checkpoint_and_whether_rules_are_newer(served
     assert told.exit_code == ExitCode.FAILED  # its rules are older
     assert not fetched.exists()
     shown = _command(served, client, "checkpoint", "show")
-    assert "served   no: the active rules have version 1" in shown.stdout
+    reason = "the rules are newer than the newest checkpoint"
+    assert f"served   no: {reason}" in shown.stdout
+    assert f"not served: {reason}" in " ".join(_command(served, client, "status").stdout.split())
 
 
 def test_a_checkpoint_from_before_an_erasure_is_shown_as_not_served(served, tmp_path):
