@@ -91,6 +91,8 @@ class Client:
     def query(self, sql: str, params: Any = ()) -> list[Row]:
         """Return the rows of a query as dicts, including rows that are not committed yet.
 
+        A column whose name is taken gets a number, as `row_id_1`; name it with AS.
+
         Args:
             sql: one statement that returns rows, such as SELECT.
             params: values for its placeholders, as for `sqlite3`.

@@ -17,7 +17,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from lakesync.client.sqlite.database import connect_read_only, rows_as_dicts, run_query
+from lakesync.client.sqlite.database import connect_read_only, distinct_names, rows_as_dicts, run_query
 from lakesync.client.sqlite.tables import Row
 from lakesync.model.errors import extra
 from lakesync.model.schema import ColumnType, TableSchema
@@ -203,7 +203,7 @@ def read_columns(path: Path, schema: TableSchema | None, sql: str, params: Any) 
         sql = f'SELECT * FROM "{sql}"'
     with closing(connect_read_only(path)) as db:
         cursor = run_query(db, sql, params)
-        result_names = _distinct([column[0] for column in cursor.description])
+        result_names = distinct_names([column[0] for column in cursor.description])
         rows = cursor.fetchall()
     columns = list(zip(*rows, strict=True)) if rows else [() for _ in result_names]
     return {name: _column(types.get(name), cells) for name, cells in zip(result_names, columns, strict=True)}
@@ -253,18 +253,6 @@ def to_arrow(columns: Columns) -> pa.Table:
     return pa.table(
         {name: pa.array(_of_one_type(cells), kinds.get(kind, pa.string())) for name, (cells, kind) in columns.items()}
     )
-
-
-def _distinct(names: Sequence[str]) -> list[str]:
-    """Return names of columns with a number after each that occurred before."""
-    result: list[str] = []
-    for name in names:
-        free, number = name, 0
-        while free in result or (number and free in names):
-            number += 1
-            free = f"{name}_{number}"
-        result.append(free)
-    return result
 
 
 def _of_one_type(cells: list[Any]) -> list[Any]:

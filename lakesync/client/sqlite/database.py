@@ -90,9 +90,21 @@ def run_query(db: sqlite3.Connection, sql: str, params: Any) -> sqlite3.Cursor:
 
 
 def rows_as_dicts(cursor: sqlite3.Cursor) -> list[dict[str, Any]]:
-    """Fetch all rows of a cursor as dicts by column."""
-    names = [column[0] for column in cursor.description]
+    """Fetch all rows of a cursor as dicts by column. A name that is taken gets a number, as `row_id_1`."""
+    names = distinct_names([column[0] for column in cursor.description])
     return [dict(zip(names, row, strict=True)) for row in cursor]
+
+
+def distinct_names(names: Sequence[str]) -> list[str]:
+    """Return names of columns with a number after each that occurred before."""
+    result: list[str] = []
+    for name in names:
+        free, number = name, 0
+        while free in result or (number and free in names):
+            number += 1
+            free = f"{name}_{number}"
+        result.append(free)
+    return result
 
 
 def database_error(error: sqlite3.Error, subject: str) -> DbError | TableError:

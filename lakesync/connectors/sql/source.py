@@ -200,6 +200,7 @@ class SqlSource:
         """Probe: check that a query has the columns that the poll needs, and that a row can be read."""
         with self._reader.snapshot() as snapshot:
             columns = [column.name for column in snapshot.columns(polled.query)]
+            _check_names(polled, columns)
             for needed in filter(None, (polled.row_id, polled.cursor_column)):
                 if needed not in columns:
                     raise ConfigurationError(
@@ -254,10 +255,11 @@ class SqlSource:
         """Yield the rows of a statement, page by page.
 
         Raises:
-            ConfigurationError: the query has no column with the row id, or a row has none.
+            ConfigurationError: the query has no column with the row id or two columns of one name, or a row has no id.
         """
         self._calls += 1
         for names, rows in snapshot.query_pages(statement, values):
+            _check_names(polled, names)
             if polled.row_id not in names:
                 raise ConfigurationError(
                     f"the query of {polled.table} has no column {polled.row_id!r}: set another rowIdColumn "
@@ -298,6 +300,19 @@ class KeyRange:
             yield from source.rows_in_range(self.table, self.low, self.high)
         finally:
             source.close()
+
+
+def _check_names(polled: PolledTable, names: Sequence[str]) -> None:
+    """Check that no two columns of a query have the same name, because a row would have only one of them.
+
+    Raises:
+        ConfigurationError: two columns have the same name.
+    """
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigurationError(
+                f"the query of {polled.table} has several columns {name!r}: name each in its SELECT, with AS"
+            )
 
 
 def _row(names: Sequence[str], row: tuple[Any, ...], polled: PolledTable) -> SourceRow:

@@ -337,6 +337,8 @@ def test_probes_check_user_clock_permission_and_a_page(in_postgres, in_mariadb):
         assert told["orders"].endswith("; it has no rows")
         assert "has no column 'changed': it has id" in asked(database, "SELECT id FROM orders")["orders"]
         assert asked(database, "SELECT * FROM nothing")["orders"].startswith("CONFIGURATION_ERROR: ")
+    twice = "SELECT orders.*, 1 AS n, 2 AS n FROM orders"
+    assert "has several columns 'n': name each in its SELECT, with AS" in asked(in_postgres, twice)["orders"]
     in_postgres.run("CREATE ROLE stranger LOGIN")
     stranger = in_postgres.uri.replace("postgres:postgres@", "stranger@")
     assert asked(in_postgres, uri=stranger)["orders"].startswith("FORBIDDEN: Postgres denies permission")

@@ -60,6 +60,7 @@ def test_columns_with_the_same_name_are_all_returned(opened, kind):
     frame = getattr(opened(), f"to_{kind}")("SELECT 1 AS x, 2 AS x, 3 AS x_1, 4 AS x")
     rows = frame.to_dict("records") if kind == "pandas" else frame.to_pylist() if kind == "arrow" else frame.to_dicts()
     assert rows == [{"x": 1, "x_2": 2, "x_1": 3, "x_3": 4}]
+    assert opened().query("SELECT 1 AS x, 2 AS x, 3 AS x_1, 4 AS x") == rows
 
 
 def test_a_table_without_a_schema_is_read_by_its_name(opened):
