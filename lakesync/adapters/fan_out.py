@@ -6,7 +6,8 @@ lake to the primary and to each secondary independently.
 A write waits only for the primary. Each secondary has a thread that applies batches in order, and retries each until it
 succeeds. A secondary may miss batches: those that were queued when the process ended, and those that did not fit into
 the queue. So it catches up when its thread starts, and after a full queue: it reads the primary's deltas again, from a
-day before the newest delta that it has itself.
+day before the newest delta that it has itself. Its destination tables do not catch up: if the process ends while writes
+to them are queued, those rows stay as they were until they change again, or until `materialise` is called for them.
 
 A *delta* is a change of a row; its *arrival* is the gateway's timestamp of the push. A *destination table* has the
 current rows of a synced table, beside its deltas; to materialise rows is to write them there.
@@ -15,6 +16,7 @@ current rows of a synced table, beside its deltas; to materialise rows is to wri
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -111,11 +113,16 @@ class FanOutAdapter(CompositeBase):
         return [secondary.lag() for secondary in self._secondaries]
 
     def wait_until_replicated(self, seconds: float) -> bool:
-        """Wait until every secondary is up to date; return False if one needs longer than `seconds`."""
-        return all(secondary.wait_until_replicated(seconds) for secondary in self._secondaries)
+        """Wait until every secondary is up to date; return False after `seconds`."""
+        end = time.monotonic() + seconds
+        return all(each.wait_until_replicated(max(0.0, end - time.monotonic())) for each in self._secondaries)
 
     def close(self) -> None:
-        """Stop replication and close all adapters. A fan-out that is opened again catches up on what is queued now."""
+        """Stop replication and close all adapters.
+
+        A fan-out that is opened again catches up on the deltas that are queued now, but not on destination tables. To
+        replicate both first, call `wait_until_replicated`.
+        """
         with ExitStack() as closing:
             closing.callback(super().close)
             for secondary in reversed(self._secondaries):
