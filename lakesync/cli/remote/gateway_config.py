@@ -277,12 +277,12 @@ def _check_names(sync_rules: SyncRules, schemas: Path) -> None:
         schemas: a schema file, or a folder of schema files.
 
     Raises:
-        ValidationError: a table or column does not exist.
+        ValidationError: a schema is invalid, or a table or column does not exist.
     """
     from lakesync.model.schema import parse_schema
 
     files = sorted(schemas.glob("*.json")) if schemas.is_dir() else [schemas]
-    known = {schema.table: schema.types for schema in (parse_schema(read_json(path)) for path in files)}
+    known = {schema.table: schema.types for schema in (_parsed(path, read_json(path), parse_schema) for path in files)}
     for bucket in sync_rules.buckets:
         for table in bucket.tables or known:
             if table not in known:

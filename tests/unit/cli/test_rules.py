@@ -51,6 +51,10 @@ def test_invalid_rules_are_rejected_with_the_reason(files):
 def test_rules_must_name_existing_columns(files):
     Path("todos.json").write_text(json.dumps({"table": "todos", "columns": [{"name": "team", "type": "string"}]}))
     assert files("rules", "validate", "team.json", "--schemas", "todos.json").exit_code == 0
+    Path("wrong.json").write_text('{"table": "todos"}')
+    result = files("rules", "validate", "team.json", "--schemas", "wrong.json")
+    assert result.exit_code == ExitCode.INVALID
+    assert "wrong.json: " in result.stderr
     result = files("rules", "validate", "mine.json", "--schemas", "todos.json")
     assert result.exit_code == ExitCode.INVALID
     assert "'owner', which table 'todos' lacks" in result.stderr
