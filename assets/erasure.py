@@ -31,7 +31,7 @@ from lakehouse.marks import MoveKind
 from lakehouse.run_state import RunState
 from lakehouse.schema_snapshot import PolledConnector, SchemaSnapshot
 from lakesync.config import Config
-from lakesync.model.errors import FlushError
+from lakesync.model.errors import CommitConflictError
 from lakesync.staging.store.pipeline import GatewayStore, PipelineStore
 from resources.spark import SparkConnectResource
 from resources.stores import LakeResource, StagingResource
@@ -217,7 +217,7 @@ def _report_step(config: Config) -> dg.OpDefinition:
             make_checkpoints(spark, store, state, config, uri)
         left = [each for result in results for each in result.left]
         if left:
-            raise FlushError(
+            raise CommitConflictError(
                 f"{len(left)} data files still have erased values: another run wrote them meanwhile. The next run "
                 "erases them"
             )

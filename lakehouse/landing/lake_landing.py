@@ -156,7 +156,7 @@ class LakeLanding(LandedTables):
             census_tables: tables of which a census is taken; empty to read changes.
 
         Raises:
-            FlushError: the rows were not committed.
+            FlushError, CommitConflictError: the rows were not committed.
         """
         first = max(hlc.start_of(self._now_ms()), self._newest + 1)
         max_calls = None if ingest.max_calls is None else ingest.max_calls - report.usage.calls
@@ -205,7 +205,8 @@ class LakeLanding(LandedTables):
         table must not land without one of its parts.
 
         Raises:
-            FlushError: the rows were not committed.
+            FlushError: rows were lost with a Spark executor; nothing was committed.
+            CommitConflictError: another poll of the connector landed rows meanwhile; nothing was committed.
         """
         is_failed = reduce(or_, (sf.col("table_name") == table for table in sorted(failed)), sf.lit(False))
         is_report = sf.col("kind") == REPORT

@@ -40,7 +40,7 @@ from lakehouse.spark_errors import lake_errors
 from lakehouse.table_access import open_table
 from lakehouse.table_creation import set_properties
 from lakehouse.task_runner import in_tasks
-from lakesync.model.errors import CommitConflictError, FlushError
+from lakesync.model.errors import CommitConflictError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -170,7 +170,7 @@ class LandedTables:
         if len(files) < max_files and rows < min(max(min_rows, known_rows // 2), _MAX_ROWS):
             return
         # another run has written these rows meanwhile: the next poll tries again
-        with suppress(FlushError, CommitConflictError):
+        with suppress(CommitConflictError):
             write_known(self._lake_tables, KnownRows(landed, mark.delivered), self._known_snapshot)
             # `known` contains all delivered pages now
             self._marks[table] = record_mark(self._lake_tables, table, mark._replace(known=mark.delivered))
@@ -238,7 +238,7 @@ def write_known(tables: ConnectorTables, known: KnownRows, snapshot: int | None)
         snapshot: id of the snapshot of `known` that the caller read; None if `known` was empty.
 
     Raises:
-        FlushError: another run has written this table's rows since that snapshot; the next poll tries again.
+        CommitConflictError: another run has written this table's rows since that snapshot; the next poll tries again.
     """
     table, name = known.landed.table, tables.names.known
     constants = (tables.gateway, tables.connector, table)

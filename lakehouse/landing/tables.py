@@ -34,7 +34,7 @@ from lakehouse.table_definitions import LakeNames
 from lakehouse.task_runner import column_ddl
 from lakesync.analysis.catalogue import column_bounds
 from lakesync.analysis.scans import condition
-from lakesync.model.errors import FlushError
+from lakesync.model.errors import CommitConflictError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -266,7 +266,8 @@ def commit_rows(
         batch: identifies this commit, and is stored in its snapshot; `batch_of` lists its parts.
 
     Raises:
-        FlushError: the rows were not committed; the next poll tries again.
+        CommitConflictError: another poll wrote the table meanwhile. The rows were not committed; the next poll tries
+            again.
         Exception: the error of Spark or the catalogue, if it is unknown whether the rows were committed.
     """
     batch_id = json.dumps(list(batch))
@@ -280,7 +281,7 @@ def commit_rows(
             if is_busy(error) and attempt < COMMIT_ATTEMPTS:
                 continue
             if _REJECTED in str(error) or is_busy(error):
-                raise FlushError(
+                raise CommitConflictError(
                     f"{' '.join(batch[:4])} was not written ({brief(error)}): another poll of it may be in progress; "
                     "the next one continues from the last landing"
                 ) from error

@@ -40,7 +40,7 @@ from lakehouse.tables.merge_job import (
 from lakehouse.tables.typed_columns import MISFITS, misfits
 from lakehouse.task_runner import in_tasks
 from lakesync.model.crash_points import crash_point
-from lakesync.model.errors import CommitConflictError, FlushError
+from lakesync.model.errors import CommitConflictError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -126,7 +126,7 @@ def write_state(
             increment into the stored rows.
 
     Raises:
-        FlushError: others changed the table during each attempt.
+        CommitConflictError: others changed the table during each attempt.
         ConfigurationError: tasks cannot open the table's files.
     """
     for attempt in range(ATTEMPTS):
@@ -149,7 +149,7 @@ def write_state(
             # Spark returns observed counts only if it has them within 100 ms
             counts = observed.get or _count_added_rows(spark, table, {file.path for file in state.files}, now.files)
             return WriteResult(now.snapshot, **counts)
-    raise FlushError(
+    raise CommitConflictError(
         f"{table.name} was changed by others during each of {ATTEMPTS} merges; merge it when they are done"
     )
 

@@ -234,7 +234,7 @@ class CommitUnknownError(FlushError):
 
 
 class CommitConflictError(TransientError):
-    """The lake rejected a commit of maintenance, because another run wrote the table meanwhile; nothing was changed."""
+    """The lake rejected a commit, because another run wrote the table meanwhile; a repeat is safe."""
 
     code = "COMMIT_CONFLICT"
 

@@ -28,7 +28,7 @@ from lakesync.connectors.polling import IngestSettings
 from lakesync.connectors.sql import postgres
 from lakesync.connectors.sql import source as sql_source
 from lakesync.model.delta import jcs
-from lakesync.model.errors import AdapterError, BackpressureError, FlushError
+from lakesync.model.errors import AdapterError, BackpressureError, CommitConflictError, FlushError
 from lakesync.staging.records import Erasure
 from lakesync.testing.landing import RowChange, diff_page
 from lakesync.wire.json import decode_push
@@ -238,7 +238,7 @@ def test_an_interrupted_delivery_is_completed_and_a_concurrent_poll_is_rejected(
     rival = opened(spark, names, [Page("notes", rows, {"at": 3})], [table])
     landing = land(spark, names, [Page("notes", rows[:20], {"at": 1}), Page("notes", rows[20:], {"at": 2})], [table])
     refused = rival.poll(IngestSettings()).error
-    assert isinstance(refused, FlushError)
+    assert isinstance(refused, CommitConflictError)
     assert "another poll of it may be in progress" in str(refused)
 
     dying = gateways(Dying)
