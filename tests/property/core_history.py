@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from lakesync.client.core import Broadcast, CoreLimits, NoResponse
+from lakesync.client.core import Broadcast, CoreLimits, ErrorResponse, NoResponse
 from lakesync.client.core.messages import Request, Response
 from lakesync.engine import Engine, EngineLimits, SyncGateway
 from lakesync.feed import render
@@ -145,10 +145,17 @@ class History:
         player.forget()
         player.client.restart()
 
+    def _do_busy(self, player: Player) -> None:
+        """The gateway is too busy for a push, and keeps nothing of it this time."""
+        if isinstance(player.asked, SyncPush) and player.answers is None:
+            player.asked = None
+            player.client.finish([ErrorResponse("BACKPRESSURE_ERROR", "the log is full")])
+
     def _do_drop(self, player: Player) -> None:
-        refused = player.client.store.edits("refused")
-        player.client.dropped += len(refused)
-        player.client.core.drop({edit.number for edit in refused})
+        """Drop what the gateway cannot have: what was refused, and what was never sent or was turned away each time."""
+        edits = [edit for edit in player.client.store.edits() if edit.status != "sent"]
+        player.client.dropped += len(edits)
+        player.client.core.drop({edit.number for edit in edits})
 
     def _do_retry(self, player: Player) -> None:
         player.client.core.retry({edit.number for edit in player.client.store.edits("refused")})

@@ -29,7 +29,7 @@ edit = st.tuples(
     st.just("edit"), people, st.sampled_from(["SET", "SET", "SET", "DELETE"]), st.sampled_from(ROWS), values
 )
 whole = st.tuples(st.just("go"), people)
-part = st.tuples(st.sampled_from(["start", "execute", "execute", "answer", "answer", "lose", "again"]), people)
+part = st.tuples(st.sampled_from(["start", "execute", "execute", "answer", "answer", "lose", "busy", "again"]), people)
 trouble = st.one_of(
     st.tuples(st.sampled_from(["restart", "drop", "retry", "estrange"]), people),
     st.tuples(st.sampled_from(["connect", "broadcast", "deliver", "disconnect"]), people),

@@ -49,7 +49,7 @@ class Pusher:
         self._batch_limit = limits.push_deltas
         """Edits of the next batch, at most. It is halved to find an edit that the gateway rejects."""
         self._batch: list[Edit] = []
-        """The edits of the newest push."""
+        """The edits of the newest push, with their status before it."""
 
     @property
     def in_doubt(self) -> bool:
@@ -58,8 +58,13 @@ class Pusher:
 
     @property
     def has_work(self) -> bool:
-        """Whether an edit waits to be pushed."""
-        return bool(self._state.store.edits("waiting", 1))
+        """Whether an edit waits to be pushed, or a push in doubt to be repeated."""
+        return self.in_doubt or bool(self._state.store.edits("waiting", 1))
+
+    @property
+    def is_overloaded(self) -> bool:
+        """Whether the gateway answered the newest push with an overload error."""
+        return self._overloads > 0
 
     def take_over(self, failed: Pusher) -> None:
         """Continue the newest push of another pusher over the same store."""
@@ -97,8 +102,9 @@ class Pusher:
     def handle_failure(self, response: ErrorResponse | NoResponse) -> Changes:
         """Mark the edits that the gateway rejected as refused, and the others of the batch as waiting.
 
-        If the gateway may have stored the push, the batch stays in doubt and is repeated. If the gateway rejects a push
-        without naming deltas, the next batches are halved until the rejected edit is alone. After the largest number of
+        If the gateway may have stored the push, the batch stays in doubt and is repeated. That is also so if it rejects
+        the caller or is overloaded, and an earlier attempt had no response. If the gateway rejects a push without
+        naming deltas, the next batches are halved until the rejected edit is alone. After the largest number of
         overload errors in a row (`RetryPolicy.pushes`), the whole batch is refused.
 
         Args:
@@ -114,16 +120,17 @@ class Pusher:
             self.backoff.failed(response.retry_after if isinstance(response, ErrorResponse) else None)
             return Changes()
         rejections = {rejection.delta_id: rejection for rejection in response.rejected}
+        names_edits = any(edit.id in rejections for edit in batch)
+        was_in_doubt = any(edit.status == "sent" for edit in batch)
+        if (is_overload or response.code in CALLER_ERRORS) and not names_edits:
+            self.backoff.failed(response.retry_after if is_overload else self.backoff.longest_delay)
+            if was_in_doubt:
+                return Changes()
         if self._overloads == self._max_overloads:
             self._overloads = 0
-            self.backoff.failed(response.retry_after)
             rejections = _reject_each(batch, response)
-        elif any(edit.id in rejections for edit in batch):
-            pass  # the others may be pushed at once
-        elif response.code in CALLER_ERRORS:
-            self.backoff.failed(self.backoff.longest_delay)
-        elif is_overload:
-            self.backoff.failed(response.retry_after)
+        elif names_edits or is_overload or response.code in CALLER_ERRORS:
+            pass  # edits that are not rejected may be pushed again
         elif len(batch) > 1:
             self._batch_limit = len(batch) // 2
         else:  # this edit alone is the cause

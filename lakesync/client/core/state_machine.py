@@ -345,12 +345,13 @@ class ClientCore:
     def _candidates(self) -> list[Pusher | Puller]:
         """Return the pusher, the puller or both, if they have a request to send, in order of priority.
 
-        A push in doubt goes first: a page pulled meanwhile might contain a DELETE from before or after that push. A
+        A push in doubt goes first: a page pulled meanwhile might contain a DELETE from before or after that push. Only
+        while the gateway is too busy for pushes, which may take hours, the client pulls although one is in doubt. A
         client that the gateway does not know pulls before it pushes, because only then is it given a checkpoint. A
         reopened file pulls first too, because a file restored from a backup may lack this client's own writes.
         """
         may_push, may_pull = self.mode != "pullOnly", self.mode != "pushOnly"
-        if may_push and self._pusher.in_doubt:
+        if may_push and self._pusher.in_doubt and not self._pusher.is_overloaded:
             return [self._pusher]
         push: list[Pusher | Puller] = [self._pusher] if may_push and self._pusher.has_work else []
         may_be_new = may_pull and self._puller.may_be_new_client

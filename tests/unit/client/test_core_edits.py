@@ -77,22 +77,48 @@ def test_a_push_is_in_doubt_after_an_unclear_error_but_not_after_a_rejection():
     me = CoreHarness().after_first_pull()
     me.edit("r1", None, {"x": 1})
     me.core.next_request()
+    me.core.receive(error_answer("BACKPRESSURE_ERROR", retry_after=3.0))
+    assert [edit.status for edit in me.core.edits()] == ["waiting"]
+    me.seconds = 3.0
+    me.core.next_request()
     me.core.receive(error_answer("STAGING_UNAVAILABLE", retry_after=7.0))
     assert [edit.status for edit in me.core.edits()] == ["sent"]
     me.core.request_pull()
     assert me.core.next_request() == Wait(7.0)
-    me.seconds = 7.0
-    me.core.next_request()
-    me.core.receive(error_answer("BACKPRESSURE_ERROR", retry_after=9.0))
-    assert [edit.status for edit in me.core.edits()] == ["waiting"]
+
+
+@pytest.mark.parametrize("code", ["BACKPRESSURE_ERROR", "RATE_LIMITED", "AUTH_ERROR", "FORBIDDEN", "NOT_FOUND"])
+@pytest.mark.parametrize("unclear", [NoResponse("timeout"), error_answer("INTERNAL_ERROR")])
+def test_a_push_stays_in_doubt_if_the_gateway_later_rejects_only_its_repetition(code, unclear):
+    me = CoreHarness(retry=RetryPolicy(pushes=1)).after_first_pull()
+    me.edit("r1", None, {"x": 1})
+    first = me.core.next_request()
+    for answer in (unclear, error_answer(code), error_answer(code)):
+        me.core.receive(answer)
+        assert [edit.status for edit in me.core.edits()] == ["sent"]
+        with pytest.raises(ValidationError, match="the gateway may have stored it"):
+            me.core.drop([1])
+        me.seconds += 1000
+        assert ids(me.core.next_request()) == ids(first)
+    me.core.receive(PushResult(2000, 1))
+    assert me.core.edits() == []
+
+
+def test_a_client_pulls_while_the_gateway_is_too_busy_for_a_push_in_doubt():
+    me = CoreHarness().after_first_pull()
+    me.edit("r1", None, {"x": 1})
+    for answer in (NoResponse("timeout"), error_answer("BACKPRESSURE_ERROR", retry_after=9.0)):
+        me.seconds += 1000
+        me.core.next_request()
+        me.core.receive(answer)
+    me.core.request_pull()
     assert isinstance(me.core.next_request(), SyncPull), "a gateway that takes nothing still gives"
 
 
-@pytest.mark.parametrize("between", [NoResponse("timeout"), error_answer("INTERNAL_ERROR"), error_answer("AUTH_ERROR")])
-def test_only_overload_answers_in_a_row_refuse_edits(between):
+def test_only_overload_answers_in_a_row_refuse_edits():
     me = CoreHarness(retry=RetryPolicy(pushes=2)).after_first_pull()
     me.edit("r1", None, {"x": 1})
-    for answer in (error_answer("RATE_LIMITED"), between, error_answer("BACKPRESSURE_ERROR")):
+    for answer in (error_answer("RATE_LIMITED"), error_answer("AUTH_ERROR"), error_answer("BACKPRESSURE_ERROR")):
         me.seconds += 1000
         assert isinstance(me.core.next_request(), SyncPush)
         me.core.receive(answer)
