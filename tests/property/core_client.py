@@ -112,6 +112,8 @@ class CoreClient:
             elif isinstance(answer, CheckpointFrame | Broadcast):
                 self._look(answer.page)
             changes.append(self.core.receive(answer))
+            if isinstance(answer, PushResult) or (isinstance(answer, SyncResponse) and not answer.has_more):
+                self.core.retry_drifted(self.skew / 1000)
         return changes
 
     def execute(

@@ -84,6 +84,9 @@ class SteppedCore:
     def retry(self, numbers: Collection[int]) -> Changes:
         return self._replica.step(lambda core: core.retry(numbers))
 
+    def retry_drifted(self, clock_offset: float) -> Changes:
+        return self._replica.step(lambda core: core.retry_drifted(clock_offset))
+
     def drop(self, numbers: Collection[int]) -> Changes:
         return self._replica.step(lambda core: core.drop(numbers))
 

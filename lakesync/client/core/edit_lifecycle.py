@@ -17,7 +17,7 @@ from lakesync.client.core.rows import merge_delta, visible_row
 from lakesync.client.core.store import Changes, ClientStore, Edit, KnownRow, LocalChange
 from lakesync.model.delta import delta_id, extract_delta
 from lakesync.model.errors import ClockDriftError, NotFoundError, Rejection, ValidationError
-from lakesync.model.hlc import COUNTER_BITS, HLC, MAX_DRIFT_MS
+from lakesync.model.hlc import COUNTER_BITS, HLC, MAX_DRIFT_MS, wall_of
 from lakesync.model.merge import RowState
 from lakesync.model.types import RowKey
 from lakesync.wire.json import encode_delta
@@ -232,7 +232,8 @@ def restamp_future_edits(store: ClientStore, clock: EditClock) -> Changes:
 
     These are the edits with stamps above the highest hlc that the gateway accepts now: waiting edits, and edits that
     were refused with CLOCK_DRIFT, which become waiting again. A new stamp is safe, because the gateway has stored none
-    of them.
+    of them. While a push with such an edit is in doubt, nothing changes: the gateway may have it, and later edits must
+    stay above it.
 
     Args:
         store: the store with the edits.
@@ -242,15 +243,25 @@ def restamp_future_edits(store: ClientStore, clock: EditClock) -> Changes:
     if clock.last <= limit:
         return Changes()
     edits = store.edits()
-    future = [
-        edit
-        for edit in edits
-        if edit.delta.hlc > limit and (edit.status == "waiting" or edit.code == ClockDriftError.code)
-    ]
+    ahead = [edit for edit in edits if edit.delta.hlc > limit]
+    if any(edit.status == "sent" for edit in ahead):
+        return Changes()
+    future = [edit for edit in ahead if edit.status == "waiting" or edit.code == ClockDriftError.code]
     clock.set_back(max((edit.delta.hlc for edit in edits if edit.delta.hlc <= limit), default=0))
     changes = Changes(edits={edit.number: _restamped(edit, clock.now()) for edit in future})
     refresh_rows(store, changes, {edit.delta.key for edit in future})
     return changes
+
+
+def refused_for_drift(store: ClientStore, gateway_ms: int) -> list[int]:
+    """Return the numbers of edits that were refused with CLOCK_DRIFT, and whose stamps are in the past by now.
+
+    Args:
+        store: the store with the edits.
+        gateway_ms: the gateway's time, in milliseconds since 1970.
+    """
+    refused = (edit for edit in store.edits("refused") if edit.code == ClockDriftError.code)
+    return [edit.number for edit in refused if wall_of(edit.delta.hlc) <= gateway_ms]
 
 
 def refresh_rows(store: ClientStore, changes: Changes, keys: Collection[RowKey]) -> None:

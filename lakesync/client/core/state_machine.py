@@ -90,6 +90,7 @@ class ClientCore:
         self.mode = mode
         self.last_error: ErrorResponse | NoResponse | None = None
         """Why the newest request failed; None after a success."""
+        self._wall = wall
         clock = EditClock(wall, position.hlc, position.gateway_hlc)
         limits, retry = limits or CoreLimits(), retry or RetryPolicy()
         self._state = CoreState(store, position, clock)
@@ -234,6 +235,15 @@ class ClientCore:
             NotFoundError: a number does not belong to a refused edit.
         """
         return self._state.commit(edit_lifecycle.retry(self._state.store, numbers))
+
+    def retry_drifted(self, clock_offset: float = 0.0) -> Changes:
+        """Mark edits as waiting that were refused with CLOCK_DRIFT, once the gateway's clock has reached their stamps.
+
+        Args:
+            clock_offset: seconds by which this machine's clock is ahead of the gateway's.
+        """
+        gateway_ms = self._wall() - round(clock_offset * 1000)
+        return self.retry(edit_lifecycle.refused_for_drift(self._state.store, gateway_ms))
 
     def drop(self, numbers: Collection[int]) -> Changes:
         """Delete edits with these numbers and restore their rows.

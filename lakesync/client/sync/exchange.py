@@ -147,6 +147,9 @@ class Exchange:
                 for (table, _), row in changes.known.items()
                 if row is not None and table in types
             )
+        is_last_page = isinstance(response, SyncResponse) and not response.has_more
+        if is_last_page or isinstance(response, PushResult):  # the transport has just measured the gateway's clock
+            self._replica.step(lambda core: core.retry_drifted(self.clock_offset or 0.0))
         return refused
 
     def check_progress(self, request: SyncPull, page: SyncResponse) -> None:

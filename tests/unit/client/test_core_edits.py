@@ -246,6 +246,36 @@ def test_edits_made_while_the_clock_was_ahead_get_new_stamps_once_it_is_right():
     assert me.row("r1") == {"x": 2, "y": 1}
 
 
+def test_edits_keep_their_order_if_an_earlier_one_is_in_doubt_when_the_clock_becomes_right():
+    me = CoreHarness().after_first_pull(1000, delta("INSERT", "r1", 0, x=0))
+    me.wall.advance(3_600_000)
+    first = me.edit("r1", {"x": 0}, {"x": 1})
+    me.core.next_request()
+    me.core.receive(NoResponse("timeout"))
+    me.edit("r1", {"x": 1}, {"x": 2})
+    me.wall.advance(-3_600_000)
+    me.seconds = 1000
+    assert ids(me.core.next_request()) == [first.id]
+    assert me.row("r1") == {"x": 2}
+    me.core.receive(error_answer("CLOCK_DRIFT", Rejection(first.id, "CLOCK_DRIFT", "3600000 ms ahead")))
+    assert [part.columns[0].decoded() for part in me.push_ok().deltas] == [1, 2]
+    assert (me.core.edits(), me.row("r1")) == ([], {"x": 2})
+
+
+def test_an_edit_refused_for_drift_is_pushed_again_once_the_gateways_clock_has_reached_its_stamp():
+    me = CoreHarness().after_first_pull()
+    me.wall.advance(10_000)
+    early = me.edit("r1", None, {"x": 1})
+    me.core.next_request()
+    me.core.receive(error_answer("CLOCK_DRIFT", Rejection(early.id, "CLOCK_DRIFT", "10000 ms ahead")))
+    me.wall.advance(9_000)
+    me.core.retry_drifted(10.0)
+    assert [edit.status for edit in me.core.edits()] == ["refused"], "this machine's clock is still ahead"
+    me.wall.advance(1_000)
+    me.core.retry_drifted(10.0)
+    assert ids(me.push_ok()) == [early.id]
+
+
 def test_edits_are_stamped_above_every_observed_hlc_also_after_the_clock_was_set_back():
     me = CoreHarness().after_first_pull(1000, delta("INSERT", "r1", 4_000, x=1))
     first = me.edit("r1", {"x": 1}, {"x": 2})

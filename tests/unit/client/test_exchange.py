@@ -5,7 +5,8 @@ import pytest
 from lakesync.client import LocalTransport
 from lakesync.client.errors import UnreachableError
 from lakesync.client.sync.exchange import Exchange
-from lakesync.model.errors import BackpressureError
+from lakesync.model.errors import BackpressureError, ClockDriftError, NotFoundError, Rejection
+from lakesync.model.types import SyncResponse
 
 SCHEMAS = [{"table": "notes", "columns": [{"name": "text", "type": "string"}]}]
 
@@ -45,6 +46,26 @@ def test_a_failed_push_is_reported_although_a_later_pull_succeeds(opened, gatewa
     assert alice.status.connected
     assert len(alice["notes"]) == 2
     assert alice.pending() == []
+
+
+
+def test_an_edit_refused_because_the_clock_was_ahead_is_pushed_later_without_the_app(opened, gateway):
+    class Drifting(LocalTransport):
+        def push(self, push):
+            rejected = [Rejection(delta.delta_id, "CLOCK_DRIFT", "10000 ms ahead") for delta in push.deltas]
+            raise ClockDriftError("10000 ms ahead", rejected)
+
+    alice = opened(transport=Drifting(gateway))
+    alice["notes"].insert({"text": "hers"}, row_id="hers")
+    alice.sync()
+    assert [edit.code for edit in alice.pending()] == ["CLOCK_DRIFT"]
+    alice.close()
+    alice = opened()
+    alice.sync()
+    assert alice.pending() == []
+    bob = opened("bob")
+    bob.sync()
+    assert len(bob["notes"]) == 1
 
 
 def interrupt(client, monkeypatch):
