@@ -115,6 +115,8 @@ class SqliteClientStore:
         self.edit_table = EditTable(connection)
         self._checked_schema_version: tuple[int] | None = None
         """The file's schema version at which all tables had their triggers."""
+        self._read_schema_version: tuple[int] | None = None
+        """The file's schema version at which `schemas` was as stored; None if it is unknown."""
         with self.transaction():
             self._db.execute(_POSITION)
             self.edit_table.create()
@@ -140,6 +142,7 @@ class SqliteClientStore:
                 stored_row = self._db.execute(_SELECT_SCHEMA, (declared.table,)).fetchone()
                 if stored_row is None:
                     check_table(self._db, declared)
+                    check_text_columns(self._db, declared)
                     self._put_schema(declared, 0, is_new=True)
                     continue
                 stored = _decode_schema(stored_row[1])
@@ -150,6 +153,20 @@ class SqliteClientStore:
                 check_table(self._db, schema)
                 self._put_schema(schema, stored_row[0], before=stored, recreated=recreated)
             check_triggers(self._db, self.schemas)
+
+    def reload_schemas(self) -> None:
+        """Read the stored schemas again, if they may differ. Call it at the beginning of a transaction.
+
+        Another client of the file may have added columns. With an old schema, this client would remove rows from the
+        journal without the values of these columns.
+        """
+        version = self._db.execute("PRAGMA schema_version").fetchone()
+        if version != self._read_schema_version:
+            for schema in stored_schemas(self._db):
+                if schema.table in self.schemas:
+                    self.schemas[schema.table] = schema
+                    self._rows.use_schema(schema)
+            self._read_schema_version = version
 
     def recreated_tables(self) -> list[str]:
         """Return recreated tables whose rows were not written again yet."""

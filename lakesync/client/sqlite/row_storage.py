@@ -108,10 +108,8 @@ class RowStorage:
         declared = STRICT_DECLARED if missing and is_strict(self._db, table) else DECLARED
         for name in missing:
             self._db.execute(f'ALTER TABLE "{table}" ADD COLUMN "{name}" {declared[types[name]]}')
-        if has_defaults(self._db, schema):
-            self.tables_with_defaults.add(table)
         has_grown = self._types.get(table) != types
-        self._types[table] = types
+        self.use_schema(schema)
         statement = f"SELECT ?, row_id FROM {known_table(table)} WHERE whole IS NOT NULL"
         return self._db.execute(statement, (table,)).fetchall() if has_grown else []
 
@@ -120,6 +118,12 @@ class RowStorage:
         self._types.pop(table, None)
         if schema is not None:
             self._types[table] = schema.types
+
+    def use_schema(self, schema: TableSchema) -> None:
+        """Read and write the columns of this schema from now on; its table has them."""
+        if has_defaults(self._db, schema):
+            self.tables_with_defaults.add(schema.table)
+        self._types[schema.table] = schema.types
 
     def known(self, keys: Collection[RowKey]) -> dict[RowKey, KnownRow]:
         """Return rows as the gateway has them.

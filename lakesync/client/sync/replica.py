@@ -346,8 +346,9 @@ class Replica:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        """Run a transaction, after the core has read the position that another client of the file may have stored."""
+        """Run a transaction, after reading the schemas and position that another client of the file may have stored."""
         with self.store.transaction():
+            self.store.reload_schemas()
             self._core.reload()
             yield
 

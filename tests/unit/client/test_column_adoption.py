@@ -117,3 +117,23 @@ def test_an_unsynchronised_column_may_have_any_name(opened, name):
     wide = {**NARROW, "columns": [*NARROW["columns"], {"name": name, "type": "string"}]}
     alice = opened(schemas=[wide])
     assert [edit.values for edit in alice.pending()] == [{name: "kept"}]
+
+
+def test_a_write_to_an_added_column_is_not_lost_if_another_client_of_the_file_records_it(opened, gateway):
+    gateway.register_schema(parse_schema(NARROW))
+    alice, other, bob = opened(), opened(), opened("bob", schemas=[WIDE])
+    alice["notes"].insert({"text": "one"}, row_id="r1")
+    assert len(other.pending()) == 1
+    alice.sync()
+    gateway.register_schema(parse_schema(WIDE))
+    bob["notes"].insert({"mark": 5}, row_id="r2")
+    bob.sync()
+    alice.sync()
+    alice["notes"].update("r1", mark=7)
+    assert [edit.values for edit in other.pending()] == [{"mark": 7}]
+    alice["notes"].update("r2", text="hers")
+    assert [edit.values for edit in other.pending()] == [{"mark": 7}, {"text": "hers"}]
+    other.drop(3)
+    alice.sync()
+    bob.sync()
+    assert rows(alice) == rows(other) == rows(bob) == {"r1": ("one", 7), "r2": (None, 5)}
