@@ -10,6 +10,7 @@ that a *connector* at the gateway executes in an external system, such as openin
 
 from __future__ import annotations
 
+import logging
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
@@ -34,6 +35,8 @@ from lakesync.model.action_handlers import ActionDiscovery, ConnectorDescriptor
 from lakesync.model.errors import ConfigurationError, LakeSyncError
 from lakesync.model.schema import TableSchema, parse_schema
 from lakesync.model.types import Action
+
+log = logging.getLogger("lakesync.client")
 
 DEFAULT_INTERVAL = 10.0
 """Seconds between the pulls of auto-sync."""
@@ -319,10 +322,16 @@ class SyncCoordinator:
         self._auto_sync.stop()
 
     def notify_write(self) -> None:
-        """Wake auto-sync after a local write; first record the write as an edit if the app's own queue must see it."""
+        """Wake auto-sync after a local write; first record the write as an edit if the app's own queue must see it.
+
+        A failure is only logged: the write is committed, and an app that got an error would write it again.
+        """
         # A step would wait forever for a transaction that the app has open in this thread.
         if self.replica.store.edit_table.queue_link is not None and not self.replica.app_blocks_this_thread():
-            self.replica.step(lambda _: None)
+            try:
+                self.replica.step(lambda _: None)
+            except LakeSyncError as error:
+                log.warning("a write will be in the custom queue only after the next sync: %s", error)
         self.wake()
 
     def wake(self) -> None:

@@ -5,8 +5,7 @@ import pytest
 from lakesync.client import LocalTransport
 from lakesync.client.errors import UnreachableError
 from lakesync.client.sync.exchange import Exchange
-from lakesync.model.errors import BackpressureError, ClockDriftError, NotFoundError, Rejection
-from lakesync.model.types import SyncResponse
+from lakesync.model.errors import BackpressureError, ClockDriftError, Rejection
 
 SCHEMAS = [{"table": "notes", "columns": [{"name": "text", "type": "string"}]}]
 
@@ -46,7 +45,6 @@ def test_a_failed_push_is_reported_although_a_later_pull_succeeds(opened, gatewa
     assert alice.status.connected
     assert len(alice["notes"]) == 2
     assert alice.pending() == []
-
 
 
 def test_an_edit_refused_because_the_clock_was_ahead_is_pushed_later_without_the_app(opened, gateway):

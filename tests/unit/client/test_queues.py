@@ -10,6 +10,7 @@ import pytest
 
 import lakesync
 from lakesync.client import (
+    DbError,
     LocalDB,
     LocalTransport,
     MemoryQueue,
@@ -262,6 +263,23 @@ def test_a_refused_edit_is_not_pushed_after_a_failed_ack(opened, gateway):
     alice.sync()
     assert transport.pushed == [["b"]]
     assert queue.depth() == 0
+
+
+def test_a_write_that_a_custom_queue_cannot_be_notified_of_does_not_fail(opened, gateway, monkeypatch):
+    """The write is committed before: an app that got an error would insert the row a second time."""
+    queue = MemoryQueue()
+    alice = opened(queue=queue)
+    with monkeypatch.context() as now:
+
+        def busy(_):
+            raise DbError("the client's database cannot be used now: database is locked")
+
+        now.setattr(alice.coordinator.replica, "step", busy)
+        alice["notes"].insert({"text": "hers"})
+        with alice.transaction():
+            alice["notes"].insert({"text": "hers too"})
+    assert queue.depth() == 0
+    assert alice.sync().pushed == 2
 
 
 def test_a_rolled_back_transaction_leaves_nothing_in_the_queue(opened):
