@@ -283,6 +283,7 @@ class SyncCoordinator:
         """
         self._check_pulls("resync")
         with self._session.exclusive():
+            self._session.repeat_interrupted_request()
             self.replica.resync()
         return self.sync_once()
 

@@ -78,12 +78,14 @@ def interrupt(client, monkeypatch):
             client.sync()
 
 
-def test_ctrl_c_between_creating_and_sending_a_request_leaves_a_working_client(opened, monkeypatch):
+@pytest.mark.parametrize("method", ["sync_once", "resync", "verify"])
+def test_ctrl_c_between_creating_and_sending_a_request_leaves_a_working_client(opened, monkeypatch, method):
     alice = opened()
     alice["notes"].insert({"text": "kept"}, row_id="kept")
     interrupt(alice, monkeypatch)
-    assert alice.sync().pushed == 1
+    getattr(alice.coordinator, method)()
     assert alice.pending() == []
+    assert len(alice["notes"]) == 1
 
 
 def test_an_interrupted_pull_is_repeated_by_the_next_sync_without_delay(opened, monkeypatch):
