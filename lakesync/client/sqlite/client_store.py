@@ -42,6 +42,7 @@ from lakesync.client.sqlite.table_validation import (
     check_existing_rows,
     check_names,
     check_table,
+    check_text_columns,
     check_triggers,
     lost_columns,
     repair_table,

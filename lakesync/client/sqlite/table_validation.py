@@ -100,6 +100,26 @@ def check_table(db: sqlite3.Connection, schema: TableSchema) -> None:
             )
 
 
+def check_text_columns(db: sqlite3.Connection, schema: TableSchema) -> None:
+    """Check that no string column of a table of the app turns text into numbers, as `'007'` into 7.
+
+    Dates and times are no numbers, so their declared types are allowed. Call it only for a table that was not
+    synchronised before: earlier versions did not check this.
+
+    Raises:
+        ConfigurationError: a column does.
+    """
+    declared = {name.lower(): kind for _, name, kind, *_ in _columns_of(db, schema.table)}
+    for column in schema.columns:
+        kind = declared.get(column.name.lower(), "")
+        is_time = any(part in kind.upper() for part in ("DATE", "TIME"))
+        if column.type == "string" and not is_time and not _stores_text_unchanged(kind):
+            raise ConfigurationError(
+                f"column {column.name!r} of table {schema.table!r} is declared {kind}, which turns text into numbers, "
+                f"and its schema says string: declare it {DECLARED['string']}"
+            )
+
+
 def repair_table(db: sqlite3.Connection, schema: TableSchema) -> None:
     """Repair a recreated table as far as no value changes, for example after pandas' `to_sql(if_exists="replace")`.
 

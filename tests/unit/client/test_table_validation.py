@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from lakesync.client.errors import TableError
+from lakesync.client.sqlite import client_store
 from lakesync.model.errors import ConfigurationError, SchemaError
 
 NOTES = {"table": "notes", "columns": [{"name": "text", "type": "string"}, {"name": "n", "type": "number"}]}
@@ -31,6 +32,11 @@ def rows(*clients):
         ("CREATE VIRTUAL TABLE notes USING fts5(row_id, text)", "'notes' is a virtual table in this database"),
         ("CREATE TABLE notes (row_id INTEGER PRIMARY KEY, text)", "declared INTEGER, which turns text into numbers"),
         ("CREATE TABLE notes (row_id UUID PRIMARY KEY, text)", "declared UUID"),
+        (
+            "CREATE TABLE notes (row_id TEXT PRIMARY KEY, text STRING)",
+            "column 'text' of table 'notes' is declared STRING, which turns text into numbers",
+        ),
+        ("CREATE TABLE notes (row_id TEXT PRIMARY KEY, Text DECIMAL(10, 2))", r"declared DECIMAL\(10, 2\)"),
         ("CREATE TABLE notes (row_id TEXT PRIMARY KEY COLLATE NOCASE, text)", "without a collation of its own"),
         ("CREATE TABLE notes (row_id TEXT, b, text, PRIMARY KEY (row_id, b))", "row_id of table 'notes' is not unique"),
         (
@@ -127,6 +133,21 @@ def test_a_recreated_table_is_tracked_again_and_repaired(opened):
     alice = opened()
     alice["notes"].update("c", n=1)
     assert rows(alice, bob) == {"a": ("unsent", None), "b": ("b", None), "c": ("c", 1), "d": ("new", None)}
+
+
+@pytest.mark.parametrize("declared", ["", "ANY", "VARCHAR(80)", "BLOB", "DATETIME", "DATE", "TIMESTAMP"])
+def test_a_string_column_may_have_any_declared_type_that_leaves_its_text_unchanged(opened, declared):
+    alice, bob = opened(sql=f"CREATE TABLE notes (row_id TEXT PRIMARY KEY, text {declared})"), opened("bob")
+    bob["notes"].insert({"text": "2026-11-28"}, row_id="a")
+    assert rows(bob, alice) == {"a": ("2026-11-28", None)}
+
+
+def test_a_file_with_a_string_column_that_turns_text_into_numbers_can_still_be_opened(opened, monkeypatch):
+    """Earlier versions accepted it."""
+    with monkeypatch.context() as now:
+        now.setattr(client_store, "check_text_columns", lambda *_: None)
+        opened(sql="CREATE TABLE notes (row_id TEXT PRIMARY KEY, text STRING)").close()
+    opened().sync()
 
 
 COUNTED = """CREATE TABLE notes (row_id TEXT PRIMARY KEY, text, n DEFAULT 0);
