@@ -150,6 +150,17 @@ def test_a_file_with_a_string_column_that_turns_text_into_numbers_can_still_be_o
     opened().sync()
 
 
+def test_a_row_replaced_by_another_unique_column_is_deleted_everywhere_with_recursive_triggers(opened):
+    alice = opened(sql="CREATE TABLE notes (row_id TEXT PRIMARY KEY, text UNIQUE)")
+    bob = opened("bob")
+    alice["notes"].insert({"text": "one"}, row_id="a")
+    assert rows(alice, bob) == {"a": ("one", None)}
+    alice.conn.execute("PRAGMA recursive_triggers = ON")
+    alice.conn.execute("INSERT OR REPLACE INTO notes (row_id, text) VALUES ('b', 'one')")
+    alice.conn.commit()
+    assert rows(alice, bob) == {"b": ("one", None)}
+
+
 COUNTED = """CREATE TABLE notes (row_id TEXT PRIMARY KEY, text, n DEFAULT 0);
 CREATE TABLE log (text);
 CREATE TRIGGER logged AFTER UPDATE ON notes BEGIN INSERT INTO log VALUES (NEW.text); END;
