@@ -124,6 +124,8 @@ ActionStatus = Literal["waiting", "done", "failed"]
 """`waiting`: to be sent, again if necessary. `done`: executed. `failed`: rejected for good, or attempted too often."""
 _SENT_TOGETHER = 50
 """Actions of one request, at most."""
+_LONGEST_RETRY_AFTER = 3600.0
+"""Seconds for which the gateway can postpone an action, at most."""
 _STILL_RUNNING = frozenset({"ACTION_PENDING", "ACTION_BUSY"})
 """Error codes of an action that the gateway is still executing; they do not count as an attempt."""
 
@@ -174,6 +176,8 @@ class ActionQueue:
         self._wake = wake
         self._db = replica.db
         self._retry = replica.retry
+        self._longest_delay = max(_LONGEST_RETRY_AFTER, self._retry.longest_delay)
+        """Seconds. An action that is due later was postponed while this machine's clock was ahead, and is due now."""
         self._failures = 0
         """Consecutive requests that failed as a whole."""
         replica.step(lambda _: self._db.execute(_TABLE))
@@ -209,16 +213,22 @@ class ActionQueue:
 
     def peek(self, limit: int = _SENT_TOGETHER) -> list[Action]:
         """Return the waiting actions that are due, oldest first, at most `limit`."""
+        now = time.time()
         rows = self._replica.read(
-            "SELECT body FROM _lakesync_actions WHERE status = 'waiting' AND due <= ? ORDER BY number LIMIT ?",
-            (time.time(), limit),
+            "SELECT body FROM _lakesync_actions WHERE status = 'waiting' AND (due <= ? OR due > ?) "
+            "ORDER BY number LIMIT ?",
+            (now, now + self._longest_delay, limit),
         )
         return [_decode(body) for (body,) in rows]
 
     def delay(self) -> float | None:
         """Return the seconds until an action is due; None if none is waiting."""
-        ((due,),) = self._replica.read("SELECT min(due) FROM _lakesync_actions WHERE status = 'waiting'")
-        return None if due is None else max(0.0, due - time.time())
+        now = time.time()
+        ((due,),) = self._replica.read(
+            "SELECT min(CASE WHEN due > ? THEN 0 ELSE due END) FROM _lakesync_actions WHERE status = 'waiting'",
+            (now + self._longest_delay,),
+        )
+        return None if due is None else max(0.0, due - now)
 
     def record_outcomes(self, outcomes: Sequence[ActionResult | ActionFailure]) -> list[QueuedAction]:
         """Store the outcomes of actions; return the actions that are done or have failed for good."""
@@ -239,7 +249,7 @@ class ActionQueue:
         Returns:
             Seconds until they are due.
         """
-        delay = max(retry_after or 0.0, self._retry.delay(self._failures))
+        delay = min(self._longest_delay, max(retry_after or 0.0, self._retry.delay(self._failures)))
         self._failures += 1
         due = [(time.time() + delay, action.action_id) for action in actions]
         statement = "UPDATE _lakesync_actions SET due = ? WHERE id = ?"

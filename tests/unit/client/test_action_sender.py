@@ -58,3 +58,19 @@ def test_auto_sync_sends_actions_that_the_app_pushes_and_retries_in_the_queue(op
     assert ended.get(timeout=30) == action.action_id
     alice.coordinator.actions.retry(action.action_id)
     assert ended.get(timeout=30) == action.action_id
+
+
+def test_an_action_postponed_while_the_clock_was_ahead_is_due_once_the_clock_is_right(opened, gateway, monkeypatch):
+    alice = opened(transport=WrongOutcomesTransport(gateway))
+    actions = alice.coordinator.actions
+    alice.execute_action("desk", "open", {})
+    alice.execute_action("desk", "open", {})
+    with monkeypatch.context() as now:
+        now.setattr("time.time", lambda: 4e9)
+        actions.postpone(actions.peek(1))
+        assert len(actions.peek()) == 1
+    assert len(actions.peek()) == 2
+    assert actions.delay() == 0
+    actions.postpone(actions.peek(), 86_400.0)
+    assert actions.peek() == []
+    assert 3500 < actions.delay() <= 3600
