@@ -30,6 +30,8 @@ from lakesync.model.errors import ConfigurationError, LakeSyncError, NotFoundErr
 from lakesync.model.schema import TableSchema
 from lakesync.model.types import Action, ActionFailure, ActionPush, ActionResult, SyncPush
 
+SCHEMA_INTERVAL = 60.0
+"""Seconds between two requests of auto-sync for the schemas of tables with edits that their schema has rejected."""
 CLOSE_TIMEOUT = 0.5
 """Seconds that closing waits for the request in progress before it cancels it."""
 
@@ -68,6 +70,8 @@ class SyncSession:
         """Whether the gateway's newest schemas were adopted."""
         self._cancel_lock = threading.Lock()
         """Held while `_cancellations` is changed."""
+        self._next_schema_check = 0.0
+        """When auto-sync may request the schemas of rejected edits again, on the monotonic clock."""
         self._lock = threading.RLock()
         """Held during a synchronisation, so that other threads wait for its end."""
         self.is_foreground = False
@@ -231,16 +235,26 @@ class SyncSession:
         """Fetch the gateway's schemas and add their new columns, if that may be necessary.
 
         It may be after the first synchronisation, and after each in which the gateway refused an edit because of its
-        columns, or sent a column that the app's table lacks. A failure is stored in `result.error`.
+        columns, or sent a column that the app's table lacks. As long as such an edit is refused, the schema of its
+        table is fetched again, because it may have the column by now. A failure is stored in `result.error`.
         """
+        if not isinstance(self.transport, SchemaTransport):
+            return
         if result.found_new_column or any(edit.code == SchemaError.code for edit in result.refused):
             self._knows_schemas = False
-        if not self._knows_schemas and isinstance(self.transport, SchemaTransport):
-            try:
-                self._schemas.synchronise_all(self.transport)
-                self._knows_schemas = True
-            except LakeSyncError as error:
-                result.error = error
+        tables: list[str] = []
+        if not self._knows_schemas:
+            tables = self.replica.tables()
+        elif self.is_foreground or time.monotonic() >= self._next_schema_check:
+            tables = self._schemas.tables_with_rejected_edits()
+        try:
+            for table in tables:
+                self._schemas.fetch(self.transport, table)
+            self._knows_schemas = True
+        except LakeSyncError as error:
+            result.error = error
+        if tables:
+            self._next_schema_check = time.monotonic() + SCHEMA_INTERVAL
 
 
 class SchemaSynchroniser:
@@ -249,17 +263,27 @@ class SchemaSynchroniser:
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
 
-    def synchronise_all(self, transport: SchemaTransport) -> None:
-        """Add the columns to every table that the gateway has a schema of.
+    def fetch(self, transport: SchemaTransport, table: str) -> None:
+        """Fetch the gateway's schema of a table, if it has one, and call `synchronise`.
+
+        Args:
+            transport: sends the request.
+            table: a synced table.
 
         Raises:
             LakeSyncError: the gateway rejected the request or did not respond.
             SchemaError: a column has another type in the gateway's schema.
         """
-        for table in self._replica.tables():
-            registered = transport.schema(table)
-            if registered is not None:
-                self.synchronise(table, registered.schema, registered.version)
+        registered = transport.schema(table)
+        if registered is not None:
+            self.synchronise(table, registered.schema, registered.version)
+
+    def tables_with_rejected_edits(self) -> list[str]:
+        """Return the tables with edits that the gateway refused because of their columns."""
+        rows = self._replica.read(
+            "SELECT DISTINCT tbl FROM _lakesync_edits WHERE status = 'refused' AND code = ?", (SchemaError.code,)
+        )
+        return [table for (table,) in rows if table in self._replica.tables()]
 
     def synchronise(self, table: str, server_schema: TableSchema, server_version: int) -> bool:
         """Add the columns of the gateway's schema to a table, and retry edits that its old schema had rejected.

@@ -137,3 +137,16 @@ def test_a_write_to_an_added_column_is_not_lost_if_another_client_of_the_file_re
     alice.sync()
     bob.sync()
     assert rows(alice) == rows(other) == rows(bob) == {"r1": ("one", 7), "r2": (None, 5)}
+
+
+def test_a_change_refused_for_a_missing_column_is_pushed_once_the_gateway_has_it(opened, gateway):
+    gateway.register_schema(parse_schema(NARROW))
+    alice, bob = opened(schemas=[WIDE]), opened("bob")
+    alice["notes"].insert({"text": "one", "mark": 7}, row_id="r1")
+    assert [edit.code for edit in alice.sync().refused] == ["SCHEMA_ERROR"]
+    alice.sync()
+    assert [edit.status for edit in alice.pending()] == ["refused"]
+    gateway.register_schema(parse_schema(WIDE))
+    assert alice.sync().pushed + alice.sync().pushed == 1
+    bob.sync()
+    assert rows(alice) == rows(bob) == {"r1": ("one", 7)}
