@@ -230,6 +230,8 @@ def _complete_delta(record: Mapping[str, Any], number: int, importer: str, clock
         delta = msgspec.json.decode(msgspec.json.encode(completed), type=RowDelta, strict=False)
     except msgspec.ValidationError as error:
         raise ValidationError(f"delta {number} does not have the documented form: {error}") from error
+    except UnicodeEncodeError as error:
+        raise ValidationError(f"delta {number} contains half of a surrogate pair, which is no text: {error}") from error
     if delta.delta_id and delta.client_id == importer:
         return delta
     new_id = delta_id(client_id=importer, hlc=delta.hlc, table=delta.table, row_id=delta.row_id, columns=delta.columns)

@@ -32,6 +32,13 @@ def test_a_row_without_an_id_lists_its_fields(run):
     assert "it has 'key', 'title'" in result.stderr
 
 
+@pytest.mark.parametrize("row", [r'{"row_id": "\ud800"}', r'{"row_id": "a", "title": "\ud800"}'])
+def test_half_of_a_surrogate_pair_is_invalid(run, row):
+    result = run("push", "-", "-t", "todos", "-g", "shop", "--url", "http://127.0.0.1:1", stdin=row)
+    assert result.exit_code == ExitCode.INVALID
+    assert "delta 1 contains half of a surrogate pair" in result.stderr
+
+
 def test_the_file_is_closed_if_its_rows_cannot_be_sent(run, monkeypatch):
     gc.collect()  # frees what other tests left
     lost = []
