@@ -11,6 +11,7 @@ in `rejected`, which users can query. `lakehouse.tables.merging` calls this modu
 
 from __future__ import annotations
 
+import re
 import uuid
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -68,6 +69,9 @@ MAX_BUCKETS = 1024
 BRANCH = "merge"
 """Prefix of the Iceberg branch on which a merge on read is made, before the main branch is moved to it. A random text
 follows, so that each merge has a branch of its own."""
+
+_OWN_BRANCH = re.compile(f"{BRANCH}(_[0-9a-f]{{32}})?")
+"""Names of these branches, without the random text in earlier versions. Other branches and tags are the user's."""
 
 ATTEMPTS = 3
 """Attempts to commit one increment, if another writer commits in between."""
@@ -221,7 +225,7 @@ def _merge_on_read(
     with open_table(spark, table.name) as opened:
         appended = opened.snapshot_by_name(own)
         # those of killed merges too; `main` leaves the snapshot that any other merge has read, so that it must repeat
-        branches = [name for name in opened.metadata.refs if name.startswith(BRANCH)]
+        branches = [name for name in opened.metadata.refs if _OWN_BRANCH.fullmatch(name)]
     follows = (
         deleted is not None
         and appended is not None

@@ -266,6 +266,7 @@ def test_a_killed_merge_beside_another_takes_no_rows(spark, names, monkeypatch):
     ]
     fill(spark, names, pushes)
     merge_table(spark, schema(), {"g": first}, names=names)
+    spark.sql(f"ALTER TABLE {names.state('t')} CREATE TAG merged")  # the user's own
     monkeypatch.setattr(writes, "_suits_merge_on_read", lambda *_: True)
     observe = writes._observe
     killed = []
@@ -289,7 +290,7 @@ def test_a_killed_merge_beside_another_takes_no_rows(spark, names, monkeypatch):
     assert not duplicate_keys(spark, "t", names)
     merge_table(spark, schema(), {"g": third}, names=names)
     assert lake(spark, names) == merged(pushes, "g")
-    assert {row["name"] for row in spark.table(f"{names.state('t')}.refs").collect()} == {"main"}
+    assert {row["name"] for row in spark.table(f"{names.state('t')}.refs").collect()} == {"main", "merged"}
 
 
 def test_a_merge_whose_branch_is_dropped_doubles_no_row(spark, names, monkeypatch, tmp_path):
