@@ -213,12 +213,11 @@ def _write_missing(spark: SparkSession, follower: Follower, names: LakeNames, th
     snapshot = ensure_deltas(spark, names).snapshot_id
     if snapshot is None:
         return FollowReport(deltas=0, transactions=0, tasks=0, progress=start, wanted={})
-    gateways = follower.selection.gateways
     newest = _latest_by_stream(spark, snapshot, names)
     wanted = {
         stream: last if through is None else min(last, through)
         for stream, last in newest.items()
-        if not gateways or stream.partition("/")[0] in gateways
+        if follower.selection.has_gateway(stream.partition("/")[0])
     }
     until = load.until if load is not None else wanted
     written_up_to = {stream: start.applied_up_to(stream) for stream in until}

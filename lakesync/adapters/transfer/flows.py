@@ -328,7 +328,7 @@ def _late_queries(
                 lowest, highest = ranges.get(gateway, (low, high))
                 ranges[gateway] = (min(low, lowest), max(high, highest))
     for gateway, (low, high) in sorted(ranges.items()):
-        if not progress.row_filter.gateways or gateway in progress.row_filter.gateways:
+        if progress.row_filter.has_gateway(gateway):
             yield DeltaQuery(gateway=gateway, tables=query.tables, since=low, until=high, limit=query.limit)
 
 
