@@ -243,7 +243,8 @@ class ClientCore:
             clock_offset: seconds by which this machine's clock is ahead of the gateway's.
         """
         gateway_ms = self._wall() - round(clock_offset * 1000)
-        return self.retry(edit_lifecycle.refused_for_drift(self._state.store, gateway_ms))
+        numbers = edit_lifecycle.refused_for_drift(self._state.store, gateway_ms)
+        return self.retry(numbers) if numbers else Changes()
 
     def drop(self, numbers: Collection[int]) -> Changes:
         """Delete edits with these numbers and restore their rows.
