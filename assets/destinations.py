@@ -186,7 +186,7 @@ def _check_result(comparison: "Comparison") -> dg.AssetCheckResult:
     days = sorted({each.day for each in comparison.differences})
     if days:
         lines.append(f"Rebuild the days {', '.join(days[:_MAX_LISTED])}: materialise them with `rebuild: true`")
-    lines += [f"Table {each.table} is set aside: {each.reason}" for each in comparison.suspended]
+    lines += [f"Table {each.table} is suspended: {each.reason}" for each in comparison.suspended]
     metadata: Metadata = {
         "deltas_there": comparison.deltas_there,
         "deltas_in_lake": comparison.deltas_in_lake,

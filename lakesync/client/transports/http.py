@@ -286,7 +286,7 @@ def error_from_response(status: int, body: bytes, headers: Mapping[str, str]) ->
     """Return the exception for an unsuccessful HTTP response; the command line and the WebSocket transport use it too.
 
     Args:
-        status: the response's status code, not 200.
+        status: the response's status code, not a success.
         body: the response's body: a gateway's JSON, or anything else, such as a proxy's HTML.
         headers: the response's headers. `Retry-After` is read only as a number of seconds.
 
