@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from typing import Any
 
 import requests
@@ -77,13 +78,13 @@ def _sign_in(settings: Mapping[str, Any], **http_options: Any) -> tuple[str, str
         form["grant_type"] = "client_credentials"
     login = login_url(settings)
     api = HttpApi(login, _map_login_error, **http_options)
+    with closing(api):
+        response = api.call("POST", "/services/oauth2/token", data=form)
     try:
-        response = api.call("POST", "/services/oauth2/token", data=form).json()
-        return str(response["instance_url"]), str(response["access_token"])
-    except (requests.JSONDecodeError, KeyError, TypeError) as error:
+        body = decode_json(response)
+        return str(body["instance_url"]), str(body["access_token"])
+    except (AdapterError, KeyError, TypeError) as error:
         raise AdapterError(f"{login} returned no token: is this the address of Salesforce?") from error
-    finally:
-        api.close()
 
 
 def _map_login_error(response: requests.Response) -> LakeSyncError | None:
