@@ -254,7 +254,7 @@ def _destination_dead_letters(name: str, text: str) -> Iterator[DeadLetters]:
         text: the mark's value.
     """
     mark, target = msgspec.json.decode(text, type=FollowerMark), name.partition("/")[2]
-    # the caller sets the time, 0 here; `!` marks a table that is set aside as a whole
+    # the caller sets the time, 0 here; `!` marks a suspended table
     for table in mark.set_aside:
         yield DeadLetters("destination", f"{target}!{table}", gateway="", count=1, since_ms=0)
     for gateway, count in mark.dead_letters.items():
