@@ -113,7 +113,9 @@ def too_large_rows(stored: Mapping[RowKey, StoredRow], rows: PushRows, max_bytes
         return {}
     large = {}
     for key, changes in rows.deltas.items():
-        new = {cell.column: len(cell.value) for delta in changes for cell in delta.columns}
+        new: dict[str, int] = {}
+        for cell in (each for delta in changes for each in delta.columns):
+            new[cell.column] = max(len(cell.value), new.get(cell.column, 0))  # which value wins is not known yet
         if max(new.values(), default=0) < LARGE_BYTES:
             continue
         before = (
