@@ -92,13 +92,14 @@ class Backends:
         return start_engine
 
     def finish(self) -> None:
-        """Flush the remaining deltas. Call it after the server has stopped and before the engine is closed."""
+        """Flush the remaining deltas; an error is only logged. Call it before the engine is closed."""
         if self._housekeeping is None:
             return
         try:
             self._housekeeping.finish()
-        except LakeSyncError as error:
-            log.warning("final flush failed", code=error.code, reason=str(error))
+        except Exception as error:  # an adapter may raise any, and the engine is still to be closed
+            code = error.code if isinstance(error, LakeSyncError) else type(error).__name__
+            log.warning("final flush failed", code=code, reason=str(error))
 
     def close(self) -> None:
         """Close the adapters."""

@@ -180,7 +180,7 @@ class Housekeeping:
         """Stop the threads, flush everything, and process the queue of table updates.
 
         Raises:
-            LakeSyncError: a flush failed; the deltas stay in staging.
+            Exception: as `flush_all`; the deltas stay in staging.
             AdapterError: the queue cannot be read or written.
         """
         self.stop()
