@@ -1,8 +1,8 @@
 """`Config`: every setting, from overrides, `LAKESYNC_*` variables, `lakesync.toml` and the user's own file.
 
 A variable is named after a section and a key: `LAKESYNC_SPARK_MEMORY` is `memory` in `[spark]`. A *reference*,
-`env:NAME` or `file:PATH`, stands in a file in place of a secret: the value is read from that environment variable or
-file. Commands, the gateway server, Dagster's code location and notebooks call `load` when they start. It explains each
+`env:NAME` or `file:PATH`, replaces a secret in a file: the value is read from that environment variable or file.
+Commands, the gateway server, Dagster's code location and notebooks call `load` when they start. It explains each
 error with the variable or line that causes it. `lakesync up` passes the whole configuration, as such variables, to the
 processes that it starts (`Config.environment`).
 """

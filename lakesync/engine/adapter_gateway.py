@@ -37,7 +37,8 @@ _DELTAS_PER_READ = 10_000
 _DELTAS_PER_COMMIT = 1000
 """Deltas that `_restore` commits at a time, in one commit for each client."""
 _BYTES_PER_COMMIT = MAX_BODY_BYTES // 4
-"""Bytes of values that it commits at a time, at most by one delta more: a log row has at most `MAX_BODY_BYTES`."""
+"""Bytes of values at which it ends a commit, which may exceed them by one delta. They are far below
+`MAX_BODY_BYTES`, because a log row also has ids and column names."""
 _LIMITS = EngineLimits()
 """A parameter of `commit_push` that is not used: deltas that were accepted once are not checked against limits."""
 _NAMES = Names().of_push()
@@ -237,7 +238,7 @@ def _in_parts(deltas: Iterable[RowDelta]) -> Iterator[list[RowDelta]]:
     size = 0
     for delta in deltas:
         part.append(delta)
-        size += sum(memoryview(cell.value).nbytes for cell in delta.columns)
+        size += sum(len(cell.value) for cell in delta.columns)
         if len(part) >= _DELTAS_PER_COMMIT or size >= _BYTES_PER_COMMIT:
             yield part
             part, size = [], 0

@@ -125,7 +125,7 @@ def check_pull(pull: SyncPull, claims: Claims) -> None:
 
 
 def check_client(client_id: str, claims: Claims) -> None:
-    """Check the client id of a request that sends rows.
+    """Check the client id of a request that reads rows: a pull, or the download of a checkpoint.
 
     Args:
         client_id: the client id in the request.

@@ -89,7 +89,7 @@ def read_source(
                 return SourcePage(deltas, reached, has_more=True)
             of_row = _deltas_for(history, access_periods)
             deltas += of_row
-            size += sum(memoryview(cell.value).nbytes for delta in of_row for cell in delta.columns)
+            size += sum(len(cell.value) for delta in of_row for cell in delta.columns)
             reached = latest
         reached = last
     return SourcePage(deltas, reached, has_more)

@@ -1,4 +1,4 @@
-"""The plugin that pauses tests finds one that a slow machine fails."""
+"""The plugin that pauses tests finds a test that fails on a slow machine."""
 
 from __future__ import annotations
 
