@@ -4,6 +4,7 @@ import gc
 import os
 import secrets
 import shutil
+import signal
 import sys
 import uuid
 
@@ -23,6 +24,11 @@ os.environ.setdefault(
     "JDK_JAVA_OPTIONS",
     "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:MetaspaceSize=256m -XX:+UseSerialGC",
 )
+
+# A shell starts background jobs with SIGINT ignored. Dagster gives SIGTERM the same handler, and children inherit
+# both. Servers that tests stop would then not end before they are killed, 15 seconds later.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # How long an example takes to make or to run depends on the load of the machine, and decides nothing.
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
