@@ -225,8 +225,8 @@ class Housekeeping:
         failures: list[Exception] = []
         shards = sorted(self._engine.store.backlog(), key=lambda shard: shard.gateway)
         for gateway_id, backlog in groupby(shards, key=lambda shard: shard.gateway):
-            flusher = self._engine.gateway(gateway_id).flusher
             try:
+                flusher = self._engine.gateway(gateway_id).flusher
                 if is_due(flusher, list(backlog)):
                     self._report(flusher.flush())
             except Exception as error:  # an application's adapter or callback may raise any
@@ -235,7 +235,11 @@ class Housekeeping:
                 log.warning("flush failed", gateway=gateway_id, code=code, reason=str(error), exc_info=not expected)
                 failures.append(error)
                 if self._on_failed is not None:
-                    self._on_failed(gateway_id, error)
+                    try:
+                        self._on_failed(gateway_id, error)
+                    except Exception as callback_error:
+                        log.exception("callback on_failed raised", gateway=gateway_id)
+                        failures.append(callback_error)
         if failures:
             raise failures[0]
 

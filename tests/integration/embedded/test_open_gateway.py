@@ -237,6 +237,26 @@ def test_a_gateway_that_cannot_flush_does_not_delay_the_others(clock, tmp_path, 
     engine.close()
 
 
+def test_a_callback_that_raises_does_not_stop_the_flushes_of_other_gateways(clock, tmp_path):
+    def raises(gateway_id, error):
+        raise RuntimeError(f"no one to notify about {gateway_id}")
+
+    adapter, flushed = Failing(KINDS["sqlite"](tmp_path)), []
+    adapter.before = 1
+    outlet = Outlet(adapter, SOON)
+    engine = Engine(open_store("memory://", clock), clock, outlet=outlet)
+    engine.open()
+    house = Housekeeping(engine, outlet, on_flushed=flushed.append, on_failed=raises)
+    author = Author("a", clock)
+    for name in ("bad", "good"):
+        author.push(engine.gateway(name), author.delta(name, {"x": 1}))
+    clock.advance(10)
+    with pytest.raises(FlushError):
+        house.flush_due()
+    assert [report.gateway_id for report in flushed] == ["good"]
+    engine.close()
+
+
 def test_a_requested_flush_is_due(clock, tmp_path):
     outlet = Outlet(KINDS["sqlite"](tmp_path), queue=MemoryFlushQueue())
     engine = Engine(open_store("memory://", clock), clock, outlet=outlet)
