@@ -199,8 +199,10 @@ class SyncSession:
         report = SyncReport(result.pushed, result.pulled, tuple(result.refused))
         if not result.had_contact:
             return report
+        if result.found_new_column or any(edit.code == SchemaError.code for edit in result.refused):
+            self._knows_schemas = False
         if result.error is None:
-            self._adopt_schemas(result)
+            result.error = self._adopt_schemas()
         if result.tables:
             self._listeners.emit("onChange", result.pulled, result.tables)
         if result.refused:
@@ -231,17 +233,15 @@ class SyncSession:
             steps.callback(self.replica.close)
             steps.callback(self.transport.close)
 
-    def _adopt_schemas(self, result: CycleResult) -> None:
-        """Fetch the gateway's schemas and add their new columns, if that may be necessary.
+    def _adopt_schemas(self) -> LakeSyncError | None:
+        """Fetch the gateway's schemas and add their new columns, if that may be necessary; return the failure.
 
         It may be after the first synchronisation, and after each in which the gateway refused an edit because of its
         columns, or sent a column that the app's table lacks. As long as such an edit is refused, the schema of its
-        table is fetched again, because it may have the column by now. A failure is stored in `result.error`.
+        table is fetched again, because it may have the column by now.
         """
         if not isinstance(self.transport, SchemaTransport):
-            return
-        if result.found_new_column or any(edit.code == SchemaError.code for edit in result.refused):
-            self._knows_schemas = False
+            return None
         tables: list[str] = []
         if not self._knows_schemas:
             tables = self.replica.tables()
@@ -252,9 +252,11 @@ class SyncSession:
                 self._schemas.fetch(self.transport, table)
             self._knows_schemas = True
         except LakeSyncError as error:
-            result.error = error
-        if tables:
-            self._next_schema_check = time.monotonic() + SCHEMA_INTERVAL
+            return error
+        finally:
+            if tables:
+                self._next_schema_check = time.monotonic() + SCHEMA_INTERVAL
+        return None
 
 
 class SchemaSynchroniser:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from lakesync.client import UnreachableError
 from lakesync.model.errors import ConfigurationError
 from lakesync.model.schema import parse_schema
 
@@ -150,3 +151,26 @@ def test_a_change_refused_for_a_missing_column_is_pushed_once_the_gateway_has_it
     assert alice.sync().pushed + alice.sync().pushed == 1
     bob.sync()
     assert rows(alice) == rows(bob) == {"r1": ("one", 7)}
+
+
+def test_a_new_column_is_adopted_although_a_later_request_of_the_synchronisation_fails(opened, gateway, monkeypatch):
+    gateway.register_schema(parse_schema(NARROW))
+    alice, bob = opened(), opened("bob", schemas=[WIDE])
+    alice.sync()
+    gateway.register_schema(parse_schema(WIDE))
+    bob["notes"].insert({"text": "his", "mark": 7}, row_id="r1")
+    bob.sync()
+    exchange = alice.coordinator._session.exchange
+    pulled = exchange.send
+
+    def fail_after(request, result):
+        pulled(request, result)
+        assert result.found_new_column
+        result.error = UnreachableError("the next request got no response")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(exchange, "send", fail_after)
+        with pytest.raises(UnreachableError):
+            alice.sync()
+    alice.sync()
+    assert rows(alice) == {"r1": ("his", 7)}
