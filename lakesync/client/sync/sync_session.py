@@ -91,8 +91,8 @@ class SyncSession:
             DbError: another client of the file is synchronising.
             ConfigurationError: the database is closed, or was opened before a fork.
         """
-        self.replica.check_open()
         with self._lock:
+            self.replica.check_open()  # after the wait for the lock: another thread may have closed the database
             self.acquire_sync_lock()
             yield
 
