@@ -336,6 +336,19 @@ def test_an_existing_store_is_replaced_only_on_request(url, clock):
     engine.close()
 
 
+def test_other_files_in_the_folder_of_a_store_are_not_deleted(tmp_path, clock):
+    """A mistyped URL was enough to delete a folder of the user."""
+    (tmp_path / "documents" / "letters").mkdir(parents=True)
+    (letter := tmp_path / "documents" / "letters" / "letter.txt").write_text("Dear Alice")
+    mode = letter.parent.parent.stat().st_mode
+    with pytest.raises(ConfigurationError, match=r"documents is not empty: add --replace, which sets it aside"):
+        rebuild(f"sqlite://{tmp_path}/documents", clock, Lake())
+    assert (letter.read_text(), letter.parent.parent.stat().st_mode) == ("Dear Alice", mode)
+    rebuild(f"sqlite://{tmp_path}/documents", clock, Lake(), replace=True)
+    (aside,) = tmp_path.glob("documents.replaced-*")
+    assert (aside / "letters" / "letter.txt").read_text() == "Dear Alice"
+
+
 def test_a_failed_rebuild_leaves_the_store_unchanged(url, clock):
     engine = opened(url, clock)
     story(engine, clock)

@@ -24,6 +24,7 @@ from lakesync.staging.rebuild_commit import RebuildCommit, ReplacementStore, Sql
 from lakesync.staging.records import GatewayConfig
 from lakesync.staging.sqlite.commit import SqliteCommit
 from lakesync.staging.sqlite.files import (
+    LOCK_FILE,
     LOG_FILE,
     STATE_FILE,
     OwnerLock,
@@ -191,16 +192,19 @@ def replacement_folder(
         url: `sqlite:///FOLDER`.
         wall: returns the server's wall time in milliseconds since 1970.
         replayer: opening a store needs a replayer, although a new store has nothing to replay.
-        replace: whether an existing store may be replaced: its folder is renamed to `FOLDER.replaced-MILLISECONDS`.
+        replace: whether a folder with contents, such as an existing store, may be replaced: it is renamed to
+            `FOLDER.replaced-MILLISECONDS`.
 
     Raises:
-        ConfigurationError: a store exists and `replace` is false.
+        ConfigurationError: a store or another file exists in the folder, and `replace` is false.
         StagingUnavailableError: another process owns the folder, or it cannot be written.
     """
     folder = _folder_named(url)
-    existing = next(folder.rglob(LOG_FILE), None)  # of any shard
-    if existing is not None and not replace:
-        raise ConfigurationError(f"there is a staging store in {existing.parent}: add --replace, which sets it aside")
+    has_contents = folder.exists() and any(path.name != LOCK_FILE for path in folder.iterdir())
+    if has_contents and not replace:
+        existing = next(folder.rglob(LOG_FILE), None)  # of any shard
+        found = f"there is a staging store in {existing.parent}" if existing else f"the folder {folder} is not empty"
+        raise ConfigurationError(f"{found}: add --replace, which sets it aside")
     replacement = replacement_folder_of(folder)
     with ExitStack() as stack:
         with _os_errors_mapped(folder):
@@ -216,7 +220,7 @@ def replacement_folder(
             store.close()
         crash_point("rebuild.filled")
         with _os_errors_mapped(folder):
-            if existing is not None:
+            if has_contents:
                 folder.rename(folder.with_name(f"{folder.name}.replaced-{wall()}"))
             else:
                 shutil.rmtree(folder)
