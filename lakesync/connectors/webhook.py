@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import string
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 import requests
@@ -25,6 +27,9 @@ MAX_RESPONSE_BYTES = 1 << 20
 """Maximum size of a response. It becomes the action's result, which is sent to the client."""
 _ATTEMPTS, _ATTEMPTS_SECONDS = 3, 20.0
 """Maximum attempts to send the request, and seconds for all of them."""
+_UNESCAPED = string.punctuation.replace("%", "")
+"""Characters of an action id that its header contains as they are, beside letters and digits; others are
+percent-encoded, because a header cannot have all of them."""
 
 
 SEND = ActionDescriptor(
@@ -44,9 +49,9 @@ SEND = ActionDescriptor(
 class WebhookActions:
     """The `ActionHandler` of a webhook.
 
-    The request has the headers `X-LakeSync-Action` (the action's id), `X-LakeSync-Timestamp` (seconds since 1970) and
-    `X-LakeSync-Signature` (see `sign`). A receiver recognises a repeated event by `actionId` in the body, because the
-    signature covers the body and not the first header.
+    The request has the headers `X-LakeSync-Action` (the action's id, percent-encoded), `X-LakeSync-Timestamp` (seconds
+    since 1970) and `X-LakeSync-Signature` (see `sign`). A receiver recognises a repeated event by `actionId` in the
+    body, because the signature covers the body and not the first header.
     """
 
     supported_actions = (SEND,)
@@ -84,7 +89,7 @@ class WebhookActions:
         api.session.headers.update(
             {
                 "Content-Type": "application/json",
-                "X-LakeSync-Action": action.action_id,
+                "X-LakeSync-Action": quote(action.action_id, safe=_UNESCAPED),
                 "X-LakeSync-Timestamp": timestamp,
                 "X-LakeSync-Signature": sign(settings["secret"], timestamp, body),
             }

@@ -7,6 +7,7 @@ import json
 import time
 
 import pytest
+from msgspec.structs import replace
 from stamina.instrumentation import set_on_retry_hooks
 
 from lakesync.connectors.base import ConnectorConfig
@@ -170,6 +171,22 @@ def test_a_webhook_request_is_signed_and_has_the_action_id():
         receiver.answers = [Response(422, "bad event")]
         with pytest.raises(ValidationError, match="bad event"):
             ask(hook, "send", event="x")
+
+
+@pytest.mark.parametrize(
+    ("action_id", "header"),
+    [("3f2a-01:b_c", "3f2a-01:b_c"), ("✓", "%E2%9C%93"), (" a\r\nX: y", "%20a%0D%0AX:%20y"), ("100%", "100%25")],
+)
+def test_a_webhook_request_names_actions_with_any_id(action_id, header):
+    receiver = Receiver()
+    with serve(receiver) as served:
+        settings = {"url": f"{served.url}/hook", "secret": "shared by both"}
+        config = ConnectorConfig("gw", "hook", "webhook", settings, hosts=HostPolicy(("127.0.0.1",)))
+        action = replace(make_action(1 << 16, {"event": "shipped"}, kind="send"), action_id=action_id)
+        WebhookActions(config).execute_action(action, ActionContext("gw", {"sub": "c"}, 1))
+    (request,) = receiver.got
+    assert request.headers["x-lakesync-action"] == header
+    assert json.loads(request.body)["actionId"] == action_id
 
 
 @pytest.mark.parametrize("body", ["taken", "[1]", '{"a": %s}' % ("[" * 100_000), '{"a": %s}' % ("9" * 5000)])
