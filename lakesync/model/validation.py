@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import socket
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
@@ -125,6 +126,10 @@ def _is_local(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_private
     except ValueError:
+        pass
+    try:
+        return ipaddress.ip_address(socket.inet_aton(host)).is_private  # other forms of IPv4, such as one number
+    except (OSError, ValueError):
         return "." not in host or host.endswith(".localhost")
 
 

@@ -285,6 +285,8 @@ def test_no_keys_are_fetched_for_an_issuer_with_a_secret():
         ({"secret": "sesame", "keys": "file"}, "keys and secret are set"),
         ({"jwks_url": "http://login.example.com/keys"}, "use https://"),
         ({"jwks_url": "http://8.8.8.8/keys"}, "use https://"),
+        ({"jwks_url": "http://134744072/keys"}, "use https://"),  # 8.8.8.8 as one number
+        ({"jwks_url": "http://0x08080808/keys"}, "use https://"),
         ({"jwks_url": "file:///etc/keys"}, "it must be https://HOST/PATH"),
         ({"jwks_url": "https://user:sesame@login/keys"}, "without a user"),
         ({"issuer": "my-backend"}, "it must be https://HOST/PATH"),
