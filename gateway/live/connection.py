@@ -220,8 +220,7 @@ class LiveConnection:
         response = await encode_protobuf(page)
         if message.source is None:
             self._follow(message, page.server_hlc, has_more=page.has_more)
-            if page.has_more:
-                self._wait_for_next_pull()
+            self._pause_broadcasts(until_next_pull=page.has_more)
         elif self.subscriber is not None:
             self.subscriber.after_source()
         return response
@@ -317,13 +316,15 @@ class LiveConnection:
             self._stall_timer = None
         self._notify_ready()
 
-    def _wait_for_next_pull(self) -> None:
-        """Pause broadcasts while the client will probably pull its next page itself."""
+    def _pause_broadcasts(self, *, until_next_pull: bool) -> None:
+        """End the pause of broadcasts, and begin one if the client will probably pull its next page itself."""
         if self._page_timer is not None:
             self._page_timer.cancel()
-        self._page_timer = asyncio.get_running_loop().call_later(
-            self._services.settings.page_wait_seconds, self._resume_broadcasts
-        )
+            self._page_timer = None
+        if until_next_pull:
+            self._page_timer = asyncio.get_running_loop().call_later(
+                self._services.settings.page_wait_seconds, self._resume_broadcasts
+            )
 
     def _resume_broadcasts(self) -> None:
         """Continue broadcasts to a client that has not pulled its next page in time."""

@@ -207,7 +207,7 @@ def test_a_client_between_pages_is_broadcast_the_remaining_pages(pair):
 
 
 def test_pulled_pages_are_not_broadcast_again(serve):
-    patient = serve(page_wait_seconds=DEADLINE)
+    patient = serve(page_wait_seconds=10 * DEADLINE)
     alice = patient.client("alice")
     bob = Client(patient.url, alice.gateway, "bob")
     alice.push(*(delta(f"t{n}", {"n": n}, client="alice") for n in range(25)))
