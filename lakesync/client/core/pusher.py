@@ -57,9 +57,9 @@ class Pusher:
         return bool(self._state.store.edits("sent", 1))
 
     @property
-    def has_work(self) -> bool:
-        """Whether an edit waits to be pushed, or a push in doubt to be repeated."""
-        return self.in_doubt or bool(self._state.store.edits("waiting", 1))
+    def has_waiting_edits(self) -> bool:
+        """Whether an edit waits to be pushed."""
+        return bool(self._state.store.edits("waiting", 1))
 
     @property
     def is_overloaded(self) -> bool:

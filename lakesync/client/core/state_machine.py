@@ -113,7 +113,7 @@ class ClientCore:
 
     @property
     def pending_request(self) -> Request | None:
-        """The request that was returned by `next_request` and has no response yet; None if there is none."""
+        """The request that `next_request` returned, while its response is missing; otherwise None."""
         return self._pending
 
     @property
@@ -362,9 +362,12 @@ class ClientCore:
         reopened file pulls first too, because a file restored from a backup may lack this client's own writes.
         """
         may_push, may_pull = self.mode != "pullOnly", self.mode != "pushOnly"
-        if may_push and self._pusher.in_doubt and not self._pusher.is_overloaded:
+        in_doubt = may_push and self._pusher.in_doubt
+        if in_doubt and not self._pusher.is_overloaded:
             return [self._pusher]
-        push: list[Pusher | Puller] = [self._pusher] if may_push and self._pusher.has_work else []
+        push: list[Pusher | Puller] = (
+            [self._pusher] if in_doubt or (may_push and self._pusher.has_waiting_edits) else []
+        )
         may_be_new = may_pull and self._puller.may_be_new_client
         pull = [self._puller] if may_pull and (self._puller.has_work or (may_be_new and push)) else []
         return [*pull, *push] if may_be_new or self._puller.is_reopened else [*push, *pull]
