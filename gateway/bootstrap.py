@@ -28,7 +28,7 @@ from lakesync.engine import Engine
 from lakesync.engine.housekeeping import Housekeeping
 from lakesync.engine.sources import SharedSource
 from lakesync.flush import FlushReport, FlushSettings, Outlet, open_object_queue
-from lakesync.model.errors import ConfigurationError, LakeSyncError, SchemaError, ValidationError
+from lakesync.model.errors import ConfigurationError, SchemaError, ValidationError, log_code
 from lakesync.model.schema import TableSchema, parse_schema
 from lakesync.model.secrets import REFERENCE_PREFIXES
 from lakesync.rules.model import SyncRules, parse_rules
@@ -98,8 +98,7 @@ class Backends:
         try:
             self._housekeeping.finish()
         except Exception as error:  # an adapter may raise any, and the engine is still to be closed
-            code = error.code if isinstance(error, LakeSyncError) else type(error).__name__
-            log.warning("final flush failed", code=code, reason=str(error))
+            log.warning("final flush failed", code=log_code(error), reason=str(error))
 
     def close(self) -> None:
         """Close the adapters."""

@@ -252,6 +252,7 @@ def flow_erasures(
     from lakehouse.backends.erasures import BackendErasure
 
     tasks = flow_tasks(config, store, name, declared) if declared.to != LAKE else []
+    names = _registered_names(store)
     written = [
         BackendErasure(
             SingleBackend(task.target.name, task.target.uri),
@@ -259,7 +260,7 @@ def flow_erasures(
             task.schemas,
             task.target.cold,
             task.row_filter,
-            _registered_names(store),
+            names,
         )
         for task in tasks
     ]

@@ -182,10 +182,8 @@ class PollPlan(NamedTuple):
                     yield from _read_piece(part.piece, table.name, rows, result)
                 else:
                     yield from self._read_table(table, rows, result, part.part_count)
-            except LakeSyncError as error:
-                result.failure = Failure.of(error)
-            except Exception as error:  # a fault of the connector's code, which must not stop the other tables
-                result.failure = Failure.of(_unexpected(error, table.name))
+            except Exception as error:  # a fault of the connector's code must not stop the other tables
+                result.failure = _failure(error, table.name)
         if part.position is not None and result.failure is None:
             result.position = self._with_census_time(table, part.position)
         yield from _last_rows(rows, [result], self.first + (part.number + 1) * (HLCS_PER_LANDING // part.part_count))
@@ -329,10 +327,8 @@ class PollPlan(NamedTuple):
                 _count_page(results[table.name], page)
                 if rows.count >= ROWS_PER_BATCH:
                     yield rows.take()
-        except LakeSyncError as error:
-            results[table.name].failure = Failure.of(error)
-        except Exception as error:  # a fault of the connector's code, which must not stop the other tables
-            results[table.name].failure = Failure.of(_unexpected(error, table.name))
+        except Exception as error:  # a fault of the connector's code must not stop the other tables
+            results[table.name].failure = _failure(error, table.name)
 
     def _with_census_time(self, table: TablePlan, position: ReadPosition) -> ReadPosition:
         """Return a read position with the time of this poll as that of the last census, if the table records it."""
@@ -405,9 +401,11 @@ def _check_rows(page: Page) -> None:
             )
 
 
-def _unexpected(error: Exception, table: str) -> AdapterError:
-    """Return the error for an exception that a connector must not raise."""
-    return AdapterError(f"reading {table} failed unexpectedly: {type(error).__name__}: {error}")
+def _failure(error: Exception, table: str) -> Failure:
+    """Return the failure of a table; a connector should raise only LakeSyncErrors, but its code may have faults."""
+    if not isinstance(error, LakeSyncError):
+        error = AdapterError(f"reading {table} failed unexpectedly: {type(error).__name__}: {error}")
+    return Failure.of(error)
 
 
 def _check_table(page: Page, table: str) -> None:

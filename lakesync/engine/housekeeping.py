@@ -21,7 +21,7 @@ from lakesync.adapters.base import Materialisable
 from lakesync.engine.engine import Engine
 from lakesync.flush import Flusher, FlushReport, Materialiser, OnFailure, Outlet
 from lakesync.model.backoff import doubled_wait
-from lakesync.model.errors import LakeSyncError
+from lakesync.model.errors import LakeSyncError, log_code
 from lakesync.staging.records import Backlog
 
 log = structlog.get_logger("flush")
@@ -230,18 +230,22 @@ class Housekeeping:
                 if is_due(flusher, list(backlog)):
                     self._report(flusher.flush())
             except Exception as error:  # an application's adapter or callback may raise any
-                expected = isinstance(error, LakeSyncError)
-                code = error.code if isinstance(error, LakeSyncError) else type(error).__name__
-                log.warning("flush failed", gateway=gateway_id, code=code, reason=str(error), exc_info=not expected)
                 failures.append(error)
-                if self._on_failed is not None:
-                    try:
-                        self._on_failed(gateway_id, error)
-                    except Exception as callback_error:
-                        log.exception("callback on_failed raised", gateway=gateway_id)
-                        failures.append(callback_error)
+                self._report_failure(gateway_id, error)
         if failures:
             raise failures[0]
+
+    def _report_failure(self, gateway_id: str, error: Exception) -> None:
+        """Log a failed flush and call `on_failed`, whose own error is only logged."""
+        is_expected = isinstance(error, LakeSyncError)
+        log.warning(
+            "flush failed", gateway=gateway_id, code=log_code(error), reason=str(error), exc_info=not is_expected
+        )
+        if self._on_failed is not None:
+            try:
+                self._on_failed(gateway_id, error)
+            except Exception:
+                log.exception("callback on_failed raised", gateway=gateway_id)
 
     def _report(self, report: FlushReport) -> None:
         """After a flush that wrote deltas: check the queue of table updates, and call `on_flushed`."""

@@ -77,6 +77,11 @@ class LakeSyncError(Exception):
     """Whether the same request may succeed later."""
 
 
+def log_code(error: Exception) -> str:
+    """Return the code of an error for a log line; the name of its class if it is no LakeSyncError."""
+    return error.code if isinstance(error, LakeSyncError) else type(error).__name__
+
+
 class TerminalError(LakeSyncError):
     """Repeating the same request cannot succeed."""
 
