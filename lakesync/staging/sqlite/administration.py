@@ -200,7 +200,8 @@ def replacement_folder(
         StagingUnavailableError: another process owns the folder, or it cannot be written.
     """
     folder = _folder_named(url)
-    has_contents = folder.exists() and any(path.name != LOCK_FILE for path in folder.iterdir())
+    with _os_errors_mapped(folder):
+        has_contents = folder.exists() and any(path.name != LOCK_FILE for path in folder.iterdir())
     if has_contents and not replace:
         existing = next(folder.rglob(LOG_FILE), None)  # of any shard
         found = f"there is a staging store in {existing.parent}" if existing else f"the folder {folder} is not empty"
