@@ -164,7 +164,7 @@ class TableSelection(msgspec.Struct, frozen=True):
 
 
 def _among(deltas: pa.Table, column: str, values: Sequence[str], *, is_among: bool = True) -> pa.Table:
-    """Return the deltas whose value in a column is one of `values`, or is none of them."""
+    """Return the deltas whose value in a column is one of `values`; with `is_among` false, the others."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

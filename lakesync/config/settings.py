@@ -136,7 +136,7 @@ class Config(BaseSettings):
     migrations: dict[BackendName, DeclaredMigration] = {}
     """Verified copies of whole tables from one backend to another."""
     shard_config: ShardConfig | None = None
-    """Tables that have a staging store of their own (a shard); None if there are none."""
+    """Tables that have a staging store of their own (a shard); None without sharding."""
     tables: dict[TableName, DeclaredTable] = {}
     """Settings of tables in the lake."""
     gateways: dict[Annotated[str, Field(pattern=f"^{GATEWAY_ID}$")], DeclaredGateway] = {}

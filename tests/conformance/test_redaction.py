@@ -204,7 +204,7 @@ def test_b7_rows_of_a_table_whose_schema_was_retired_are_deleted(request, kind, 
     with adapter._executor.connect() as connection:
         connection.execute("CREATE TABLE other (row_id VARCHAR(80), title VARCHAR(80))")  # the operator's own
         connection.execute("INSERT INTO other VALUES ('shared', 'mine')")
-    touched = adapter.redact([ANN]).touched  # no schema any more
+    touched = adapter.redact([ANN]).touched  # the schema was retired
     assert ("g", "other", "shared") in touched
     assert adapter.remove_rows(touched) == 3
     assert adapter.remove_rows(touched) == adapter.remove_rows([]) == 0

@@ -123,7 +123,7 @@ def remove_rows(connection: Connection, dialect: Dialect, table: str, rows: Coll
 
 
 def _present_system_column(columns: Mapping[str, str], usual: str) -> str | None:
-    """Return the name that a system column has beside the table's other columns; None if there is none.
+    """Return the name of a system column in a destination table; None if the table lacks this column.
 
     It has as many leading underscores as are needed to differ from the schema's columns (`system_column`).
     """

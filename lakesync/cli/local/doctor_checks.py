@@ -405,7 +405,7 @@ def _call_each(
 
 
 def _newest(errors: Mapping[str, str]) -> str:
-    """Return the error of the last gateway; "" if there is none."""
+    """Return the error of the last gateway that did not answer; empty if all did."""
     return list(errors.values())[-1] if errors else ""
 
 

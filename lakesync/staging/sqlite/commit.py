@@ -94,7 +94,7 @@ class SqliteView(HeadView, SideQueries):
     def unnotified(self, buckets: Iterable[str], since: int) -> Collection[str]:  # noqa: ARG002
         """Return the keys that changed after `since` and whose notice may not be delivered yet; see `View.unnotified`.
 
-        There are none, because this thread delivers a commit's notices before its next read.
+        SQLite's store returns none: its thread delivers a commit's notices before its next read.
         """
         return ()
 

@@ -22,6 +22,7 @@ from lakesync.model.errors import SchemaError
 from lakesync.model.merge import RowState
 from lakesync.model.schema import parse_schema
 from lakesync.model.types import ColumnValue, RowDelta
+from tests.integration.gateway_support import until
 from tests.lake_support import arrivals, fill, states
 from tests.spelling import spelled
 
@@ -307,12 +308,13 @@ def test_a_merge_whose_branch_is_dropped_doubles_no_row(spark, names, monkeypatc
     reached, dropped = tmp_path / "reached", tmp_path / "dropped"
 
     def held(batches):
-        import time
         from pathlib import Path
 
         yield from batches
         Path(str(reached)).touch()
+        deadline = time.monotonic() + 60  # a task of Spark cannot import `until`
         while not Path(str(dropped)).exists():
+            assert time.monotonic() < deadline, "the branches were not dropped"
             time.sleep(0.05)
 
     def observe_slowly(*arguments):
@@ -320,8 +322,7 @@ def test_a_merge_whose_branch_is_dropped_doubles_no_row(spark, names, monkeypatc
         return rows if dropped.exists() else rows.mapInArrow(held, rows.schema)
 
     def drop_branches():
-        while not reached.exists():
-            time.sleep(0.05)
+        until(reached.exists, "the merge to append to its branch")
         for row in spark.table(f"{names.state('t')}.refs").where("type = 'BRANCH' AND name <> 'main'").collect():
             spark.sql(f"ALTER TABLE {names.state('t')} DROP BRANCH `{row['name']}`")
         dropped.touch()
