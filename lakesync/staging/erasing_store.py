@@ -248,6 +248,9 @@ class ErasingStore(ABC):
         target = (table, row_id, client_id)
 
         def request(commit: Commit) -> Erasure:
+            # The log loses the values next, so rows that were missing in a store after a crash could not be restored.
+            # Clients that have such a row would not be sent its DELETE.
+            commit.run_alone()
             latest = newest_hlc(commit)
             earlier = commit.erasures()
             for each in reversed(earlier):

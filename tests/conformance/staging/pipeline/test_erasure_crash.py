@@ -8,11 +8,13 @@ import sys
 
 import pytest
 
+from lakesync.engine import Engine
 from lakesync.model.crash_points import VARIABLE
 from lakesync.model.errors import StagingUnavailableError
-from lakesync.staging.sqlite import SqliteStore
+from lakesync.staging.sqlite import SqliteStore, WriteBehindLimits
 from tests.conformance.erased_world import SECRET, World
 from tests.conformance.places import postgres
+from tests.conformance.power_cut import copy_at_once
 
 SCRIPT = """
 import sys
@@ -66,6 +68,42 @@ def test_a_store_opens_although_an_interrupted_erasure_cannot_be_completed_yet(t
     world.open()
     assert [erasure.done_ms is not None for erasure in world.store.erasures("g")] == [True]
     assert set(world.pull("c")) == {"r2"}
+    world.close()
+
+
+@pytest.mark.parametrize("target", ["row", "client"])
+def test_clients_drop_a_row_that_was_only_in_memory_when_a_crash_interrupted_its_erasure(
+    tmp_path, clock, monkeypatch, target
+):
+    def open_lazily(self):
+        store = SqliteStore(tmp_path / "live", clock, WriteBehindLimits(3600, 10**9, 10**12))
+        self.engine = Engine(store, clock)
+        self.engine.open()
+        self.store, self.gateway = store, self.engine.gateway("g")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(World, "open", open_lazily)
+        world = World("", clock)
+    world.write("a", "r2", name="kept")
+    world.write("x", "r1", name=SECRET)
+    world.write("x", "r2", phone=SECRET)
+    assert set(world.pull("b")) == {"r1", "r2"}
+
+    def cut_power(name):
+        if name == "erasure.redacted":
+            copy_at_once(world.store, tmp_path / "copy")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("lakesync.staging.erasing_store.crash_point", cut_power)
+        if target == "row":
+            world.store.erase_row("g", "notes", "r1")
+        else:
+            world.store.erase_client("g", "x")
+    world.close()
+    world.url = f"sqlite://{tmp_path / 'copy'}"
+    world.open()
+    after_row = {"r2": {"name": "kept", "phone": SECRET}}
+    assert world.pull("b") == (after_row if target == "row" else {"r2": {"name": "kept"}})
     world.close()
 
 
