@@ -130,11 +130,12 @@ class ErasingStore(ABC):
 
         def newest_hlc(commit: Commit) -> int:
             highest, record = commit.highest_hlc(client_id), commit.client(client_id)
-            if highest < 0 and record is None:
+            has_actions = commit.has_outcomes(client_id)
+            if highest < 0 and record is None and not has_actions:
                 raise NotFoundError(f"gateway {gateway!r} never saw a client {client_id!r}: check both ids")
             # an erased client has a record with the epoch `LOST`; another epoch shows that it came back since
-            came_back = record is not None and record.epoch != LOST
-            return max(highest, start_of(self._now_ms())) if came_back else highest
+            is_active = (record is not None and record.epoch != LOST) or has_actions
+            return max(highest, start_of(self._now_ms())) if is_active else highest
 
         return self._erase(gateway, newest_hlc, client_id=client_id)
 

@@ -49,6 +49,8 @@ _BLANK_OUTCOMES = (
     " claim = '' WHERE gateway = (SELECT gateway FROM given) AND client_id = ?"
 )
 """SQL: replace the outcomes of a client's actions."""
+_HAS_OUTCOMES = "SELECT 1 FROM action WHERE gateway = ? AND client_id = ? AND (outcome IS NULL OR outcome <> ?) LIMIT 1"
+"""SQL: whether a client has an action with another outcome than the given one, or without any."""
 _ERASED_OUTCOME = msgspec.json.encode(
     {"code": "ERASED", "message": "this was done once; its result was erased with the client's data"}
 )
@@ -136,6 +138,10 @@ class ErasureStatements(ErasureQueries):
                 self._query(_REDACT, new_body, head.shard, head.epoch, seq)
                 redacted += covered
         return (rows[-1][0] if len(rows) == limit else None), redacted
+
+    def has_outcomes(self, client_id: str) -> bool:
+        """Return whether a client has actions without an erased outcome; see `ErasureCommit.has_outcomes`."""
+        return bool(self._query(_HAS_OUTCOMES, client_id, _ERASED_OUTCOME))
 
     def forget_client(self, client_id: str) -> None:
         """Remove a client's claims from the log, and the results of its actions."""

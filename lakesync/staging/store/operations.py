@@ -198,5 +198,8 @@ class ErasureCommit(ErasureView, Protocol):
             The `seq` after which to continue, None at the end of the log; and the number of deltas that lost values.
         """
 
+    def has_outcomes(self, client_id: str) -> bool:
+        """Return whether a client has actions whose outcomes are not erased, or whose outcomes are still to come."""
+
     def forget_client(self, client_id: str) -> None:
         """Remove a client's claims from the log, and the results of its actions; `redact` does the deltas."""

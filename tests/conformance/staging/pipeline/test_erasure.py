@@ -218,6 +218,19 @@ def test_results_of_actions_are_erased_and_the_actions_are_not_repeated(world):
     assert bytes(world.store.read("g", lambda view: view.action("a", "act-1")).result().outcome) == outcome
 
 
+def test_a_client_that_only_requested_actions_is_erased_each_time(world):
+    outcome = msgspec.json.encode({"hlc": 5, "data": {"name": SECRET}})
+    for number in (1, 2):
+        action = ActionRecord("x", f"act-{number}", None, 1, "holder", 0, world.clock.now_ms, outcome)
+        world.store.submit("g", lambda commit, action=action: commit.put_action(action)).result()
+        erasure = world.store.erase_client("g", "x")
+        assert erasure.seq == number
+        kept = world.store.read("g", lambda view, action=action: view.action("x", action.action_id)).result()
+        assert b"ERASED" in bytes(kept.outcome)
+        assert world.store.erase_client("g", "x") == erasure
+        world.clock.advance(1000)
+
+
 def test_erasing_an_unknown_client_or_row_is_an_error(world):
     with pytest.raises(NotFoundError, match="'nobody'"):
         world.store.erase_client("g", "nobody")
