@@ -9,7 +9,8 @@ clients start. A request is confirmed when no data file in the tables' folders h
 may be repeated.
 
 No other run may write the tables meanwhile: a merge that has read the history before could restore erased values. The
-steps of the asset `erasure` call this module.
+asset `erasure` (`assets.erasure`) redacts the history and merges each state table in steps of their own; its last step
+calls `complete_erasures`.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     from lakesync.staging.records import Backlog, Erasure
     from lakesync.staging.store.pipeline import ErasureStore, OpenStaging, PipelineStore
 
-RESTORE_CHUNK = 5_000
+_RESTORE_CHUNK = 5_000
 """Number of deltas that one call sends to staging."""
 
 
@@ -134,8 +135,9 @@ def complete_erasures(
 ) -> SearchResult:
     """Carry out one gateway's requests in all tables, prove that, and confirm the proven requests to staging.
 
-    It skips work that earlier steps have done. Checkpoints from before the erasure are deleted. `lake_errors` turns
-    Spark's errors into LakeUnavailableError if the server or the catalogue does not answer.
+    It redacts the history and merges the state tables as the asset's earlier steps do, which changes nothing if they
+    have succeeded. Then it deletes the history's old snapshots and the checkpoints from before the erasure.
+    `lake_errors` turns Spark's errors into LakeUnavailableError if the server or the catalogue does not answer.
 
     Args:
         spark: an open Spark session.
@@ -150,15 +152,15 @@ def complete_erasures(
         LakeUnavailableError: Spark cannot be reached.
     """
     redact_history(spark, requests, names)
-    tables = tables_of(spark, requests, names)
+    tables = _tables_of(spark, requests, names)
     for table in tables:
         erase_state_table(spark, table, requests, names)
     if has_old_snapshots(spark, names.deltas):
         drop_old_snapshots(spark, names.deltas, names)
-    arrival = max(restore_overwritten(spark, store, each, names, open_staging).arrival for each in requests)
+    arrival = max(_restore_overwritten(spark, store, each, names, open_staging).arrival for each in requests)
     delete_checkpoint_files(checkpoints_uri, requests[0].gateway, arrival)
     crash_point("erasure.checkpoints")  # tests kill the process here
-    result = search_erased(spark, requests, tables, names)
+    result = _search_erased(spark, requests, tables, names)
     for each in result.proven:
         store.confirm_erasure(each.gateway, each.seq)
         crash_point("erasure.confirmed")
@@ -166,7 +168,7 @@ def complete_erasures(
 
 
 @lake_errors
-def tables_of(spark: SparkSession, requests: Sequence[Erasure], names: LakeNames) -> dict[str, set[str]]:
+def _tables_of(spark: SparkSession, requests: Sequence[Erasure], names: LakeNames) -> dict[str, set[str]]:
     """Return the names of the state tables for which covered deltas were written, each with the deltas' shards.
 
     Args:
@@ -185,7 +187,7 @@ def tables_of(spark: SparkSession, requests: Sequence[Erasure], names: LakeNames
 
 
 @lake_errors
-def restore_overwritten(
+def _restore_overwritten(
     spark: SparkSession, store: ErasureStore, erasure: Erasure, names: LakeNames, open_staging: OpenStaging
 ) -> Erasure:
     """Restore in staging the older values, of other clients, that a client's erased values had overwritten.
@@ -236,15 +238,15 @@ class _RestoreTask(NamedTuple):
         try:
             with self.open_staging() as store:
                 for batch in batches:
-                    for first in range(0, batch.num_rows, RESTORE_CHUNK):
-                        rows = batch.slice(first, RESTORE_CHUNK).to_pylist()
+                    for first in range(0, batch.num_rows, _RESTORE_CHUNK):
+                        rows = batch.slice(first, _RESTORE_CHUNK).to_pylist()
                         store.restore(self.gateway, self.seq, [delta_of_row(row) for row in rows])
         except LakeSyncError as error:
             yield pa.RecordBatch.from_pydict({"failure": [failure_text(error)]})
 
 
 @lake_errors
-def search_erased(
+def _search_erased(
     spark: SparkSession, requests: Sequence[Erasure], tables: Mapping[str, set[str]], names: LakeNames
 ) -> SearchResult:
     """Search every data file of the history and of state tables for rows that one gateway's requests cover.

@@ -3,7 +3,9 @@
 `staging.store_urls` calls it, for `lakesync staging status`, `migrate` and `rebuild`. `status` and `upgrade` read and
 write the files without opening them as a store. `engine.rebuild` fills a replacement from the lake, in a folder beside
 the store in use. This folder then gets the name of the old one; a crash before the rename leaves the old store as it
-was. A gateway's tables may be divided among shards, stores in folders inside the main one.
+was. A gateway's tables may be divided among shards, stores in folders inside the main one. A gateway's *head* is its
+counters, such as the number of its last push. A *replayer* is the engine, which every store calls to merge its log into
+rows when it opens; the log of a new store is empty.
 """
 
 from __future__ import annotations
@@ -62,7 +64,7 @@ def _folder_named(url: str) -> Path:
 def status(url: str) -> Status:
     """Read a store's status from its files; a process may have it open.
 
-    The gateways' counters are left out if a newer LakeSync wrote the file, because its tables may differ.
+    The gateways' heads are left out if a newer LakeSync wrote the file, because its tables may differ.
 
     Args:
         url: `sqlite:///FOLDER`.
@@ -125,13 +127,13 @@ def _select(path: Path, query: str) -> list[tuple[Any, ...]]:
 
 
 class _SqliteRebuildCommit(SqliteCommit, SqlLogCommit):
-    """The commit of a store that is being rebuilt: it also writes log rows and configuration as they were."""
+    """The commit of a store that is being rebuilt: it also writes log rows (pushes) and configuration as they were."""
 
     def _move_head(self, head: Head) -> None:
         self._journal.set_head(head)
 
     def restore_config(self, config: GatewayConfig) -> None:
-        """Store schemas and rules with the versions that they had in the lost store."""
+        """Store schemas, retired ones too, and sync rules with the versions that they had in the lost store."""
         for table, registered in config.schemas.items():
             self._journal.put_schema(self.gateway, table, registered.version, registered.schema)
         for table, version in config.retired.items():
@@ -139,7 +141,7 @@ class _SqliteRebuildCommit(SqliteCommit, SqlLogCommit):
         self._journal.put_config(self.gateway, config)
 
 
-class _ReplacementFolder(SqliteStore):
+class _SqliteReplacement(SqliteStore):
     """A new store, in a folder that has not got its final name yet."""
 
     @property
@@ -160,17 +162,17 @@ class _ReplacementFolder(SqliteStore):
 @contextmanager
 def nested_replacement(
     store: ReplacementStore, name: str, shard: str, replayer: Replayer
-) -> Iterator[_ReplacementFolder]:
+) -> Iterator[_SqliteReplacement]:
     """Yield a shard's new store in a folder inside that of another new store, which is renamed with its contents.
 
     Args:
         store: the new store whose folder contains it.
         name: the name of the folder inside.
         shard: the shard's name.
-        replayer: opening a store needs a replayer, although a new store has nothing to replay.
+        replayer: the engine.
     """
-    assert isinstance(store, _ReplacementFolder)
-    nested = _ReplacementFolder(store.folder / name, store.wall, shard=shard)
+    assert isinstance(store, _SqliteReplacement)
+    nested = _SqliteReplacement(store.folder / name, store.wall, shard=shard)
     nested.open(replayer)
     try:
         yield nested
@@ -181,7 +183,7 @@ def nested_replacement(
 @contextmanager
 def replacement_folder(
     shard: str, url: str, wall: Callable[[], int], replayer: Replayer, *, replace: bool
-) -> Iterator[_ReplacementFolder]:
+) -> Iterator[_SqliteReplacement]:
     """Yield a new store in a folder beside the URL's; when the `with` block ends, it becomes the store of the URL.
 
     If the block raises, the new store is deleted and the old one stays. `staging.store_urls.replacement_stores` calls
@@ -191,7 +193,7 @@ def replacement_folder(
         shard: the shard's name.
         url: `sqlite:///FOLDER`.
         wall: returns the server's wall time in milliseconds since 1970.
-        replayer: opening a store needs a replayer, although a new store has nothing to replay.
+        replayer: the engine.
         replace: whether a folder with contents, such as an existing store, may be replaced: it is renamed to
             `FOLDER.replaced-MILLISECONDS`.
 
@@ -213,7 +215,7 @@ def replacement_folder(
             stack.callback(OwnerLock(folder).release)
             stack.callback(shutil.rmtree, replacement, ignore_errors=True)
             shutil.rmtree(replacement, ignore_errors=True)
-        store = _ReplacementFolder(replacement, wall, shard=shard)
+        store = _SqliteReplacement(replacement, wall, shard=shard)
         store.open(replayer)
         try:
             yield store
