@@ -4,9 +4,11 @@
 changes; a server serves many. The gauges come from the staging store. It has the log of pushed deltas (changes of rows)
 until the pipeline, or the server itself, has *flushed* them: moved them to the lake. It also has *marks*: small values
 by which the parts of the pipeline store how far they are. One mark is the pipeline's latest report, with its lags and
-*dead letters* (values, tables and jobs that were set aside, so that the others go on). A *destination table* has the
-current rows of a synced table in a database that follows the changes. An *arrival* is the gateway's timestamp of a
-commit.
+*dead letters* (values, tables and jobs that were set aside, so that the others go on). A *part* is a step of the
+pipeline that stores a mark, such as the flush or a destination; the pipeline requests *runs* of it from Dagster. A
+*destination table* has the current rows of a synced table in a database that follows the changes. An *arrival* is the
+gateway's timestamp of a commit. A *checkpoint* has all rows of a gateway for the first sync of a client, which gets
+them as *frames*. A *broadcast* sends changes over a WebSocket without a request.
 """
 
 from __future__ import annotations

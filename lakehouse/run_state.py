@@ -105,6 +105,9 @@ class RunState:
     def names_of(self, gateway: str) -> LakeNames:
         """Return the lake's names with the namespace that has a gateway's state tables.
 
+        The first call of this method, `gateways_in` or `flushed_of` also records in the lake the configured namespace
+        of each new gateway, because it must not change later.
+
         Raises:
             ConfigurationError: the gateway's rows are in another namespace than the configured one.
             LakeUnavailableError: Spark cannot be reached.
@@ -145,7 +148,7 @@ class RunState:
         self._cut_points.pop(gateway, None)
 
     def checkpoint_obstacle(self, gateway: str, tables: Iterable[str]) -> str | None:
-        """Return why a gateway gets no checkpoint in this run; None if it gets one.
+        """Return which faults keep a gateway from getting a checkpoint in this run; None for no fault.
 
         Args:
             gateway: the gateway's id.
@@ -259,10 +262,7 @@ class RunState:
 
     @cached_property
     def _misplaced(self) -> dict[str, str]:
-        """Gateway → the namespace of its rows, for gateways with another configured namespace.
-
-        The first access also records the configured namespace of each new gateway, because it must not change later.
-        """
+        """Gateway → the namespace of its rows, for gateways with another configured namespace."""
         from lakehouse.gateways_table import assign_namespaces
 
         def has_checkpoint(gateway: str) -> bool:

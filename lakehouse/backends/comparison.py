@@ -6,10 +6,13 @@ succeeds. The *cold tiers* of a destination are backends to which old deltas are
 (the gateway's timestamp) of the newest delta that it has of each stream, `GATEWAY/SHARD`: a gateway's deltas in one
 staging store. What reads the lake's history (the table `deltas`) and writes to it is its follower.
 
+The follower's *selection* is the tables and gateways that it copies; its `FollowerProgress` is the mark with the
+selection.
+
 The comparison uses *digests*: counts and checksums of deltas and rows, by table and day. A Spark task asks the
 destination for its digests, and a Spark query computes those of the lake up to the destination's mark. Only digests
-reach the driver. The checks of destinations (`assets.destinations`) call `compare`; `lakehouse.backends.day_rebuild`,
-which mends differences, uses the selection of deltas.
+reach the driver. The checks of destinations (`assets.destinations`) call `compare`. `lakehouse.backends.day_rebuild`,
+which mends differences, calls `scope_of` and `received_deltas`.
 """
 
 from __future__ import annotations
@@ -129,7 +132,7 @@ class DigestTask(NamedTuple):
             for _ in range(_ATTEMPTS):
                 progress = read_follower_progress(adapter, follower.name, follower.selection)
                 digests = _digests(adapter, scope, target.name)
-                for tier in cold:
+                for tier in cold:  # cold tiers have deltas and no destination tables
                     digests += _digests(tier, replace(scope, schemas=()), target.name)
                 is_consistent = read_follower_progress(adapter, follower.name, follower.selection) == progress
                 if is_consistent:
@@ -198,7 +201,7 @@ def lake_digests(
 
     Args:
         spark: an open Spark session.
-        reached: the destination's mark, with the tables and gateways that it receives.
+        reached: the destination's mark, with its selection.
         tables: destination table → whether deleted rows stay in it (soft delete).
         names: catalogue and namespaces of the lake's tables.
     """
@@ -222,7 +225,7 @@ def received_deltas(spark: SparkSession, reached: FollowerProgress, names: LakeN
 
     Args:
         spark: an open Spark session.
-        reached: the mark, with the tables and gateways that the destination receives.
+        reached: the destination's mark, with its selection.
         names: catalogue and namespaces of the lake's tables.
     """
     rows, selection = spark.table(names.deltas), reached.selection

@@ -7,8 +7,9 @@ names, for example events in S3 and orders in Postgres. `LifecycleAdapter` has a
 share; the third composition is in `fan_out.py`.
 
 `backend_config` creates them for `[routes]` and `[tiers]` of `lakesync.toml`, and programs with an embedded gateway
-create them themselves. The pipeline calls `LifecycleAdapter.move_range` to move old deltas. A *destination table* has
-the current rows of a synced table, beside its deltas; to materialise rows is to write them there.
+create them themselves. To move old deltas, the pipeline calls `LifecycleAdapter.move_range`, and such programs call
+`migrate_to_tier`. A *destination table* has the current rows of a synced table, beside its deltas; to materialise rows
+is to write them there.
 """
 
 from __future__ import annotations
@@ -244,7 +245,8 @@ class LifecycleAdapter(CompositeBase):
 
     `migrate_to_tier` moves a page of deltas in three steps: copy it, read it back, delete it from the hot tier. Readers
     query the hot tier first: a delta that was deleted there is already in the cold tier. So reads are complete while
-    deltas move.
+    deltas move. Destination tables are in the hot tier, if it is a `StateWriter`: they are written from the deltas of
+    both tiers.
     """
 
     def __init__(
@@ -273,7 +275,7 @@ class LifecycleAdapter(CompositeBase):
         return write_arrow(self.hot, batch_id, gateway, deltas)
 
     def ensure_schema(self, schema: TableSchema) -> None:
-        """Create the destination table in the hot tier; nothing if that tier has no destination tables."""
+        """Create the destination table in the hot tier; nothing if that tier cannot write merged rows."""
         if isinstance(self.hot, StateWriter):
             self.hot.ensure_schema(schema)
 
@@ -320,7 +322,7 @@ class LifecycleAdapter(CompositeBase):
         total, pages = BatchChecksum(), 0
         # each pass reads the first page again, because the page before it was deleted
         while len(deltas := read_arrow(self.hot, query).deltas):
-            total = total.plus(copy_page(self.cold, "tier", deltas))  # reads the copy back too
+            total = total.plus(copy_page(self.cold, "tier", deltas))  # part of the batch ids; the copy is read back
             crash_point("tier.after_copy")  # tests kill the process here
             delete_arrow(self.hot, deltas)
             crash_point("tier.after_delete")
@@ -331,9 +333,9 @@ class LifecycleAdapter(CompositeBase):
 def cold_tier_contents(cold: Sequence[DatabaseAdapter]) -> ContentTransform:
     """Return the `ContentTransform` for a hot tier that the pipeline writes directly, without `LifecycleAdapter`.
 
-    Before the hot tier writes rows, it calls this function with row → the merge of the deltas that the hot tier has.
-    The function returns row → the merge of the deltas that all tiers have, which the hot tier writes.
-    `lakehouse.backends` uses it for destinations, and `transfer.flows` for copies to a hot tier.
+    The hot tier passes it row → the merge of the deltas that the hot tier has, and writes what it returns: row → the
+    merge of the deltas that all tiers have. `lakehouse.backends` uses it for destinations, and `transfer.flows` for
+    copies to a hot tier.
 
     Args:
         cold: the cold tiers with older deltas of the same rows.

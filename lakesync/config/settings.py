@@ -240,7 +240,7 @@ class Config(BaseSettings):
 
     @property
     def namespaces(self) -> Namespaces:
-        """The namespaces of the gateways' state tables."""
+        """The Iceberg namespaces of the gateways' state tables: the lake's tables with the current rows."""
         own = {name: gateway.namespace for name, gateway in self.gateways.items() if gateway.namespace is not None}
         return Namespaces(self.lake.namespace, own)
 
@@ -257,7 +257,7 @@ class Config(BaseSettings):
 
     @property
     def contracts(self) -> dict[str, Contract]:
-        """Table → what happens to columns that are registered later, without tables that get them (`evolve`)."""
+        """Table → its contract, what happens to columns that are registered later; without the default, `evolve`."""
         return {name: table.contract for name, table in self.tables.items() if table.contract != "evolve"}
 
     def settings(self) -> Iterator[tuple[str, Any]]:

@@ -4,8 +4,9 @@
 `open_gateway` create one per engine.
 
 A *flush* writes deltas (changes of rows) from the staging store, the database that pushes are committed to, to an
-adapter: a database or object store. If that is a database, it also has a *destination table* with the current rows of
-each synced table.
+adapter: a database or object store. A gateway's flush is *due* if its unflushed deltas are too many bytes or too old
+(`flush.Thresholds`), or if it was requested. If the adapter is a database, it also has a *destination table* with the
+current rows of each synced table.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from lakesync.staging.records import Backlog
 log = structlog.get_logger("flush")
 
 POLL_SECONDS = 1.0
-"""Seconds between two checks of the flush thresholds."""
+"""Seconds between two checks for due flushes."""
 
 QUEUE_SECONDS = 30.0
 """Seconds between two checks of the queue of table updates; a flush triggers a check at once."""
@@ -114,21 +115,18 @@ def _next_call(due: float, wait: float, now: float) -> float:
     """Return the time of the next call, after one that ended at `now`.
 
     Args:
-        due: when that call was due. If the task was woken early, it is later than `now`, and stays due.
+        due: when that call was due, in seconds; later than `now` if the task was woken early.
         wait: seconds between calls.
         now: a time of the same clock.
 
     Returns:
-        The first time after `now` that is `due`, or a multiple of `wait` after it.
+        The first time after `now` among `due`, `due + wait`, `due + 2 * wait`, and so on.
     """
     return due + max(0, int((now - due) // wait) + 1) * wait
 
 
 class Housekeeping:
-    """Flushes gateways that exceed a threshold, and updates the destination's tables, in two threads until `stop`.
-
-    A destination table has the current rows of a synced table, beside the deltas that a flush writes.
-    """
+    """Flushes gateways whose flush is due, and updates the destination's tables, in two threads until `stop`."""
 
     def __init__(
         self,
@@ -168,7 +166,7 @@ class Housekeeping:
             self._tables.wake()  # an earlier process may have left work
 
     def wake(self) -> None:
-        """Check the flush thresholds now, without waiting for the next check."""
+        """Check for due flushes now, without waiting for the next check."""
         self._flushes.wake()
 
     def stop(self) -> None:
@@ -180,7 +178,7 @@ class Housekeeping:
         """Stop the threads, flush everything, and process the queue of table updates.
 
         Raises:
-            Exception: as `flush_all`; the deltas stay in staging.
+            Exception: a flush failed, as in `flush_all`; its deltas stay in staging.
             AdapterError: the queue cannot be read or written.
         """
         self.stop()
@@ -188,7 +186,7 @@ class Housekeeping:
         self.update_tables()
 
     def flush_due(self) -> None:
-        """Flush the gateways that exceed a threshold or whose flush was requested.
+        """Flush the gateways whose flush is due.
 
         Raises:
             Exception: the error of the first gateway whose flush failed, after all were tried; LakeSyncError unless an

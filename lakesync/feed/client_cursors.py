@@ -18,7 +18,10 @@ only read it. `feed.client_state` changes the scopes in the record. The terms:
   reads ranges of the feed that lie below the cursor, before or after (`rescan_first`) what lies above it.
 - A client *moves back* if it sends cursor 0, or one from before its confirmed cursor, because its database was lost or
   restored. `moved_back_from` is the highest cursor from before that.
-- A *resync* sends every row from the beginning, as DELETE and INSERT, because the client may have any row.
+- A *resync* sends every row from the beginning, as DELETE and INSERT, because the client may have any row: then it has
+  no base (`NO_BASE`), or the record says `may_hold_unknown_rows`.
+- `Page.pages_sent` counts the pages with deltas that the client had been sent when it got the cursor. It is `MORE_SENT`
+  if it may have been sent more, and a number from `pages_in_doubt` for a cursor in doubt.
 
 `staging.records.clients` explains all fields of the record, its scopes and its pages, with an example.
 """
@@ -48,9 +51,9 @@ PAGES_KEPT = 16
 def with_complete_cursor(record: ClientRecord, newest: int) -> tuple[ClientRecord, int]:
     """Return the record after a complete cursor of its newest scope was sent, and that cursor.
 
-    The cursor is the newest arrival, or the scope's first complete cursor if that is higher. The first one must not be
-    an arrival that the client may have been sent as a cursor before, in an earlier scope or before its record was
-    erased: it would have two meanings. So it then lies between two arrivals, like a page mark.
+    The cursor is the newest arrival, or the scope's first complete cursor (`Scope.first_cursor`) if that is higher. If
+    the client may have been sent the newest arrival as a cursor in an earlier scope, or before its record was lost, it
+    would have two meanings as the scope's first one. So the first one then lies between two arrivals, like a page mark.
 
     Args:
         record: the client's record, with at least one scope.
@@ -197,12 +200,16 @@ def is_latest_in_doubt(record: ClientRecord, cursor: int) -> bool:
 
 
 def _page_in_doubt(record: ClientRecord, confirmed: Page, newest: int, sent_up_to: int) -> Page:
-    """Return the page for the cursor of `with_cursor_in_doubt`, whose arguments it takes; `Page.cursor` is still 0."""
+    """Return the page for the cursor of `with_cursor_in_doubt`, whose arguments it takes; `Page.cursor` is still 0.
+
+    - If the scope has not changed since `confirmed`, its pages continue, with a rescan of what the client may lack.
+    - If it has changed once, they become a transition to the new scope.
+    - Otherwise the client starts again.
+    """
     confirmed_scope = scope_numbered(record, confirmed.scope)  # None if it was removed
     later = later_scopes(record, confirmed_scope) if confirmed_scope is not None else []
     is_transition = confirmed.base_scope not in (0, confirmed.scope)  # 0: the pages began at cursor 0, in no scope
     if confirmed_scope is None or len(later) > 1 or (later and (is_transition or confirmed.resync)):
-        # claims or rules changed more than once since, or again during a transition or resync
         return _restart_in_doubt(record, newest)
     read_up_to = max(confirmed.read_up_to, sent_up_to)
     certain_up_to = min((each.above for each in confirmed.rescan), default=confirmed.read_up_to)

@@ -1,7 +1,8 @@
 """Files with the frames of a checkpoint (a snapshot of all rows, for new clients), on a local disk or on S3.
 
-The data pipeline writes the files, and the gateway's route for checkpoints opens them with `FrameFile`. `lakehouse`
-reads the lake's data files by `s3_file_system`.
+A *frame* is a part of the checkpoint: a length, and as many bytes of encoded rows. The data pipeline writes the files,
+and the gateway's route for checkpoints opens them with `FrameFile`. `lakehouse` reads the lake's data files by
+`s3_file_system`.
 """
 
 from __future__ import annotations

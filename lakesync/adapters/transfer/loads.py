@@ -104,7 +104,7 @@ def begin_load(
     # announce the load before it is in the mark: no part may write while readers are not stopped
     _change(adapter, lambda loads: ActiveLoads(loads.begun + 1, tuple(sorted({*loads.names, name}))))
     crash_point("load.announced")  # tests kill the process here
-    # rows from before the load may lack columns that the load writes; without such rows, all rows have these
+    # rows from before the load may lack columns that the load writes; before the first delta there is no row
     row_columns = progress.row_columns if progress.deltas else written_columns
     mark.write(replace(progress, load=load, row_columns=row_columns))
     crash_point("load.begun")
@@ -204,10 +204,15 @@ class StreamSource(Protocol):
 
 
 class WrittenStreams(msgspec.Struct, frozen=True):
-    """How far the followers of an adapter, or of the adapters of a composition, have written at one time."""
+    """How far the followers of an adapter, or of the adapters of a composition, have written at one time.
+
+    A flow (`transfer.flows`) reads it before and after it copies, because a new follower, or one with a new selection,
+    writes old deltas behind the flow's position.
+    """
 
     streams: dict[str, dict[str, int]] = {}
-    """Follower and its selection → stream → arrival up to which it was written. The name is empty for the lake."""
+    """Follower's name and selection, as one text → stream → arrival up to which it was written. The text is empty for a
+    `StreamSource`, which has no followers."""
     loads: tuple[ActiveLoads, ...] = ()
     """The loads of each adapter."""
 
@@ -220,7 +225,7 @@ def written_streams(adapter: DatabaseAdapter, followers: Collection[str]) -> Wri
     """Return how far followers have written.
 
     Args:
-        adapter: an adapter or a composition, as it is wrapped in a `LoadBarrier`.
+        adapter: an adapter or a composition; not a `LoadBarrier`, but what it wraps.
         followers: names of followers that write to it.
 
     Raises:

@@ -6,9 +6,9 @@ its first write (`_lakesync_before_TABLE`; `there`: whether the row existed) and
 `here`: whether the row exists, `at`: when it was last written). In both, `c_NAME` has the value of the column NAME. The
 triggers commit or roll back with the app's own transaction.
 
-A table's triggers journal nothing once the app has renamed the table. To see that, each one looks up one of them, the
-*anchor*, in `sqlite_master` (SQLite's catalogue). The anchor's rowid there is part of their SQL, which makes the
-look-up fast.
+If the app renames a table, SQLite moves its triggers with it, and they must journal nothing. So each one looks up in
+`sqlite_master` (SQLite's catalogue) on which table one of them, the *anchor*, is. The anchor's rowid there is part of
+their SQL, which makes the look-up fast; if VACUUM has changed the rowid, they look the anchor up by name.
 
 Only the journal says what the app changed. A row that is missing from the table was not necessarily deleted: the table
 may have been dropped, recreated or renamed.
@@ -49,8 +49,8 @@ _TABLES = """CREATE TABLE IF NOT EXISTS _lakesync_tables (
     tbl TEXT PRIMARY KEY NOT NULL, version INTEGER NOT NULL, schema BLOB NOT NULL,
     changes INTEGER NOT NULL DEFAULT 0, triggers TEXT, remade INTEGER NOT NULL DEFAULT 0) WITHOUT ROWID"""
 """`changes` counts writes, for watches (the app's live queries). `triggers` is the digest of the triggers as they were
-created. `remade` is set when the app has recreated the table, until the client has requested its rows from the gateway
-again."""
+created. `remade` is set in a *recreated* table, one that the app has dropped, recreated or renamed, until the client
+has requested its rows from the gateway again."""
 _ADDED_COLUMNS = {"triggers": "TEXT", "remade": "INTEGER NOT NULL DEFAULT 0"}
 """Columns of `_lakesync_tables` that files of earlier versions lack."""
 _EARLIER_TRIGGERS = {"insert", "inserted", "move", "updated", "deleted"}
@@ -96,7 +96,7 @@ class ChangeTracking:
         existing = self._triggers_of(schema.table)
         anchor = existing.get(trigger_name(schema.table, ANCHOR))
         statements = trigger_statements(schema, anchor.rowid if anchor is not None else 0)
-        # they are created again if one is missing, or if the schema or the anchor's rowid has changed
+        # create them again if one is missing, or if the schema or the anchor's rowid has changed
         if {name: trigger.sql for name, trigger in existing.items()} != statements:
             self._create_triggers(schema, existing)
         digest = (self._digest(schema.table), schema.table)
@@ -120,7 +120,7 @@ class ChangeTracking:
         """Journal rows as inserted that neither the gateway nor an edit nor the journal knows."""
         self._journal_as_inserted(
             table,
-            f"row_id NOT IN (SELECT row_id FROM {known_table(table)}) "
+            f"row_id NOT IN (SELECT row_id FROM {known_table(table)}) "  # it has the rows that the gateway has
             "AND row_id NOT IN (SELECT row_id FROM _lakesync_edits WHERE tbl = ?) "
             f"AND row_id NOT IN (SELECT row_id FROM {before_table(table)})",
             table,
@@ -314,7 +314,8 @@ class ChangeTracking:
         for name in existing:
             self._db.execute(f'DROP TRIGGER "{name}"')
         ((next_rowid,),) = self._db.execute("SELECT coalesce(max(rowid), 0) + 1 FROM sqlite_master")
-        statements = trigger_statements(schema, next_rowid)  # the anchor is created first, so it gets this rowid
+        statements = trigger_statements(schema, next_rowid)
+        # create the anchor first, so that it gets this rowid
         self._db.execute(statements.pop(trigger_name(schema.table, ANCHOR)))
         for statement in statements.values():
             self._db.execute(statement)

@@ -89,7 +89,8 @@ class SqliteClientStore:
     def __init__(self, connection: sqlite3.Connection, schemas: Iterable[TableSchema]) -> None:
         """Create the tables that are missing, and track the app's tables.
 
-        A table stays synchronised, even if `schemas` no longer names it, until it is dropped.
+        A table of an earlier run stays synchronised, even if `schemas` no longer names it, while it exists and can be
+        synchronised; otherwise it is left out.
 
         A commit joins a transaction that is open on the connection, so that edits are rolled back together with the
         app's changes. If that rollback undoes responses of the gateway, create a new core over the store.
@@ -175,7 +176,7 @@ class SqliteClientStore:
         return [table for (table,) in recreated if table in self.schemas]
 
     def clear_recreated(self) -> None:
-        """Record that recreated tables contain the edits again, and that a resync will fill in the other rows."""
+        """Unmark recreated tables: their rows with edits are written again, and a resync will fetch the others."""
         self._db.execute("UPDATE _lakesync_tables SET remade = 0 WHERE remade")
 
     def track_recreated_tables(self) -> bool:
@@ -370,8 +371,8 @@ class SqliteClientStore:
     def prepare(self, deltas: Sequence[RowDelta], generation: int) -> tuple[BulkChanges | None, Sequence[RowDelta]]:
         """Select rows that can be written in bulk. See `ClientStore.prepare`.
 
-        These are rows without edits that are new, whose values the page replaces, or whose UPDATE is newer than all
-        their deltas.
+        A row without edits can be if it is new, if the page replaces it, or if the page has one UPDATE of it that is
+        newer than all its stored deltas.
         """
         if len(deltas) < self.bulk_from:
             return None, deltas
@@ -388,7 +389,7 @@ class SqliteClientStore:
         return changes, rest
 
     def copy_from(self, staging_tables: Mapping[str, str], generation: int) -> set[str]:
-        """Copy complete rows from staging tables, except rows that have edits.
+        """Copy complete rows from staging tables, except rows that have edits. Use it within a transaction only.
 
         The staging tables have the rows of a checkpoint, the snapshot of all rows from which a new client starts.
 

@@ -31,7 +31,7 @@ from lakesync.model.schema import TableSchema
 from lakesync.model.types import Action, ActionFailure, ActionPush, ActionResult, SyncPush
 
 SCHEMA_INTERVAL = 60.0
-"""Seconds between two requests of auto-sync for the schemas of tables with edits that their schema has rejected."""
+"""Seconds between two requests of auto-sync for the schemas of tables whose schema refused an edit."""
 CLOSE_TIMEOUT = 0.5
 """Seconds that closing waits for the request in progress before it cancels it."""
 
@@ -71,7 +71,7 @@ class SyncSession:
         self._cancel_lock = threading.Lock()
         """Held while `_cancellations` is changed."""
         self._next_schema_check = 0.0
-        """When auto-sync may request the schemas of rejected edits again, on the monotonic clock."""
+        """When auto-sync may request the schemas of tables with refused edits again, on the monotonic clock."""
         self._lock = threading.RLock()
         """Held during a synchronisation, so that other threads wait for its end."""
         self.is_foreground = False
@@ -79,7 +79,7 @@ class SyncSession:
         self._cancellations = 0
         """Number of calls of `cancel`."""
         self._earlier_cancellations = 0
-        """Their number when the app started the synchronisation in progress, or the latest one."""
+        """Value of `_cancellations` when the app started its latest synchronisation."""
         self._sync_lock = SyncLock(replica.path)
         """Keeps other processes from synchronising the same file."""
 
@@ -132,14 +132,14 @@ class SyncSession:
             self.replica.receive(NoResponse("interrupted"))
 
     def send_all(self, result: CycleResult, should_stop: Callable[[], bool]) -> float | None:
-        """Send requests until the core has none.
+        """Push the custom deltas, and then send the core's requests until it has none.
 
         A thread pulls pages in advance. Its pull in progress is awaited at the end if the core has no more requests,
         otherwise cancelled.
 
         Args:
             result: the outcomes are added to it.
-            should_stop: called before each request; True ends the method.
+            should_stop: called before each request of the core; True ends the method.
 
         Returns:
             Seconds until the core has another request; None if it waits for an edit, or the method was stopped.
@@ -246,7 +246,7 @@ class SyncSession:
         if not self._knows_schemas:
             tables = self.replica.tables()
         elif self.is_foreground or time.monotonic() >= self._next_schema_check:
-            tables = self._schemas.tables_with_rejected_edits()
+            tables = self._schemas.tables_with_refused_edits()
         try:
             for table in tables:
                 self._schemas.fetch(self.transport, table)
@@ -274,13 +274,13 @@ class SchemaSynchroniser:
 
         Raises:
             LakeSyncError: the gateway rejected the request or did not respond.
-            SchemaError: a column has another type in the gateway's schema.
+            SchemaError: a column has another type in the gateway's schema, or a name that is reserved here.
         """
         registered = transport.schema(table)
         if registered is not None:
             self.synchronise(table, registered.schema, registered.version)
 
-    def tables_with_rejected_edits(self) -> list[str]:
+    def tables_with_refused_edits(self) -> list[str]:
         """Return the tables with edits that the gateway refused because of their columns."""
         rows = self._replica.read(
             "SELECT DISTINCT tbl FROM _lakesync_edits WHERE status = 'refused' AND code = ?", (SchemaError.code,)
@@ -288,7 +288,7 @@ class SchemaSynchroniser:
         return [table for (table,) in rows if table in self._replica.tables()]
 
     def synchronise(self, table: str, server_schema: TableSchema, server_version: int) -> bool:
-        """Add the columns of the gateway's schema to a table, and retry edits that its old schema had rejected.
+        """Add the columns of the gateway's schema to the app's table, and retry edits that were refused without them.
 
         Args:
             table: a synced table.
@@ -317,7 +317,7 @@ class SchemaSynchroniser:
             store = self._replica.store
             if store.version(table) >= server_version:
                 return False
-            store.put_version(usable, server_version)
+            store.put_version(usable, server_version)  # this adds the columns to the app's table
             names = {column.name for column in usable.columns}
             numbers = [
                 edit.number

@@ -4,11 +4,13 @@
 data pipeline calls; each is one transaction over `PipelineTables`, which has their statements. `PostgresNotices`
 delivers *notices*: messages of a commit to all processes with the store. `staging.store` documents each method. A
 gateway's *head* has its counters, such as the number of its last log row; its *epoch* identifies one copy of its data.
-An *arrival* is its timestamp of a commit. A *feed entry* says since when a row is visible to some clients.
+An *arrival* is its timestamp of a commit. A *feed entry* says since when a row is visible to some clients. A *shard* is
+a store with some of a gateway's tables. An *erasure* deletes a person's values from the store for good.
 
 `Groups` is the group commit of one process: jobs of a gateway that wait at the same time share one transaction. A *job*
 is a function that was passed to `PostgresStore.submit`, which hands it to `Groups`. One commit for many jobs saves
 round trips, and the gateway's lock is taken once. Jobs and reads run in a pool of threads, one for each connection.
+Tests end the process at a `crash_point`.
 """
 
 from __future__ import annotations
@@ -91,6 +93,7 @@ class Groups:
         self._waiting: dict[str, deque[QueuedJob]] = {}
         """The waiting jobs, by gateway for which `_drain` runs or is queued; empty while a gateway's last jobs run."""
         self._reads: Turns[QueuedRead] = Turns()
+        """The waiting reads; gateways take turns."""
         self._closed = False
 
     def submit(self, gateway: str, job: Callable[[PostgresCommit], T]) -> Future[T]:
@@ -213,8 +216,8 @@ class Groups:
                 announced.extend(self._notices.announce(connection, notice) for notice in notices)
                 crash_point("staging.before_commit")
         except BaseException:
-            # Normally this process ignores the copies of its own notices that Postgres sends. Now it must accept them:
-            # they are the only sign that the commit happened after all.
+            # Postgres sends each notice to all processes, this one included, which ignores it, because it delivers its
+            # own notices itself. Now it must not: the notice is the only sign that the commit happened after all.
             for number in announced:
                 self._notices.accept_copy(number)
             raise
@@ -311,10 +314,11 @@ class PostgresStore(BaseStore):
         self._groups = Groups(self._database, wall, self._configs, self._notices)
 
     def open(self, replayer: Replayer | None = None) -> None:
-        """Connect, apply migrations, and complete interrupted erasures.
+        """Connect, apply migrations, and complete erasures that a crash has interrupted.
 
         Args:
-            replayer: writes rows for erasures; normally the engine. None for a process that only reads or flushes.
+            replayer: the engine, which writes the rows without the erased values. None for a process that only reads or
+                flushes.
 
         Raises:
             StagingVersionError: a newer LakeSync wrote the store.
@@ -350,7 +354,7 @@ class PostgresStore(BaseStore):
         return self._groups.read(gateway, job)
 
     def watch(self, listener: Listener) -> Callable[[], None]:
-        """Call `listener` for new visible commits of every process; return a function that removes it."""
+        """Call `listener` with the notices of each commit, of every process; return a function that removes it."""
         return self._notices.watch(listener)
 
     def log_source(self, shard: str = MAIN_SHARD) -> LogSource:  # noqa: ARG002 all shards are in one table

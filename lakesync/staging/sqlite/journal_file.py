@@ -1,10 +1,17 @@
 """The SQL statements that read and write `log.db`, the journal of a SQLite store.
 
-`JournalFile` is the base class of `Journal`, which adds transactions and caches. The file has each gateway's *head*
-(its counters and its epoch, the time at which it was created in this store) and configuration, and the clients'
-records. It has the *log*, one row for each push, and the *ledger*, the count and id sum of the accepted deltas of each
-UTC day. An *hlc* is the timestamp that a client gave a delta; a *shard* is a store for some of a gateway's tables. The
-actions' and the pipeline's tables are in the file too; `SideQueries` and `PipelineTables` have their statements.
+`JournalFile` is the base class of `Journal`, which adds transactions and caches. The file has:
+
+- each gateway's *head*: its counters and its epoch, the time at which it was created in this store. One of the
+  counters is its newest *arrival*, its timestamp of a commit. A *shard* is a store for some of a gateway's tables.
+- each gateway's configuration: schemas, sync rules and write scope (which rows clients may push to). A *retired*
+  schema was withdrawn; only its version is kept.
+- for each client its *record*, what it was sent, and as *writer* two numbers about the hlcs that it pushed. An *hlc*
+  is the timestamp that a client gave a delta (a change of a row).
+- the *log*, one row for each push; and the *ledger*: the number of accepted deltas of each UTC day, and the sum of
+  their ids as 64-bit numbers (`id_sum`).
+
+The actions' and the pipeline's tables are in the file too; `SideQueries` and `PipelineTables` have their statements.
 """
 
 from __future__ import annotations
@@ -167,7 +174,7 @@ class JournalFile:
     # -- the log -------------------------------------------------------------------------------------------------
 
     def stored_ids(self, gateway: str, client_id: str, low: int, high: int, widest: int) -> list[bytes]:
-        """Return the packed ids of the client's log rows that may have hlcs from `low` to `high`.
+        """Return the ids in each log row of the client that may have hlcs from `low` to `high`, packed by `wire.log`.
 
         A push is compared with them, to recognise deltas that it repeats. The highest hlc of such a row is at most
         `high + widest`, so this reads one bounded range of the index.

@@ -1,8 +1,12 @@
 """The file `state.db`: merged rows and feed entries, which can be rebuilt from the log in `log.db`.
 
 `StateFile` has the file's connection, its transaction and SQLite's checkpoints of its write-ahead log. It records up to
-which position of each gateway's log the file is written. It is the base class of `LayeredFile`, which adds the rows in
-memory. The *log* has one row for each push. A *feed entry* says when a row joined and left a bucket of the sync rules.
+which position of each gateway's log the file is written. It is the base class of `LayeredFile`, which keeps new rows
+and entries in memory, in *layers*, and writes them between `_begin` and `commit`.
+
+The *journal* is the file `log.db`; its *log* has one row for each push. A gateway's *head* is its counters. A *bucket*
+of the sync rules, such as "rows of team A", is visible to some clients; a row's *bucket keys* name its buckets. A *feed
+entry* says when a row joined and left a bucket.
 """
 
 from __future__ import annotations
@@ -89,7 +93,7 @@ class StateFile:
     """The connection to `state.db`. Only the thread that owns the store calls its methods."""
 
     def __init__(self, folder: Path, store_id: str) -> None:
-        """Open or create `state.db`; if it belongs to another journal, delete its contents.
+        """Open or create `state.db`; if it was written from another journal, delete its contents.
 
         Args:
             folder: the store's folder.
@@ -116,14 +120,14 @@ class StateFile:
         self.sql.close()
 
     def _bind_to_journal(self, store_id: str) -> None:
-        """Delete the contents if the file belongs to another `log.db`, and note which one it belongs to."""
+        """Delete the contents if they were written from another journal, and note the id of this one."""
         stored = self.sql.execute("SELECT store_id FROM store").fetchone()
         if stored is None or stored[0] != store_id:
             self.empty()
             self.sql.execute("INSERT OR REPLACE INTO store VALUES (1, ?)", (store_id,))
 
     def empty(self) -> None:
-        """Delete everything, so that it is rebuilt from the log."""
+        """Delete everything, outside of a transaction, so that it is rebuilt from the log."""
         for table in ("applied", "row_state", "row_body", "bucket", "entry"):
             self.sql.execute(f"DELETE FROM {table}")
         self._reset()
@@ -162,7 +166,7 @@ class StateFile:
         power cut the file may be at an earlier commit.
 
         Args:
-            heads: the head (the counters) of each changed gateway, with the number of the last log row that is applied.
+            heads: the head of each changed gateway, with the number of the last log row that is applied.
 
         Raises:
             sqlite3.Error: the file cannot be written.
