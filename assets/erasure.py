@@ -24,10 +24,10 @@ from assets.asset_metadata import Metadata
 from assets.failure_policy import failure_policy
 from assets.ingest import GROUP as INGEST
 from assets.ingest import connector_pool
-from assets.moves import move_key, move_pool
 from assets.names import CHECKPOINT_POOL, DELTAS_POOL, state_key, table_pool, target_key, target_pool
+from assets.transfers import transfer_key, transfer_pool
 from lakehouse.backends.declared import backend_erasures, destination_targets, flow_erasures, target_erasures
-from lakehouse.marks import MoveKind
+from lakehouse.marks import TransferKind
 from lakehouse.run_state import RunState
 from lakehouse.schema_snapshot import PolledConnector, SchemaSnapshot
 from lakesync.config import Config
@@ -85,7 +85,7 @@ def erasure(snapshot: SchemaSnapshot, config: Config) -> dg.AssetsDefinition:
     tables = [_table_step(schema.table, namespace) for schema, namespace in snapshot.states]
     connectors = [_connector_step(each) for each in snapshot.connectors]
     landing_snapshots = [_snapshot_step(table) for table in ("landing", "known") if connectors]
-    tiers, moves = _tier_steps(config), _flow_and_migration_steps(config)
+    tiers, transfers = _tier_steps(config), _flow_and_migration_steps(config)
     single, tiered = _destination_steps(config)
     report = _report_step(config)
 
@@ -95,7 +95,7 @@ def erasure(snapshot: SchemaSnapshot, config: Config) -> dg.AssetsDefinition:
         redacted = history()
         moved = [step(redacted) for step in tiers]
         polled = [step(redacted) for step in connectors]
-        erased = [step(redacted) for step in (*tables, *moves, *single)]
+        erased = [step(redacted) for step in (*tables, *transfers, *single)]
         erased += [step([redacted, *moved]) for step in tiered]
         erased += [step(polled) for step in landing_snapshots]
         return report([redacted, *moved, *polled, *erased])  # type: ignore[no-any-return]
@@ -256,7 +256,9 @@ def _destination_steps(config: Config) -> tuple[list[dg.OpDefinition], list[dg.O
 def _tier_steps(config: Config) -> list[dg.OpDefinition]:
     """Create a step for each pair of tiers: a hot backend, and a cold one to which the pipeline moves old deltas."""
     return [
-        _move_step("tier", name, f"The deltas of both tiers of `{name}`", partial(backend_erasures, config, (name,)))
+        _transfer_step(
+            "tier", name, f"The deltas of both tiers of `{name}`", partial(backend_erasures, config, (name,))
+        )
         for name in config.tiers
     ]
 
@@ -264,11 +266,11 @@ def _tier_steps(config: Config) -> list[dg.OpDefinition]:
 def _flow_and_migration_steps(config: Config) -> list[dg.OpDefinition]:
     """Create a step for each flow and migration, which erases in the backends that it writes and reads."""
     flows = [
-        _move_step("flow", name, f"Both ends of the flow `{name}`", partial(flow_erasures, config, name, declared))
+        _transfer_step("flow", name, f"Both ends of the flow `{name}`", partial(flow_erasures, config, name, declared))
         for name, declared in config.flows.items()
     ]
     migrations = [
-        _move_step(
+        _transfer_step(
             "migration",
             name,
             f"Both ends of the migration `{name}`",
@@ -279,9 +281,11 @@ def _flow_and_migration_steps(config: Config) -> list[dg.OpDefinition]:
     return [*flows, *migrations]
 
 
-def _move_step(kind: MoveKind, name: str, what: str, erasures: "Erasures") -> dg.OpDefinition:
-    """Create the step that erases in the backends of a move; `what` describes these backends."""
-    return _backend_step(move_key(kind, name), move_pool(kind, name), f"{what} without erased values.", erasures)
+def _transfer_step(kind: TransferKind, name: str, what: str, erasures: "Erasures") -> dg.OpDefinition:
+    """Create the step that erases in the backends of a transfer; `what` describes these backends."""
+    return _backend_step(
+        transfer_key(kind, name), transfer_pool(kind, name), f"{what} without erased values.", erasures
+    )
 
 
 def _connector_step(connector: PolledConnector) -> dg.OpDefinition:

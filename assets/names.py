@@ -3,9 +3,10 @@
 A pool is a name that steps share: Dagster runs one step of a pool at a time, so that no two write the same table. A run
 tag is a named text that a run carries. A slot is a kind of run: Dagster limits how many runs of one slot are in
 progress at once. The asset `deltas` is the history: an Iceberg table with every change that gateways accepted from
-clients. A state table has the current rows of one synced table. A move is a run that copies changes between backends
-(databases and object stores): for a flow, a migration or a pair of tiers. A poll is a run that reads an external system
-by a connector. The external assets (`assets.external`) are those that Dagster shows and does not materialise.
+clients. A state table has the current rows of one synced table. A transfer is a run that copies changes between
+backends (databases and object stores): for a flow, a migration or a pair of tiers. A poll is a run that reads an
+external system by a connector. The external assets (`assets.external`) are those that Dagster shows and does not
+materialise.
 """
 
 import dagster as dg
@@ -18,8 +19,8 @@ UPKEEP = "lakesync/upkeep"
 """Run tag of maintenance runs, of which only one runs at a time. Its value does not matter."""
 SLOT = "lakesync/slot"
 """Run tag: the kind of run. Each kind has its own limit of concurrent runs, so that no kind delays another."""
-FLUSH_SLOT, MOVE_SLOT, POLL_SLOT, UPKEEP_SLOT, OTHER_SLOT = "flush", "move", "poll", "upkeep", "other"
-"""Values of the tag `SLOT`, in this order: flushes; moves, and runs that write to destinations; polls; maintenance,
+FLUSH_SLOT, TRANSFER_SLOT, POLL_SLOT, UPKEEP_SLOT, OTHER_SLOT = "flush", "move", "poll", "upkeep", "other"
+"""Values of the tag `SLOT`, in this order: flushes; transfers, and runs that write to destinations; polls; maintenance,
 erasures and audits; all others."""
 SET_ASIDE = "lakesync/set_aside"
 """Run tag: ids of the gateways that a run could not flush, separated by commas; empty for none."""
@@ -32,7 +33,7 @@ CONNECTOR = "lakesync/connector"
 FLUSH_SENSOR = "flush_sensor"
 POLL_SENSOR = "poll_sensor"
 DESTINATION_SENSOR = "destination_sensor"
-MOVE_SENSOR = "move_sensor"
+TRANSFER_SENSOR = "move_sensor"
 """Names of sensors: values of the tag `REQUESTED_BY`. A run that a sensor requested does all that is due; a run that a
 person or a backfill started does the days of its partitions."""
 FLUSH_JOB, POLL_JOB, ERASURE_JOB, DESTINATIONS_JOB = "flush", "poll", "erasure", "destinations"

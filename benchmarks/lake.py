@@ -1,6 +1,6 @@
 """A lake for benchmarks: a Spark server, and a generator of synthetic deltas for the history (the table `deltas`).
 
-The benchmarks `tables`, `checkpoint`, `flush` and `polls`, and `spark_moves`, use it. An arrival is the gateway's
+The benchmarks `tables`, `checkpoint`, `flush` and `polls`, and `spark_transfers`, use it. An arrival is the gateway's
 timestamp of a push: milliseconds since 1970, above 16 bits of a counter.
 """
 

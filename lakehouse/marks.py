@@ -43,18 +43,18 @@ def failed_polls_mark(gateway: str, connector: str) -> str:
     return f"failed-polls/{gateway}/{connector}"
 
 
-MoveKind = Literal["flow", "migration", "tier"]
-"""The kinds of moves; `tier` is a pair of tiers."""
+TransferKind = Literal["flow", "migration", "tier"]
+"""The kinds of transfers; `tier` is a pair of tiers."""
 
 
-def move_mark(kind: MoveKind, name: str) -> str:
+def transfer_mark(kind: TransferKind, name: str) -> str:
     """Return the name of the mark of a flow, of tiers or of a migration, which move deltas between databases.
 
     A flow copies new deltas, tiers move old ones to a cheaper store; their mark's value is the time at which the last
     successful run began. The value for a migration, which copies whole tables, is the copied days (`CopiedDays`).
 
     Args:
-        kind: the kind of move.
+        kind: the kind of transfer.
         name: name of the flow, tiers or migration in `lakesync.toml`.
     """
     return f"{kind}s/{name}"
@@ -163,7 +163,7 @@ class CopiedDays(msgspec.Struct, frozen=True):
             marks: name → value of all marks in staging.
             name: the migration's name.
         """
-        text = marks.get(move_mark("migration", name))
+        text = marks.get(transfer_mark("migration", name))
         return msgspec.json.decode(text, type=cls) if text is not None else cls()
 
     def has(self, table: str, day: date) -> bool:
@@ -204,7 +204,7 @@ def record_copied(store: PipelineMarks, name: str, copied: Iterable[tuple[str, d
     for table, day in copied:
         if day < today:
             mark = mark.with_day(table, day)
-    store.put_mark(move_mark("migration", name), msgspec.json.encode(mark).decode())
+    store.put_mark(transfer_mark("migration", name), msgspec.json.encode(mark).decode())
 
 
 def first_missing_day(copied: CopiedDays, declared: DeclaredMigration) -> date | None:

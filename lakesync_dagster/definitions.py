@@ -22,8 +22,8 @@ from assets.external import backends, sources
 from assets.ingest import connectors
 from assets.lake_tables import history, state_tables
 from assets.maintenance import maintenance
-from assets.moves import flows, migrations, tiers
-from assets.names import DESTINATIONS_JOB, MOVE_SLOT, target_key
+from assets.names import DESTINATIONS_JOB, TRANSFER_SLOT, target_key
+from assets.transfers import flows, migrations, tiers
 from lakehouse.backends.declared import destination_targets, follower_positions
 from lakehouse.gateway_connections import pipeline_store
 from lakehouse.run_state import RunState
@@ -34,7 +34,7 @@ from lakesync_dagster.jobs import audit_job, job_tags, maintenance_job, pipeline
 from resources.spark import SparkConnectResource
 from resources.stores import IntakeResource, LakeResource, StagingResource
 from sensors.alerts import Alerts, check_failure_sensor, run_failure_sensor
-from sensors.external_systems import destination_sensor, move_sensor, poll_sensor
+from sensors.external_systems import destination_sensor, poll_sensor, transfer_sensor
 from sensors.freshness import FRESH, fresh_assets, freshness_checks, freshness_sensor
 from sensors.lags import PipelineLags
 from sensors.schema import schema_sensor
@@ -104,8 +104,8 @@ def _backend_definitions(
         ConfigurationError: a destination or flow reaches one adapter in two ways.
     """
     targets = destinations(config, days)
-    moves = {"flows": flows(config, days), "tiers": tiers(config, days), "migrations": migrations(config)}
-    tags = job_tags(config, MOVE_SLOT)
+    transfers = {"flows": flows(config, days), "tiers": tiers(config, days), "migrations": migrations(config)}
+    tags = job_tags(config, TRANSFER_SLOT)
     jobs = []
     sensors = []
     if targets:
@@ -118,16 +118,16 @@ def _backend_definitions(
         jobs.append(to_destinations)
         keys = {each.mark_name: target_key(each.destination, each.target.name) for each in destination_targets(config)}
         sensors.append(destination_sensor(keys, days, open_staging, lags))
-    move_jobs = [
+    transfer_jobs = [
         dg.define_asset_job(f"{kind}_{asset.key.path[-1]}", selection=dg.AssetSelection.assets(asset.key), tags=tags)
-        for kind, assets in moves.items()
+        for kind, assets in transfers.items()
         for asset in assets
     ]
-    if move_jobs:
-        jobs += move_jobs
-        sensors.append(move_sensor(config, dg.Definitions(jobs=move_jobs), days, open_staging, lags))
+    if transfer_jobs:
+        jobs += transfer_jobs
+        sensors.append(transfer_sensor(config, dg.Definitions(jobs=transfer_jobs), days, open_staging, lags))
     return dg.Definitions(
-        assets=[*backends(config), *targets, *(asset for assets in moves.values() for asset in assets)],
+        assets=[*backends(config), *targets, *(asset for assets in transfers.values() for asset in assets)],
         asset_checks=lake_comparisons(config),
         jobs=jobs,
         sensors=sensors,

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import dagster as dg
 
 from assets.partitions import ms_of_days
-from lakehouse.marks import CopiedDays, MoveKind, failing_tables, first_missing_day, last_poll_ms, move_mark
+from lakehouse.marks import CopiedDays, TransferKind, failing_tables, first_missing_day, last_poll_ms, transfer_mark
 from lakehouse.schema_snapshot import PolledConnector, SchemaSnapshot
 from lakesync.analysis.lags import Lag, Timed
 from lakesync.config import Config
@@ -41,11 +41,11 @@ def timed_parts(config: Config, snapshot: SchemaSnapshot, marks: Mapping[str, st
         times = _poll_times(each, marks, now_ms)
         mark, next_ms = max(poll.mark for poll in times.values()), min(poll.next_ms for poll in times.values())
         found.append(Timed("poll", each.name, each.gateway, mark, next_ms))
-    moves: dict[tuple[MoveKind, str], str] = {}  # kind and name → schedule
-    moves |= {("flow", name): each.schedule for name, each in config.flows.items()}
-    moves |= {("tier", name): each.schedule for name, each in config.tiers.items()}
-    for (kind, name), cron in moves.items():
-        mark = int(marks.get(move_mark(kind, name), 0))
+    transfers: dict[tuple[TransferKind, str], str] = {}  # kind and name → schedule
+    transfers |= {("flow", name): each.schedule for name, each in config.flows.items()}
+    transfers |= {("tier", name): each.schedule for name, each in config.tiers.items()}
+    for (kind, name), cron in transfers.items():
+        mark = int(marks.get(transfer_mark(kind, name), 0))
         found.append(Timed(kind, name, gateway="", mark=mark, next_ms=next_tick_ms(cron, mark) if mark else now_ms))
     return [*found, *_migrations(config, marks, now_ms)]
 

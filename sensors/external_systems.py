@@ -1,4 +1,4 @@
-"""Creates the sensors that request runs which exchange data with other systems: destinations, moves and polls.
+"""Creates the sensors that request runs which exchange data with other systems: destinations, transfers and polls.
 
 A delta is a change that a client pushed; the lake's history has all of them.
 
@@ -18,18 +18,18 @@ from datetime import UTC, datetime
 
 import dagster as dg
 
-from assets.moves import newest_movable_day, partition_key, tier_days
 from assets.names import (
     CONNECTOR,
     DESTINATION_SENSOR,
     DESTINATIONS_JOB,
-    MOVE_SENSOR,
     POLL_JOB,
     POLL_SENSOR,
     REQUESTED_BY,
+    TRANSFER_SENSOR,
     polled_key,
 )
 from assets.partitions import nearest_day, range_tags
+from assets.transfers import newest_movable_day, partition_key, tier_days
 from lakehouse.marks import CopiedDays, days_to_copy
 from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.analysis.lags import Lag
@@ -40,11 +40,11 @@ from sensors.backoff import Attempts, skip_during_outage
 from sensors.due_times import due_tables
 from sensors.lags import PipelineLags, is_queued_or_running
 
-MOVE = "lakesync/move"
+TRANSFER = "lakesync/move"
 """Run tag: the flow, tiers or migration that the run is for."""
 
 
-def move_sensor(
+def transfer_sensor(
     config: Config,
     jobs: dg.Definitions,
     days: dg.TimeWindowPartitionsDefinition,
@@ -63,12 +63,12 @@ def move_sensor(
         open_staging: opens the staging store, which has the marks.
         lags: reads which parts of the pipeline are behind; all sensors share it.
     """
-    moves = list(jobs.jobs or ())
-    names = {job.name for job in moves}
+    transfers = list(jobs.jobs or ())
+    names = {job.name for job in transfers}
 
     @dg.sensor(
-        name=MOVE_SENSOR,
-        jobs=moves,
+        name=TRANSFER_SENSOR,
+        jobs=transfers,
         minimum_interval_seconds=5,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Requests a run of each flow, pair of tiers and migration that is due by its schedule.",
@@ -82,13 +82,13 @@ def move_sensor(
 
         def request(lag: Lag) -> dg.RunRequest | None:
             partitions = _partition_tags(config, lag, days, marks, now_ms)
-            if not partitions or is_queued_or_running(context.instance, {MOVE: job_name(lag)}):
+            if not partitions or is_queued_or_running(context.instance, {TRANSFER: job_name(lag)}):
                 return None
-            tags = {REQUESTED_BY: MOVE_SENSOR, MOVE: job_name(lag), **partitions}
+            tags = {REQUESTED_BY: TRANSFER_SENSOR, TRANSFER: job_name(lag), **partitions}
             return dg.RunRequest(job_name=job_name(lag), tags=tags)
 
         nothing_due = f"{len(names)} flows, tiers and migrations, none of them due"
-        return _request_ready(lags.attempts(MOVE_SENSOR, context.cursor), overdue, request, nothing_due)
+        return _request_ready(lags.attempts(TRANSFER_SENSOR, context.cursor), overdue, request, nothing_due)
 
     return watch
 
@@ -120,7 +120,7 @@ def job_name(lag: Lag) -> str:
 def _partition_tags(
     config: Config, lag: Lag, days: dg.TimeWindowPartitionsDefinition, marks: Mapping[str, str], now_ms: int
 ) -> Mapping[str, str] | None:
-    """Return the tags that select a run's partitions; None if there is nothing to move.
+    """Return the tags that select a run's partitions; None if there is nothing to transfer.
 
     For a flow these are the days since its last run, for tiers the newest day that is old enough, for a migration the
     days that were not copied, of all its tables.

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import csv
 
-from benchmarks.backend_moves import deltas_between
+from benchmarks.backend_transfers import deltas_between
 from benchmarks.suite import Benchmark
 from lakesync.adapters.arrow import columns_as_text
 from lakesync.adapters.arrow_access import read_pages

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from lakehouse.backends import destinations
     from lakehouse.backends.erasures import BackendErasure
-    from lakehouse.backends.moves import Flow, LakeFlow, Migration
+    from lakehouse.backends.transfers import Flow, LakeFlow, Migration
     from lakesync.adapters.backend_config import Backend
     from lakesync.adapters.redaction import RedactionRequest
     from lakesync.config import Config
@@ -136,7 +136,7 @@ def flow_tasks(config: Config, store: GatewayStore, name: str, declared: Declare
         name: the flow's name.
         declared: the flow's declaration; its target is not the lake.
     """
-    from lakehouse.backends.moves import Flow
+    from lakehouse.backends.transfers import Flow
     from lakesync.adapters.transfer.flows import RowFilter
 
     source = resolve_backend(config, declared.source)
@@ -159,7 +159,7 @@ def lake_flow_task(config: Config, name: str, declared: DeclaredFlow) -> LakeFlo
         name: the flow's name.
         declared: the flow's declaration.
     """
-    from lakehouse.backends.moves import LakeFlow
+    from lakehouse.backends.transfers import LakeFlow
     from lakesync.adapters.transfer.flows import RowFilter
 
     row_filter = RowFilter.from_conditions(declared.where, tables=declared.tables, gateways=declared.gateways)
@@ -185,7 +185,7 @@ def migration_task(config: Config, name: str, declared: DeclaredMigration, table
         table: the table to copy.
         day: the UTC day whose deltas are copied, by their hlc (the client's timestamp).
     """
-    from lakehouse.backends.moves import Migration
+    from lakehouse.backends.transfers import Migration
     from lakesync.adapters.transfer.migration import MigrationScope
 
     scope = MigrationScope(

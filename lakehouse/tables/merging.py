@@ -227,7 +227,7 @@ def _advance_marks(
     """Move the marks to `upto`, and return all marks of the table.
 
     A mark does not move back, and it stays if the merged `days` leave out deltas after it. With `exactly` it is set to
-    `upto` in any case, also back. Of two writers at the same time, one may undo the other's move; the next merge then
+    `upto` in any case, also back. Of two writers at the same time, one may undo the other's change; the next merge then
     reads these deltas again, which changes nothing.
     """
     marks = marks_of(read_version(spark, table.name))

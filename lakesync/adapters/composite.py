@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _GREATEST_HLC = hlc.encode(hlc.MAX_WALL_MS, hlc.MAX_COUNTER)
-"""In `TierReport.until`, if the move had no bound."""
+"""In `TierReport.until`, if `move_range` had no bound."""
 
 
 class CompositeBase(ArrowAdapterBase):
@@ -271,7 +271,7 @@ class LifecycleAdapter(CompositeBase):
         self._wall = wall
 
     def insert_arrow(self, batch_id: str, gateway: str, deltas: pa.Table) -> BatchChecksum:
-        """Insert a batch into the hot tier, however old its deltas are; the next move finds them."""
+        """Insert a batch into the hot tier, however old its deltas are; the next `move_range` finds them."""
         return write_arrow(self.hot, batch_id, gateway, deltas)
 
     def ensure_schema(self, schema: TableSchema) -> None:

@@ -67,7 +67,8 @@ class Report(msgspec.Struct, frozen=True, rename="camel"):
 
 
 FAILING = 3
-"""Requested runs without a move of the mark that make a part failing. Two had no effect; the third may be running."""
+"""Requested runs after which a part counts as failing if its mark has not moved. Two had no effect; the third may be
+running."""
 QUEUED_SECONDS = 30
 """Seconds after which a run that has not started is reported."""
 

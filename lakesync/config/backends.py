@@ -1,4 +1,4 @@
-"""The sections of `lakesync.toml` that declare backends, combine them and move data between them.
+"""The sections of `lakesync.toml` that declare backends, combine them and transfer data between them.
 
 A backend stores *deltas* (changes of rows): it is an adapter, which is one database or object store, or it is composed
 of other backends. A *mark* is the position up to which a backend has received deltas. A *gateway* is one app's or
@@ -60,7 +60,7 @@ class DeclaredTiers(Section):
     max_age_days: PositiveFloat
     """Age in days, by a delta's hlc (its client's timestamp), from which it moves to the cold tier."""
     schedule: str = "20 2 * * *"
-    """Cron schedule (UTC) of the move."""
+    """Cron schedule (UTC) of the transfer."""
 
 
 class DeclaredDestination(Section):

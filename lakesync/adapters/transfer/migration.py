@@ -4,10 +4,10 @@ An adapter is a database or object store. A delta's *hlc* is its client's timest
 (`[migrations.NAME]` in `lakesync.toml`) call `migrate_adapter`. Progress is stored after each page, so a killed
 migration continues after the last stored page. The page after that may be written twice, which changes nothing.
 
-The pipeline divides a large migration, or a large move of old deltas to another adapter (a *cold tier*), into ranges of
-hlcs, one task each: `begin_division`, `end_division`. The division is stored until every range is done, because a
-killed move must continue in the same ranges. Then a page that it repeats equals the page that was written before, and
-the target recognises it by its batch id.
+The pipeline divides a large migration, or a large transfer of old deltas to another adapter (a *cold tier*), into
+ranges of hlcs, one task each: `begin_division`, `end_division`. The division is stored until every range is done,
+because a killed transfer must continue in the same ranges. Then a page that it repeats equals the page that was written
+before, and the target recognises it by its batch id.
 """
 
 from __future__ import annotations
@@ -262,7 +262,7 @@ class HlcRange(NamedTuple):
 
 
 class Division(msgspec.Struct, frozen=True):
-    """A migration, or a move to a cold tier, divided into ranges."""
+    """A migration, or a transfer to a cold tier, divided into ranges."""
 
     id: str = ""
     """Ranges store their progress with this id, and ignore progress with another one. Empty if there is one range."""
@@ -285,21 +285,21 @@ def begin_division(
     *,
     any_scope: bool = False,
 ) -> Division:
-    """Divide a move, or return the division that an earlier run began.
+    """Divide a transfer, or return the division that an earlier run began.
 
     Args:
         source: the adapter to read.
-        scope: the deltas to move.
-        store: stores the division until `end_division`; None if the move must not be divided.
+        scope: the deltas to transfer.
+        store: stores the division until `end_division`; None if the transfer must not be divided.
         writers: number of tasks that may write to the target at the same time, and so of ranges, at most. With 1 the
-            move is not divided.
+            transfer is not divided.
         size: approximate number of deltas per range.
-        any_scope: return a stored division even if its scope differs. A move to a cold tier needs this, because its
+        any_scope: return a stored division even if its scope differs. A transfer to a cold tier needs this, because its
             scope ends at a later time in each run.
 
     Raises:
         AdapterError: an adapter cannot be reached.
-        IntegrityError: another run divides the same move.
+        IntegrityError: another run divides the same transfer.
     """
     stored = store.read() if store is not None else None
     if stored is not None and stored.id and (any_scope or stored.scope == scope):
@@ -322,7 +322,7 @@ def end_division(division: Division, store: ProgressStore[Division] | None) -> N
 
     Args:
         division: the division.
-        store: where it is stored; None if the move is not divided.
+        store: where it is stored; None if the transfer is not divided.
 
     Raises:
         AdapterError: the adapter that stores it cannot be reached; retry.

@@ -78,7 +78,7 @@ _SLOT = """\
         value: {kind}
         limit: {limit}"""
 """A limit of concurrent runs of one kind, in `dagster.yaml`."""
-_MAX_MOVES = 8
+_MAX_TRANSFERS = 8
 """Runs of kind `move` at the same time, each of about 60 MB. They copy deltas to and between databases and object
 stores: destinations, flows, tiers, migrations."""
 _MAX_SOCKET_PATH = 100
@@ -204,15 +204,15 @@ def run_slots(config: Config) -> dict[str, int]:
 
     The kinds are `flush`, `move` (destinations, flows, tiers, migrations), `poll` (of connectors), `upkeep`
     (maintenance of the lake, and erasures) and `other`. Each adapter of a destination, flow, pair of tiers and
-    scheduled migration has its own slot, up to `_MAX_MOVES`, so that one that hangs delays no other. Flushes have their
-    own slots, so that moves and polls, which wait for a flush, cannot block it.
+    scheduled migration has its own slot, up to `_MAX_TRANSFERS`, so that one that hangs delays no other. Flushes have
+    their own slots, so that transfers and polls, which wait for a flush, cannot block it.
     """
     scheduled = sum(each.schedule is not None for each in config.migrations.values())
     adapters = sum(
         len(write_targets(resolve_backend(config, each.to), each.tables)) for each in config.destinations.values()
     )
-    moves = len(config.flows) + len(config.tiers) + scheduled + adapters
-    return {"flush": 2, "move": min(max(2, moves), _MAX_MOVES), "poll": 2, "upkeep": 2, "other": 2}
+    transfers = len(config.flows) + len(config.tiers) + scheduled + adapters
+    return {"flush": 2, "move": min(max(2, transfers), _MAX_TRANSFERS), "poll": 2, "upkeep": 2, "other": 2}
 
 
 def run_socket(config: Config) -> Path:

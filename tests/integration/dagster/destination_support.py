@@ -6,7 +6,7 @@ import dagster as dg
 import psycopg
 from pydantic import SecretStr
 
-from assets.names import DESTINATION_SENSOR, MOVE_SENSOR, REQUESTED_BY
+from assets.names import DESTINATION_SENSOR, REQUESTED_BY, TRANSFER_SENSOR
 from lakehouse.backends.comparison import compare
 from lakehouse.backends.day_rebuild import rebuild_days
 from lakehouse.backends.declared import destination_targets, follower_of
@@ -192,7 +192,7 @@ class Moves:
 
     def carry(self, job):
         """As the sensor requests it."""
-        return self.run(job, tags={**span(self.day(0), self.day(0)), REQUESTED_BY: MOVE_SENSOR})
+        return self.run(job, tags={**span(self.day(0), self.day(0)), REQUESTED_BY: TRANSFER_SENSOR})
 
     def replay(self, job, first, last):
         """As a backfill of these days requests it; by day, what was new and what came again."""

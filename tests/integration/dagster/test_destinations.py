@@ -9,7 +9,7 @@ import msgspec
 import psycopg
 import pytest
 
-import lakehouse.backends.moves
+import lakehouse.backends.transfers
 from lakehouse.backends import destinations
 from lakehouse.backends.comparison import compare
 from lakehouse.backends.declared import follower_positions
@@ -254,7 +254,7 @@ def test_flows_tiers_and_migrations_run_on_executors(warehouse, tmp_path, monkey
     hot = SqliteAdapter(tmp_path / "hot.db")
     for day in (-4, -3, -1):
         moves.fill(hot, range(30), day, delay=day)
-    monkeypatch.setattr(lakehouse.backends.moves, "DELTAS_PER_RANGE", 12)
+    monkeypatch.setattr(lakehouse.backends.transfers, "DELTAS_PER_RANGE", 12)
     with only_in_tasks(monkeypatch):
         tiered = moves.run("tiers_aged", partition_key=f"{moves.day(-3)}")
     assert (tiered["deltas_moved"], tiered["spark/tasks"], tiered["pages"]) == (60, 5, 5)

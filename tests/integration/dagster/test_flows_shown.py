@@ -10,7 +10,7 @@ import dagster as dg
 import pytest
 from pydantic import SecretStr
 
-from assets.names import MOVE_SENSOR, REQUESTED_BY
+from assets.names import REQUESTED_BY, TRANSFER_SENSOR
 from lakehouse.history.flush import flush_backlog
 from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.adapters import DeltaBatch, StoredDelta
@@ -82,7 +82,7 @@ def test_both_flows_of_the_overview_deliver_their_rows(analytics, own_database, 
 
     def run(job):
         with dg.DagsterInstance.ephemeral() as instance:
-            tags = {"dagster/partition": time.strftime("%Y-%m-%d", time.gmtime()), REQUESTED_BY: MOVE_SENSOR}
+            tags = {"dagster/partition": time.strftime("%Y-%m-%d", time.gmtime()), REQUESTED_BY: TRANSFER_SENSOR}
             done = definitions.resolve_job_def(job).execute_in_process(instance=instance, tags=tags)
         (event,) = done.get_asset_materialization_events()
         metadata = event.step_materialization_data.materialization.metadata

@@ -9,8 +9,8 @@ import dagster as dg
 import msgspec
 import pytest
 
-from assets.moves import newest_movable_day
-from assets.names import DESTINATION_SENSOR, MOVE_SENSOR
+from assets.names import DESTINATION_SENSOR, TRANSFER_SENSOR
+from assets.transfers import newest_movable_day
 from lakehouse.marks import CopiedDays
 from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.analysis.lags import compare_marks
@@ -23,7 +23,7 @@ from lakesync.staging import open_store
 from lakesync_dagster.definitions import day_partitions, make_definitions
 from sensors import backoff as attempts
 from sensors.due_times import timed_parts
-from sensors.external_systems import move_sensor
+from sensors.external_systems import transfer_sensor
 from sensors.lags import PipelineLags
 
 DECLARED = """
@@ -113,7 +113,7 @@ def test_pools_jobs_sensors_and_schedules_run_from_the_first_start(definitions):
     assert {"destinations", "flows_slice", "flows_home", "tiers_aged"} <= jobs
     repository = definitions.get_repository_def()
     sensors = {each.name: each for each in repository.sensor_defs}
-    for name in (DESTINATION_SENSOR, MOVE_SENSOR):
+    for name in (DESTINATION_SENSOR, TRANSFER_SENSOR):
         assert sensors[name].default_status is dg.DefaultSensorStatus.RUNNING
     nodes = definitions.resolve_job_def("destinations").nodes
     assert len({node.definition.pool for node in nodes}) == len(nodes) == 3
@@ -175,7 +175,7 @@ def test_flows_and_tiers_are_due_by_their_schedules_and_again_after_a_run_that_f
     store, days = engine.store, day_partitions("2026-01-01")
     names = ("flows_slice", "flows_home", "tiers_aged")
     jobs = dg.Definitions(jobs=[dg.define_asset_job(name, selection=dg.AssetSelection.all()) for name in names])
-    sensor = move_sensor(config, jobs, days, lambda: nullcontext(store), PipelineLags(config, SchemaSnapshot()))
+    sensor = transfer_sensor(config, jobs, days, lambda: nullcontext(store), PipelineLags(config, SchemaSnapshot()))
     with dg.instance_for_test() as instance:
 
         def tick(cursor=None):
@@ -220,7 +220,7 @@ def test_a_migration_is_requested_for_the_days_that_have_ended_and_were_not_copi
     store = engine.store
     jobs = dg.Definitions(jobs=[dg.define_asset_job("migrations_away", selection=dg.AssetSelection.all())])
     lags = PipelineLags(config, SchemaSnapshot())
-    sensor = move_sensor(config, jobs, day_partitions("2026-01-01"), lambda: nullcontext(store), lags)
+    sensor = transfer_sensor(config, jobs, day_partitions("2026-01-01"), lambda: nullcontext(store), lags)
 
     def requested(instance, day, cursor=None):
         moment = datetime(2026, 1, day, 1, 41, tzinfo=UTC)  # a minute after the schedule

@@ -4,7 +4,7 @@ import pytest
 
 from lakehouse.backends.adapter_tasks import run_task
 from lakehouse.backends.destinations import Follower, FollowTask
-from lakehouse.backends.moves import Flow, Migration, Tiering
+from lakehouse.backends.transfers import Flow, Migration, Tiering
 from lakehouse.task_runner import raise_failure
 from lakesync.adapters.backend_config import SingleBackend, TieredBackend, WriteTarget
 from lakesync.adapters.transfer.flows import RowFilter

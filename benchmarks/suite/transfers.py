@@ -1,4 +1,4 @@
-"""Benchmarks of moves of deltas between backends: migrations, tiering and flows."""
+"""Benchmarks of transfers of deltas between backends: migrations, tiering and flows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from benchmarks import server
-from benchmarks.backend_moves import backend_uri, fill, run_move
+from benchmarks.backend_transfers import backend_uri, fill, run_transfer
 from benchmarks.suite import Benchmark
 
 
@@ -35,10 +35,10 @@ def migrate(options: Namespace) -> dict[str, Any]:
         source = backend_uri(servers, options.source, f"sqlite://{folder}/source.db")
         fill(source, options.deltas)
         target = backend_uri(servers, options.destination, f"file://{folder}/objects")
-        found = run_move("migrate", source, target, options.heap)
+        found = run_transfer("migrate", source, target, options.heap)
         if options.one_way:
             return {"deltas": options.deltas, **found}
-        back = run_move("migrate", target, f"sqlite://{folder}/back.db", options.heap)
+        back = run_transfer("migrate", target, f"sqlite://{folder}/back.db", options.heap)
     return {"deltas": options.deltas, **found, **{f"back_{name}": value for name, value in back.items()}}
 
 
@@ -61,7 +61,7 @@ def tiering(options: Namespace) -> dict[str, Any]:
         hot = backend_uri(servers, options.hot, f"sqlite://{folder}/hot.db")
         cold = backend_uri(servers, options.cold, f"file://{folder}/objects")
         fill(hot, options.deltas)
-        return {"deltas": options.deltas, **run_move("tier", hot, cold, options.heap)}
+        return {"deltas": options.deltas, **run_transfer("tier", hot, cold, options.heap)}
 
 
 def _flow_arguments(parser: ArgumentParser) -> None:
@@ -71,7 +71,7 @@ def _flow_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--to", dest="destination", help="URI of an empty backend; default: Parquet on disk")
     parser.add_argument("--leaf", help="URI of an empty backend that follows the lake; default: SQLite")
     parser.add_argument("--heap", default="2g", help="heap of Spark's JVM; the default is the one of `lakesync up`")
-    parser.add_argument("--ways", default="flow,push,follow", help="moves to measure")
+    parser.add_argument("--ways", default="flow,push,follow", help="transfers to measure")
 
 
 def flow(options: Namespace) -> dict[str, Any]:
@@ -90,15 +90,15 @@ def flow(options: Namespace) -> dict[str, Any]:
             fill(source, options.deltas)
         if "flow" in ways:
             target = backend_uri(servers, options.destination, f"file://{folder}/objects")
-            found |= run_move("flow", source, target, options.heap)
+            found |= run_transfer("flow", source, target, options.heap)
         if "push" in ways:
             with server.gateway(folder, LAKESYNC_SERVICE_TOKEN=server.SECRET) as gateway, gateway.measure() as used:
-                found |= _named("push", run_move("push", source, f"http://127.0.0.1:{gateway.port}", options.heap))
+                found |= _named("push", run_transfer("push", source, f"http://127.0.0.1:{gateway.port}", options.heap))
             found["gateway_rss_peak_mib"] = used[0].rss_peak_mib
         if "follow" in ways:
             lake, leaf = str(folder / "lake"), backend_uri(servers, options.leaf, f"sqlite://{folder}/leaf.db")
-            run_move("history", lake, str(options.deltas), options.heap)
-            found |= _named("follow", run_move("follow", lake, leaf, options.heap))
+            run_transfer("history", lake, str(options.deltas), options.heap)
+            found |= _named("follow", run_transfer("follow", lake, leaf, options.heap))
     return {"deltas": options.deltas, **found}
 
 

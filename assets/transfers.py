@@ -1,7 +1,7 @@
-"""Creates the assets of moves, which copy deltas between backends: one for each flow, migration and pair of tiers.
+"""Creates the assets of transfers, which copy deltas between backends: one for each flow, migration and pair of tiers.
 
 A delta is a change of some columns of one row. A backend, which `lakesync.toml` declares, stores deltas; it consists of
-adapters, each for one database or object store. `lakehouse.backends.moves` does the work. The code location
+adapters, each for one database or object store. `lakehouse.backends.transfers` does the work. The code location
 (`lakesync_dagster.definitions`) calls `flows`, `migrations` and `tiers`; the sensor that requests the runs uses the
 functions on partitions, and the asset `erasure` the keys and pools.
 
@@ -26,10 +26,10 @@ from assets.asset_metadata import Metadata, report_by_day
 from assets.columns import followed_columns
 from assets.external import kind_of, source_keys
 from assets.failure_policy import failure_policy
-from assets.names import MOVE_SENSOR, is_requested_by
+from assets.names import TRANSFER_SENSOR, is_requested_by
 from assets.partitions import arrivals_of, days_of, ms_of_days
 from lakehouse.backends.declared import flow_tasks, lake_flow_task, migration_task
-from lakehouse.marks import MoveKind, move_mark, record_copied, utc_day
+from lakehouse.marks import TransferKind, record_copied, transfer_mark, utc_day
 from lakesync.adapters.backend_config import TieredBackend, resolve_backend, single_backends, write_targets
 from lakesync.config import Config
 from lakesync.config.backends import LAKE, DeclaredFlow, DeclaredMigration
@@ -39,7 +39,7 @@ from resources.spark import SparkConnectResource
 from resources.stores import StagingResource
 
 if TYPE_CHECKING:
-    from lakehouse.backends.moves import Flow, LakeFlow
+    from lakehouse.backends.transfers import Flow, LakeFlow
     from lakesync.adapters.composite import TierReport
     from lakesync.adapters.transfer.flows import FlowStep
     from lakesync.adapters.transfer.migration import MigrationReport
@@ -61,22 +61,22 @@ def flows(config: Config, days: dg.PartitionsDefinition) -> list[dg.AssetsDefini
     return [_flow_asset(config, name, declared, days) for name, declared in config.flows.items()]
 
 
-def move_key(kind: MoveKind, name: str) -> dg.AssetKey:
-    """Return the key of the asset of a move.
+def transfer_key(kind: TransferKind, name: str) -> dg.AssetKey:
+    """Return the key of the asset of a transfer.
 
     Args:
-        kind: the kind of move.
-        name: the move's name in `lakesync.toml`.
+        kind: the kind of transfer.
+        name: the transfer's name in `lakesync.toml`.
     """
     return dg.AssetKey([f"{kind}s", name])
 
 
-def move_pool(kind: MoveKind, name: str) -> str:
-    """Return the Dagster pool of the steps of a move; one step of a pool runs at a time. Erasures use it too.
+def transfer_pool(kind: TransferKind, name: str) -> str:
+    """Return the Dagster pool of the steps of a transfer; one step of a pool runs at a time. Erasures use it too.
 
     Args:
-        kind: the kind of move.
-        name: the move's name in `lakesync.toml`.
+        kind: the kind of transfer.
+        name: the transfer's name in `lakesync.toml`.
     """
     return f"lakesync_{kind}_{name}"
 
@@ -90,11 +90,11 @@ def _flow_asset(
     uris = [without_password(target.uri) for target in targets]
 
     @dg.asset(
-        key=move_key("flow", name),
+        key=transfer_key("flow", name),
         deps=source_keys(config, declared.source),
         partitions_def=days,
         backfill_policy=dg.BackfillPolicy.single_run(),
-        pool=move_pool("flow", name),
+        pool=transfer_pool("flow", name),
         description=_flow_description(name, declared),
         group_name="flows",
         kinds={"spark", *(kind_of(target.uri) for target in targets)} | ({"lakesync"} if to_lake else set()),
@@ -103,9 +103,9 @@ def _flow_asset(
     def flowed(
         context: dg.AssetExecutionContext, pyspark: SparkConnectResource, staging: StagingResource
     ) -> dg.MaterializeResult[None]:
-        from lakehouse.backends.moves import flow
+        from lakehouse.backends.transfers import flow
 
-        requested_by_sensor = is_requested_by(MOVE_SENSOR, context.run)
+        requested_by_sensor = is_requested_by(TRANSFER_SENSOR, context.run)
         # first and last arrival of the deltas to copy again; None to copy only new ones
         replayed = None if requested_by_sensor else arrivals_of(days_of(context))
         with failure_policy(context, pyspark, retried=False):  # the sensor requests a flow that is due again
@@ -125,7 +125,7 @@ def _flow_asset(
             ]
             report_by_day(context, ["deltas_in"] if replayed is None else ["deltas_in", "deltas_replayed"], counts)
             if requested_by_sensor:
-                staging.store.put_mark(move_mark("flow", name), str(begun_ms))
+                staging.store.put_mark(transfer_mark("flow", name), str(begun_ms))
         return dg.MaterializeResult(metadata=_flow_metadata(by_target))
 
     return flowed
@@ -168,11 +168,11 @@ def _migration_asset(config: Config, name: str, declared: DeclaredMigration) -> 
     target = single_backends(resolve_backend(config, declared.to))
 
     @dg.asset(
-        key=move_key("migration", name),
+        key=transfer_key("migration", name),
         deps=source_keys(config, declared.source),
         partitions_def=_migration_partitions(declared),
         backfill_policy=dg.BackfillPolicy.single_run(),
-        pool=move_pool("migration", name),
+        pool=transfer_pool("migration", name),
         description=f"The deltas of a day and table of `{declared.source}` at `{declared.to}`, compared with it.",
         group_name="migrations",
         kinds={"spark", *(kind_of(backend.uri) for backend in target)},
@@ -184,7 +184,7 @@ def _migration_asset(config: Config, name: str, declared: DeclaredMigration) -> 
     def migrated(
         context: dg.AssetExecutionContext, pyspark: SparkConnectResource, staging: StagingResource
     ) -> dg.MaterializeResult[None]:
-        from lakehouse.backends.moves import migrate
+        from lakehouse.backends.transfers import migrate
 
         today = utc_day(staging.now_ms())
         keys = [key for key in context.partition_keys if isinstance(key, dg.MultiPartitionKey)]
@@ -285,11 +285,11 @@ def _tier_asset(config: Config, name: str, days: dg.PartitionsDefinition) -> dg.
     declared = config.tiers[name]
 
     @dg.asset(
-        key=move_key("tier", name),
+        key=transfer_key("tier", name),
         deps=source_keys(config, declared.hot),
         partitions_def=days,
         backfill_policy=dg.BackfillPolicy.single_run(),
-        pool=move_pool("tier", name),
+        pool=transfer_pool("tier", name),
         description=f"Deltas of the day and older at `{declared.cold}`, compared there, deleted from `{declared.hot}`.",
         group_name="tiers",
         kinds={"spark", *(kind_of(backend.uri) for backend in single_backends(tiers.cold))},
@@ -301,14 +301,14 @@ def _tier_asset(config: Config, name: str, days: dg.PartitionsDefinition) -> dg.
     def tiered(
         context: dg.AssetExecutionContext, pyspark: SparkConnectResource, staging: StagingResource
     ) -> dg.MaterializeResult[None]:
-        from lakehouse.backends.moves import move_to_tier
+        from lakehouse.backends.transfers import move_to_tier
 
         until_ms = min(ms_of_days(days_of(context))[1] - 1, staging.now_ms() - tiers.max_age_ms)
         begun_ms = staging.now_ms()
         with failure_policy(context, pyspark):
             report = move_to_tier(pyspark.spark_session, name, tiers, until_ms)
-            if is_requested_by(MOVE_SENSOR, context.run):
-                staging.store.put_mark(move_mark("tier", name), str(begun_ms))
+            if is_requested_by(TRANSFER_SENSOR, context.run):
+                staging.store.put_mark(transfer_mark("tier", name), str(begun_ms))
         return dg.MaterializeResult(metadata=_tier_metadata(report, until_ms))
 
     return tiered

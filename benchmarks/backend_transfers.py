@@ -1,8 +1,8 @@
-"""Tools of the benchmarks that move deltas between backends: synthetic deltas, empty backends, and moves in a process.
+"""Tools of the transfer benchmarks: synthetic deltas, empty backends, and transfers in a process of their own.
 
-`python -m benchmarks.backend_moves migrate|tier URI URI` is one move without Spark. `run_move` starts it, or
-`benchmarks.spark_moves` for a move with Spark, in a process of its own, to measure its memory. It prints one JSON
-object: deltas moved, their rate, microseconds of processor time per delta, and peak memory in MiB.
+`python -m benchmarks.backend_transfers migrate|tier URI URI` is one transfer without Spark. `run_transfer` starts it,
+or `benchmarks.spark_transfers` for a transfer with Spark, in a process of its own, to measure its memory. It prints one
+JSON object: deltas moved, their rate, microseconds of processor time per delta, and peak memory in MiB.
 """
 
 from __future__ import annotations
@@ -90,18 +90,18 @@ def fill(uri: str, count: int) -> None:
     adapter.close()
 
 
-def run_move(move: str, source: str, destination: str, heap: str | None = None) -> dict[str, Any]:
-    """Run one move in a process of its own, and return its figures.
+def run_transfer(transfer: str, source: str, destination: str, heap: str | None = None) -> dict[str, Any]:
+    """Run one transfer in a process of its own, and return its figures.
 
     Args:
-        move: `migrate` or `tier`; with `heap` also the other moves of `benchmarks.spark_moves`.
+        transfer: `migrate` or `tier`; with `heap` also the other transfers of `benchmarks.spark_transfers`.
         source: URI of the backend with the deltas.
         destination: URI of the other backend.
         heap: heap of Spark's JVM, such as `2g`, to move with Spark tasks as assets do. None: without Spark.
     """
-    module, *more = ("benchmarks.backend_moves",) if heap is None else ("benchmarks.spark_moves", heap)
+    module, *more = ("benchmarks.backend_transfers",) if heap is None else ("benchmarks.spark_transfers", heap)
     done = subprocess.run(
-        [sys.executable, "-m", module, move, source, destination, *more], check=True, stdout=subprocess.PIPE
+        [sys.executable, "-m", module, transfer, source, destination, *more], check=True, stdout=subprocess.PIPE
     )
     found: dict[str, Any] = msgspec.json.decode(done.stdout.splitlines()[-1])
     return found
@@ -109,10 +109,10 @@ def run_move(move: str, source: str, destination: str, heap: str | None = None) 
 
 def main() -> None:
     """Move the deltas, and print the figures."""
-    move, *uris = sys.argv[1:]
+    transfer, *uris = sys.argv[1:]
     source, destination = (as_database(open_adapter(uri)) for uri in uris)
     begun, used = time.perf_counter(), time.process_time()
-    count = _tier(source, destination) if move == "tier" else migrate_adapter(source, destination).deltas
+    count = _tier(source, destination) if transfer == "tier" else migrate_adapter(source, destination).deltas
     seconds, cpu = time.perf_counter() - begun, time.process_time() - used
     figures = {
         "moved": count,

@@ -1,9 +1,9 @@
 """Moves deltas once with Spark tasks, as a step of a Dagster asset does.
 
-`benchmarks.backend_moves.run_move` runs `python -m benchmarks.spark_moves MOVE A B HEAP`, to measure the process's
-memory. MOVE is `migrate`, `tier` or `flow` between the backends with the URIs A and B; `push`, a flow from A into the
-gateway at B; or `follow`, a destination with the URI B that follows the lake in the folder A. `history` creates such a
-lake in the folder A, with B deltas. HEAP is the heap of Spark's JVM, such as `2g`.
+`benchmarks.backend_transfers.run_transfer` runs `python -m benchmarks.spark_transfers TRANSFER A B HEAP`, to measure
+the process's memory. TRANSFER is `migrate`, `tier` or `flow` between the backends with the URIs A and B; `push`, a flow
+from A into the gateway at B; or `follow`, a destination with the URI B that follows the lake in the folder A. `history`
+creates such a lake in the folder A, with B deltas. HEAP is the heap of Spark's JVM, such as `2g`.
 
 It prints one JSON object: deltas moved, their rate, and the peak of resident memory of this process (the step), of
 Spark's JVM, and of the JVM with its Python workers, where shared pages count once per process. `all_mib` is the peak of
@@ -26,7 +26,7 @@ from benchmarks.lake import Lake, SyntheticHistory, lake, write_history
 from benchmarks.server import SECRET
 from benchmarks.usage import MeasuredProcess, SharedMemory
 from lakehouse.backends.destinations import Follower, follow
-from lakehouse.backends.moves import Flow, LakeFlow, Migration, flow, migrate, move_to_tier
+from lakehouse.backends.transfers import Flow, LakeFlow, Migration, flow, migrate, move_to_tier
 from lakesync.adapters.backend_config import SingleBackend, TieredBackend, WriteTarget
 from lakesync.adapters.deltas import PAGE_DELTAS
 from lakesync.adapters.transfer.flows import RowFilter
@@ -36,13 +36,13 @@ from lakesync.adapters.transfer.migration import MigrationScope
 
 def main() -> None:
     """Move the deltas, and print the figures."""
-    move, source, target, heap = sys.argv[1:]
+    transfer, source, target, heap = sys.argv[1:]
     with tempfile.TemporaryDirectory(prefix="lakesync-bench-") as temporary:
-        folder = Path(source) if move in {"history", "follow"} else Path(temporary) / "lake"
-        if move == "history":
+        folder = Path(source) if transfer in {"history", "follow"} else Path(temporary) / "lake"
+        if transfer == "history":
             figures = _create_history(folder, int(target))
         else:
-            figures = _measure_move(folder, move, source, target, heap)
+            figures = _measure_transfer(folder, transfer, source, target, heap)
     print(msgspec.json.encode(figures).decode())
 
 
@@ -53,12 +53,12 @@ def _create_history(folder: Path, count: int) -> dict[str, float]:
     return {"written": count}
 
 
-def _measure_move(folder: Path, move: str, source: str, target: str, heap: str) -> dict[str, float]:
+def _measure_transfer(folder: Path, transfer: str, source: str, target: str, heap: str) -> dict[str, float]:
     """Move deltas with Spark, and measure this process, Spark's JVM and its workers.
 
     Args:
         folder: the lake's folder.
-        move: a key of `_MOVES`.
+        transfer: a key of `_TRANSFERS`.
         source: URI of the backend with the deltas, or the lake's folder.
         target: URI of the other backend, or of the gateway.
         heap: heap of Spark's JVM.
@@ -73,7 +73,7 @@ def _measure_move(folder: Path, move: str, source: str, target: str, heap: str) 
             together.measure() as memory,
         ):
             begun = time.perf_counter()
-            count = _MOVES[move](bench, SingleBackend("source", source), target, folder)
+            count = _TRANSFERS[transfer](bench, SingleBackend("source", source), target, folder)
             seconds = time.perf_counter() - begun
     return {
         "moved": count,
@@ -88,7 +88,7 @@ def _measure_move(folder: Path, move: str, source: str, target: str, heap: str) 
 
 
 def _migrate(bench: Lake, source: SingleBackend, target: str, folder: Path) -> int:
-    """Copy all deltas to the target, read them back and compare. Return their number, as all moves do."""
+    """Copy all deltas to the target, read them back and compare. Return their number, as all transfers do."""
     work = Migration(
         "migrations/bench", source, SingleBackend("target", target), MigrationScope(), PAGE_DELTAS, str(folder)
     )
@@ -119,15 +119,15 @@ def _follow(bench: Lake, source: SingleBackend, target: str, folder: Path) -> in
     return follow(bench.spark, Follower("destinations/bench", WriteTarget("target", target), DeltaSelection())).deltas
 
 
-_MOVES: dict[str, Callable[[Lake, SingleBackend, str, Path], int]] = {
+_TRANSFERS: dict[str, Callable[[Lake, SingleBackend, str, Path], int]] = {
     "migrate": _migrate,
     "tier": _tier,
     "flow": _flow,
     "push": _push,
     "follow": _follow,
 }
-"""The moves by the argument MOVE; each gets the lake, the source, the target's URI and the lake's folder, and returns
-the number of deltas."""
+"""The transfers by the argument TRANSFER; each gets the lake, the source, the target's URI and the lake's folder, and
+returns the number of deltas."""
 
 
 if __name__ == "__main__":

@@ -6,8 +6,8 @@ flushes write the deltas. Tiering moves old deltas from a hot backend to a cold 
 to another backend and verifies the copy; it continues after an interruption, because its progress is stored. A *mark*
 is such a progress, stored at an adapter. A large tiering or migration is divided into ranges of hlcs (the clients'
 timestamps), one task each. This division is stored, so that a repeat after a crash has the same ranges
-(`lakesync.adapters.transfer.migration`). The driver receives only counts and errors. The assets of moves
-(`assets.moves`) call this module.
+(`lakesync.adapters.transfer.migration`). The driver receives only counts and errors. The assets of transfers
+(`assets.transfers`) call this module.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ def _push(intake: Intake, deltas: pa.Table, into: str | None) -> None:
 
 
 DELTAS_PER_RANGE = 50_000
-"""Deltas in one range of a move that is divided among tasks, approximately."""
+"""Deltas in one range of a transfer that is divided among tasks, approximately."""
 
 
 class Tiering(msgspec.Struct, frozen=True):
@@ -261,7 +261,7 @@ def move_to_tier(spark: SparkSession, name: str, tiers: TieredBackend, until_ms:
 
     Args:
         spark: an open Spark session.
-        name: name of the pair of tiers; the hot tier stores the ranges of an unfinished move under it.
+        name: name of the pair of tiers; the hot tier stores the ranges of an unfinished transfer under it.
         tiers: the hot and the cold tier.
         until_ms: wall time of the last hlcs that are moved, in milliseconds since 1970.
 
@@ -276,7 +276,7 @@ def move_to_tier(spark: SparkSession, name: str, tiers: TieredBackend, until_ms:
         hot, cold = open_backends([tiers.hot, tiers.cold], closing)
         progress = ProgressInMark(hot, f"tiers/{name}", Division) if isinstance(hot, MarkStore) else None
         while True:
-            # `any_scope`: if an earlier run left an unfinished move, this is its division; it is finished first
+            # `any_scope`: if an earlier run left an unfinished transfer, this is its division; it is finished first
             division = begin_division(hot, scope, progress, max_writers(cold), DELTAS_PER_RANGE, any_scope=True)
             tasks = [Tiering(tiers.hot, tiers.cold, each.since, each.until) for each in division.ranges()]
             reports += one_report_each(spark, tasks, TierReport)
@@ -345,7 +345,7 @@ class _DividedMigration(NamedTuple):
 
 
 def _sum_tier_reports(reports: Sequence[TierReport]) -> TierReport:
-    """Add up the reports of one move's ranges."""
+    """Add up the reports of one transfer's ranges."""
     return TierReport(
         sum(each.deltas for each in reports),
         sum(each.id_sum for each in reports) % 2**64,
