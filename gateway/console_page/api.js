@@ -1,8 +1,8 @@
-// The gateway's admin routes, as one signed-in operator calls them.
+// Calls the gateway's admin routes for the operator who is signed in.
 
 export class Refused extends Error {
-  constructor(status, told) {
-    super(told.error ?? `the gateway answered ${status}`);
+  constructor(status, body) {
+    super(body.error ?? `the gateway answered ${status}`);
     this.status = status;
   }
 }
@@ -25,11 +25,11 @@ export class Api {
     return this.#ask("DELETE", route, {});
   }
 
-  /** Whether the server takes work; else the words of its refusal. */
+  /** Return null if the server is ready, otherwise its error message. */
   async ready() {
     const answer = await fetch(new URL("ready", document.baseURI));
-    const told = await answer.json();
-    return answer.ok ? null : told.error;
+    const body = await answer.json();
+    return answer.ok ? null : body.error;
   }
 
   async #ask(method, route, parameters, tries = 5) {
@@ -40,12 +40,12 @@ export class Api {
       if (value !== undefined && value !== "") url.searchParams.set(name, value);
     }
     const answer = await fetch(url, { method, headers: this.token ? { Authorization: `Bearer ${this.token}` } : {} });
-    const told = await answer.json().catch(() => ({}));
+    const body = await answer.json().catch(() => ({}));
     if (answer.status === 429 && tries > 1) {
       await new Promise((wake) => setTimeout(wake, 1000 * Number(answer.headers.get("Retry-After") ?? 1)));
       return this.#ask(method, route, parameters, tries - 1);
     }
-    if (!answer.ok) throw new Refused(answer.status, told);
-    return told;
+    if (!answer.ok) throw new Refused(answer.status, body);
+    return body;
   }
 }

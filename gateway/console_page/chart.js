@@ -1,4 +1,4 @@
-// A line of the last minutes.
+// Draws the values of the last minutes as a line.
 
 const SVG = "http://www.w3.org/2000/svg";
 const WIDTH = 160;
@@ -10,7 +10,7 @@ function drawn(tag, attributes) {
   return made;
 }
 
-/** A line through values, the newest at the right, from 0 to their highest. */
+/** Return a line through values, the newest at the right, scaled from 0 to the highest. */
 export function line(values, label) {
   const svg = drawn("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": label });
   const highest = Math.max(1, ...values);

@@ -1,25 +1,25 @@
-// Elements from values: text is always set as text, so that no row id and no error is read as markup.
+// Creates elements. Text is always set as text, so that no row id or error is parsed as HTML.
 
-/** An element with properties and children; children that are null are left out. */
+/** Create an element with properties and children; children that are null are left out. */
 export function element(tag, properties = {}, ...children) {
   const made = Object.assign(document.createElement(tag), properties);
   made.append(...children.flat().filter((child) => child !== null && child !== undefined));
   return made;
 }
 
-/** What an element shows from now on. */
+/** Replace an element's contents. */
 export function show(id, ...children) {
   document.getElementById(id).replaceChildren(...children.flat().filter((child) => child !== null && child !== undefined));
 }
 
-/** A table: its columns' heads, and rows of cells, each an element or a text. */
+/** Create a table. A cell is an element or a text. */
 export function table(heads, rows, none) {
   if (!rows.length) return element("p", { className: "none" }, none);
   const line = (cells, tag) => element("tr", {}, cells.map((cell) => element(tag, {}, cell ?? "")));
   return element("table", {}, element("thead", {}, line(heads, "th")), element("tbody", {}, rows.map((row) => line(row, "td"))));
 }
 
-/** Choices of an input with a list. */
+/** Set the suggestions of an input. */
 export function offer(id, values) {
   show(id, values.map((value) => element("option", { value })));
 }

@@ -1,4 +1,4 @@
-// What changes seldom: work that was set aside, what clients had done, rules, tables.
+// Shows what seldom changes: dead letters, actions, sync rules and tables.
 
 import { element, offer, show, table } from "./dom.js";
 import { ago, count } from "./words.js";
@@ -29,24 +29,24 @@ async function done(api) {
 }
 
 async function rules(api) {
-  const [told, { writeScope }] = await Promise.all([api.get("sync-rules"), api.get("settings")]);
-  if (!told.rules) return show("rules", element("p", { className: "none" }, "None were set: every client sees every row."));
-  const open = writeScope === "any" && told.rules.buckets.length > 0;
+  const [{ rules: active }, { writeScope }] = await Promise.all([api.get("sync-rules"), api.get("settings")]);
+  if (!active) return show("rules", element("p", { className: "none" }, "None were set: every client sees every row."));
+  const open = writeScope === "any" && active.buckets.length > 0;
   const warning = "The write scope is \"any\": a client can move any row into its own sight and read it.";
   show(
     "rules",
     element("p", { className: open ? "bad" : "" }, open ? warning : `Write scope: ${writeScope}`),
-    element("pre", {}, JSON.stringify(told.rules, null, 2)),
+    element("pre", {}, JSON.stringify(active, null, 2)),
   );
 }
 
-/** The names of tables, to choose from. What waits is read from the log: ask once. */
+/** Return the names of all tables. Those of unflushed deltas are read from the log, which is slow. */
 export async function tables(api) {
   const [{ schemas }, { tables: waiting }] = await Promise.all([api.get("schema"), api.get("metrics", { clients: 0, tables: true })]);
   offer("tables", [...new Set([...schemas, ...(waiting ?? [])].map((each) => each.table))].sort());
 }
 
-/** Ask once and show it; `fault` is called with what goes wrong when a button is used, or null. */
+/** Request and show everything; `fault` is called with the error of a button's request, or null if it succeeded. */
 export async function refresh(api, fault) {
   await Promise.all([aside(api, fault), done(api), rules(api)]);
 }

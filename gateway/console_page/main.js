@@ -1,5 +1,5 @@
-// The page: signs in, then asks again and again while it is looked at. Who signs in or out loads it anew, so that nothing
-// that was shown or asked for one caller is left for another.
+// The page: signs in, and then requests everything periodically while it is visible. Signing in or out reloads the page,
+// so that nothing of one operator is left for another.
 
 import { Refused } from "./api.js";
 import * as kept from "./kept.js";
@@ -14,7 +14,7 @@ const faults = new Map();
 let clients = [];
 let timers = [];
 
-/** What went wrong last with some work, or null: shown until that work succeeds. */
+/** Show the latest error of a request until that request succeeds; null for no error. */
 function fault(work, error) {
   if (error === null) faults.delete(work);
   else faults.set(work, error instanceof TypeError ? "The gateway does not answer." : error.message);
@@ -32,7 +32,7 @@ function signOut() {
   part("gateway").textContent = part("ready").textContent = "";
 }
 
-/** Work, now and again while the page is looked at; never twice at once. */
+/** Call `work` periodically while the page is visible, one call at a time. */
 function repeat(work, everyMs) {
   let busy = false;
   const go = async () => {
@@ -54,8 +54,8 @@ function repeat(work, everyMs) {
 async function flush(api) {
   part("flushed").textContent = "asked for…";
   try {
-    const told = await api.post("flush", { wait: 20 });
-    part("flushed").textContent = told.flushed ? `in the lake${told.snapshotId ? `, snapshot ${told.snapshotId}` : ""}` : "noted; it is not in the lake yet";
+    const reply = await api.post("flush", { wait: 20 });
+    part("flushed").textContent = reply.flushed ? `in the lake${reply.snapshotId ? `, snapshot ${reply.snapshotId}` : ""}` : "noted; it is not in the lake yet";
     fault(flush, null);
   } catch (error) {
     part("flushed").textContent = "";

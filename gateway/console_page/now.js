@@ -1,4 +1,4 @@
-// How far a gateway and its clients are.
+// Shows a gateway's backlog, pipeline and clients.
 
 import { line } from "./chart.js";
 import { element, offer, show, table } from "./dom.js";
@@ -18,25 +18,25 @@ function remember(values, value) {
   return values;
 }
 
-function checkpoint(told) {
-  if (told.checkpoint === null) return ["none yet", element("small", {}, "new clients pull from 0")];
-  const reason = told.checkpoint.notServedReason;
-  const rows = `${count(told.checkpoint.rows)} rows, ${bytes(told.checkpoint.bytes)}`;
-  return [ago(told.checkpoint.createdMs), element("small", {}, reason === null ? rows : `${rows}; not served: ${reason}`)];
+function checkpoint(metrics) {
+  if (metrics.checkpoint === null) return ["none yet", element("small", {}, "new clients pull from 0")];
+  const reason = metrics.checkpoint.notServedReason;
+  const rows = `${count(metrics.checkpoint.rows)} rows, ${bytes(metrics.checkpoint.bytes)}`;
+  return [ago(metrics.checkpoint.createdMs), element("small", {}, reason === null ? rows : `${rows}; not served: ${reason}`)];
 }
 
-/** What is set aside, by kind and place; null where nothing is. */
-function setAside(told) {
-  if (!told.deadLetters.length) return null;
-  const oldest = Math.min(...told.deadLetters.map((each) => each.sinceMs));
-  const sum = told.deadLetters.reduce((total, each) => total + each.count, 0);
-  const lines = told.deadLetters.map((each) => element("small", { className: "bad" }, `${count(each.count)} of ${each.kind} ${each.name}`));
+/** Return the tile of dead letters; null if the gateway has none. */
+function setAside(metrics) {
+  if (!metrics.deadLetters.length) return null;
+  const oldest = Math.min(...metrics.deadLetters.map((each) => each.sinceMs));
+  const sum = metrics.deadLetters.reduce((total, each) => total + each.count, 0);
+  const lines = metrics.deadLetters.map((each) => element("small", { className: "bad" }, `${count(each.count)} of ${each.kind} ${each.name}`));
   return tile("Set aside", count(sum), element("small", { title: "lakesync dlq list" }, `the first was seen ${ago(oldest)}`), ...lines);
 }
 
-/** What the pipeline's sensors last reported: null where there is no pipeline. */
-function pipeline(told) {
-  const report = told.pipeline;
+/** Return the tile of the pipeline's latest report; null without a pipeline. */
+function pipeline(metrics) {
+  const report = metrics.pipeline;
   if (report === null) return null;
   const silent = Date.now() - report.reportedMs > LATE_MS;
   const failing = report.behind.filter((part) => part.requests > 2);
@@ -51,37 +51,37 @@ function pipeline(told) {
   return tile("Pipeline", value, element("small", {}, behind), ...lines.map((text) => element("small", { className: "bad" }, text)));
 }
 
-function tiles(told, newest) {
-  const oldest = told.oldestMs === null ? "nothing waits" : `the oldest for ${span(Date.now() - told.oldestMs)}`;
-  const full = told.shards.some((shard) => shard.byteSize > told.maxBackpressureBytes);
-  const late = told.clients.filter((client) => client.behindMs > LATE_MS).length;
+function tiles(metrics, newest) {
+  const oldest = metrics.oldestMs === null ? "nothing waits" : `the oldest for ${span(Date.now() - metrics.oldestMs)}`;
+  const full = metrics.shards.some((shard) => shard.byteSize > metrics.maxBackpressureBytes);
+  const late = metrics.clients.filter((client) => client.behindMs > LATE_MS).length;
   show(
     "tiles",
     tile("Newest commit", ago(newest) || "none yet"),
     tile(
       "Waits for the lake",
-      `${count(told.logSize)} ${told.logSize === 1 ? "delta" : "deltas"}`,
-      element("small", {}, `${bytes(told.byteSize)}; ${oldest}`),
-      full ? element("small", { className: "bad" }, `pushes are turned away above ${bytes(told.maxBackpressureBytes)}`) : null,
-      line(remember(past.waiting, told.logSize), "deltas that waited, these five minutes"),
+      `${count(metrics.logSize)} ${metrics.logSize === 1 ? "delta" : "deltas"}`,
+      element("small", {}, `${bytes(metrics.byteSize)}; ${oldest}`),
+      full ? element("small", { className: "bad" }, `pushes are turned away above ${bytes(metrics.maxBackpressureBytes)}`) : null,
+      line(remember(past.waiting, metrics.logSize), "deltas that waited, these five minutes"),
     ),
-    tile("Last flush", ago(told.flushedMs) || "none yet"),
-    pipeline(told),
-    setAside(told),
-    tile("Checkpoint", ...checkpoint(told)),
+    tile("Last flush", ago(metrics.flushedMs) || "none yet"),
+    pipeline(metrics),
+    setAside(metrics),
+    tile("Checkpoint", ...checkpoint(metrics)),
     tile(
       "Clients",
-      late ? `${late} of ${told.clients.length} behind` : `${told.clients.length}, none behind`,
+      late ? `${late} of ${metrics.clients.length} behind` : `${metrics.clients.length}, none behind`,
       element("small", { title: "a change by others that they may see and were not sent" }, "by a minute or more"),
-      line(remember(past.behind, Math.max(0, ...told.clients.map((client) => client.behindMs ?? 0))), "the furthest behind, these five minutes"),
+      line(remember(past.behind, Math.max(0, ...metrics.clients.map((client) => client.behindMs ?? 0))), "the furthest behind, these five minutes"),
     ),
-    tile("Rules", told.rulesVersion ? `version ${told.rulesVersion}` : "none", element("small", {}, told.rulesVersion ? "" : "every client sees every row")),
+    tile("Rules", metrics.rulesVersion ? `version ${metrics.rulesVersion}` : "none", element("small", {}, metrics.rulesVersion ? "" : "every client sees every row")),
   );
 }
 
-function clients(told, choose) {
-  const furthest = Math.max(LATE_MS, ...told.clients.map((client) => client.behindMs ?? 0));
-  const rows = told.clients.map((client) => {
+function clients(metrics, choose) {
+  const furthest = Math.max(LATE_MS, ...metrics.clients.map((client) => client.behindMs ?? 0));
+  const rows = metrics.clients.map((client) => {
     const behind = client.behindMs;
     const unknown = client.pulledMs === null ? "never pulled" : "unknown yet";
     const words = behind === null ? unknown : behind === 0 ? "none" : span(behind);
@@ -94,15 +94,15 @@ function clients(told, choose) {
   show("clients", table(["client", "lag", "state", "offline since", "pulled", "pushed"], rows, "No client has talked to this process of the gateway since it started."));
 }
 
-/** Ask once and show it; `choose` is called with the client whose line is clicked. */
+/** Request and show the metrics; `choose` is called with the id of a client that is clicked. */
 export async function refresh(api, choose) {
-  const [told, unready] = await Promise.all([api.get("metrics", { clients: 200 }), api.ready()]);
-  const newest = wall(told.lastArrivalHlc);
-  tiles(told, newest);
-  clients(told, choose);
-  offer("client-ids", told.clients.map((client) => client.clientId));
+  const [metrics, unready] = await Promise.all([api.get("metrics", { clients: 200 }), api.ready()]);
+  const newest = wall(metrics.lastArrivalHlc);
+  tiles(metrics, newest);
+  clients(metrics, choose);
+  offer("client-ids", metrics.clients.map((client) => client.clientId));
   const ready = document.getElementById("ready");
   ready.textContent = unready === null ? "ready" : `not ready: ${unready}`;
   ready.className = `chip ${unready === null ? "good" : "bad"}`;
-  return told.clients.map((client) => client.clientId);
+  return metrics.clients.map((client) => client.clientId);
 }

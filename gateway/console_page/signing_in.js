@@ -1,10 +1,10 @@
-// Who asks: a token from the address's fragment, which is never sent, from this tab's storage, or from the form.
+// Finds the operator's token: in the fragment of the page's URL, which is never sent; in this tab's storage; in the form.
 
 import { Api } from "./api.js";
 
 const KEPT = "lakesync.console";
 
-/** What a token says of itself; empty where it is none. */
+/** Return a token's claims; empty if it is not a JWT. */
 function claims(token) {
   try {
     const part = token.split(".")[1].replaceAll("-", "+").replaceAll("_", "/");
@@ -19,7 +19,7 @@ function api({ token, gateway }) {
   return id ? new Api(id, token) : null;
 }
 
-/** The caller that the address or this tab names, or null. */
+/** Return an `Api` for the token and gateway in the URL or in this tab's storage; null without a gateway. */
 export function remembered() {
   const given = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
   if (given.token || given.gateway) {
@@ -29,7 +29,7 @@ export function remembered() {
   return api(JSON.parse(sessionStorage.getItem(KEPT) ?? "{}"));
 }
 
-/** The caller that the form names, kept for this tab; null where nobody says which gateway. */
+/** Return an `Api` for the token and gateway in the form, and store them for this tab; null without a gateway. */
 export function signedIn(form) {
   const given = { token: form.token.value.trim(), gateway: form.gateway.value.trim() };
   sessionStorage.setItem(KEPT, JSON.stringify(given));

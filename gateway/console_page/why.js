@@ -1,4 +1,4 @@
-// Why a client has a row or lacks it, clause by clause; or every client at once.
+// Explains why a client has a row or lacks it, clause by clause; or the same for all clients.
 
 import { element, offer, show, table } from "./dom.js";
 import { ago } from "./words.js";
@@ -11,8 +11,8 @@ function chip(verdict) {
   return element("span", { className: `chip ${MOOD[verdict] ?? ""}` }, verdict);
 }
 
-function clauses(told) {
-  return told.buckets.flatMap((bucket) => {
+function clauses(explanation) {
+  return explanation.buckets.flatMap((bucket) => {
     if (!bucket.coversTable) return [[bucket.bucket, "its tables", "", "", "not about this table"]];
     if (!bucket.filters.length) return [[bucket.bucket, "every row", "", "", "✓ holds"]];
     return bucket.filters.map((filter) => [
@@ -25,25 +25,25 @@ function clauses(told) {
   });
 }
 
-function one(told) {
+function one(explanation) {
   const facts = [
-    told.row.changedMs ? `The row last changed ${ago(told.row.changedMs)}.` : null,
-    told.nextPull.length ? `Its next pull brings: ${told.nextPull.join(", ")}.` : null,
-    `Claims, from the ${told.client.claimsFrom}: ${JSON.stringify(told.client.claims)}`,
+    explanation.row.changedMs ? `The row last changed ${ago(explanation.row.changedMs)}.` : null,
+    explanation.nextPull.length ? `Its next pull brings: ${explanation.nextPull.join(", ")}.` : null,
+    `Claims, from the ${explanation.client.claimsFrom}: ${JSON.stringify(explanation.client.claims)}`,
   ];
   return [
-    element("h3", {}, chip(told.verdict), ` ${told.reasons[0] ?? ""}`),
-    element("ul", {}, [...told.reasons.slice(1), ...facts.filter(Boolean)].map((reason) => element("li", {}, reason))),
-    told.row.visible ? table(["bucket", "clause", "row", "compared with", ""], clauses(told), "The gateway has no rules: every client sees every row.") : "",
+    element("h3", {}, chip(explanation.verdict), ` ${explanation.reasons[0] ?? ""}`),
+    element("ul", {}, [...explanation.reasons.slice(1), ...facts.filter(Boolean)].map((reason) => element("li", {}, reason))),
+    explanation.row.visible ? table(["bucket", "clause", "row", "compared with", ""], clauses(explanation), "The gateway has no rules: every client sees every row.") : "",
     table(
       ["column", "whose value", "since"],
-      told.row.columns.map((column) => [column.column, column.clientId, ago(column.touchedMs)]),
+      explanation.row.columns.map((column) => [column.column, column.clientId, ago(column.touchedMs)]),
       "Nothing of the row is stored.",
     ),
   ];
 }
 
-/** Results in the order of their inputs, a few at a time. */
+/** Call `work` with each input, a few at a time, and return the results in the order of the inputs. */
 async function spread(inputs, work) {
   const results = [];
   let next = 0;
@@ -59,8 +59,8 @@ async function spread(inputs, work) {
 
 async function every(api, asked, clients, choose) {
   if (!clients.length) return [element("p", { className: "none" }, "No client was seen: name one.")];
-  const told = await spread(clients.slice(0, MOST_CLIENTS), (clientId) => api.get("explain", { ...asked, clientId }));
-  const rows = told.map((each) => [
+  const explanations = await spread(clients.slice(0, MOST_CLIENTS), (clientId) => api.get("explain", { ...asked, clientId }));
+  const rows = explanations.map((each) => [
     element("button", { className: "link", onclick: () => choose(each.client.clientId) }, each.client.clientId),
     chip(each.verdict),
     each.reasons[0] ?? "",
@@ -73,7 +73,7 @@ async function every(api, asked, clients, choose) {
   ];
 }
 
-/** Make the form answer, with `known` for the clients' ids; what asks about one client by its id. */
+/** Make the form show explanations. `known` returns the clients' ids. */
 export function listen(form, api, known) {
   const choose = (clientId) => {
     form.clientId.value = clientId;

@@ -1,6 +1,6 @@
-// Figures as people read them.
+// Formats numbers and times for people.
 
-/** Milliseconds as a length of time in its two largest units. */
+/** Format a duration in milliseconds with its two largest units. */
 export function span(ms) {
   const seconds = Math.max(0, ms) / 1000;
   if (seconds < 1) return "under 1 s";
@@ -13,7 +13,7 @@ export function span(ms) {
   return rest ? `${whole} ${name} ${rest} ${next[0]}` : `${whole} ${name}`;
 }
 
-/** How long ago a moment was; empty where there was none. */
+/** Format how long ago a time was; empty for null. */
 export function ago(ms) {
   return ms ? `${span(Date.now() - ms)} ago` : "";
 }
@@ -27,7 +27,7 @@ export function bytes(number) {
   return `${(number / 1024 ** power).toFixed(power ? 1 : 0)} ${["B", "KiB", "MiB", "GiB"][power]}`;
 }
 
-/** The milliseconds of a hybrid logical clock's value. */
+/** Return the wall time of an hlc in milliseconds. */
 export function wall(hlc) {
   return Number(hlc) / 65_536;
 }

@@ -124,7 +124,7 @@ class Leases(RuleBasedStateMachine):
         self.clock.advance(ms)
 
     @rule()
-    def what_is_told_of_attempts_is_bounded(self):
+    def reported_attempts_are_bounded(self):
         log = self.engine.store.read("g", lambda view: view.action_log(None, 100)).result()
         assert len(log) <= LIMITS.kept_entries
         assert [entry.seq for entry in log] == sorted((entry.seq for entry in log), reverse=True)

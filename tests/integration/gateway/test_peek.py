@@ -164,7 +164,7 @@ def test_a_client_cannot_peek_for_another(served):
     assert (refused.status_code, refused.json()["code"]) == (403, "FORBIDDEN")
 
 
-def test_lakesync_pull_peeks_unless_told_to_replace_the_app(served, monkeypatch, tmp_path):
+def test_lakesync_pull_peeks_unless_it_replaces_the_app(served, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     alice = served.client("alice")
     for name, value in {"JWT_SECRET": SECRET, "GATEWAY_URL": served.url, "REMOTE_GATEWAY": alice.gateway}.items():

@@ -42,16 +42,16 @@ def test_rows_that_another_process_may_send_too_are_sent_without_plain_inserts(p
 
         numbers = count()
 
-        def both_told():
+        def both_notified():
             row = f"t{next(numbers)}"
             bob.push(delta(row, {"x": 1}, client="bob"))
             told = [live.broadcast().deltas for live in (here, there)]
             assert {each.row_id for deltas in told for each in deltas} == {row}
             return all([each.op for each in deltas] == ["DELETE", "INSERT"] for deltas in told)
 
-        until(both_told, "both processes to know of both connections")
+        until(both_notified, "both processes to know of both connections")
         there.pull(there.pull().server_hlc)
-        assert both_told(), "known for as long as the connections last"
+        assert both_notified(), "known for as long as the connections last"
 
 
 def kill_listeners(staging):
