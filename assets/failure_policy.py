@@ -84,7 +84,7 @@ def failure_policy(
 def is_final(context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext, error: Exception) -> bool:
     """Return whether a step's error is final: Dagster does not retry the step, or has no retry left.
 
-    Steps call it before `set_aside`. It holds only for steps that `failure_policy` retries.
+    Steps call it before `set_aside`. Its result is right only for steps that `failure_policy` retries.
 
     Args:
         context: the step's context.

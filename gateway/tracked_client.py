@@ -66,7 +66,7 @@ class TrackedClient:
     """
 
     pulled_ms: int | None = None
-    """When it last pulled; None if it never did. The same holds for the next two."""
+    """When it last pulled; None if it never did. So are the next two."""
     pushed_ms: int | None = None
     disconnected_ms: int | None = None
     """When its latest WebSocket ended."""

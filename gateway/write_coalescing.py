@@ -1,4 +1,4 @@
-"""An asyncio transport that sends the head and the body of an HTTP response together, and aborts if nobody reads.
+"""An asyncio transport that sends head and body of an HTTP response together, and aborts if the client does not read.
 
 `gateway.compat_uvicorn` wraps the transport of each HTTP connection in it. uvicorn writes the head (status line and
 headers) and the body separately, and uvloop sends each at once: two system calls, two packets, and a client that wakes

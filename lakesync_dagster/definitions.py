@@ -95,7 +95,7 @@ def make_definitions(config: Config, snapshot: SchemaSnapshot) -> dg.Definitions
 def _backend_definitions(
     config: Config, days: dg.TimeWindowPartitionsDefinition, open_staging: OpenStaging, lags: PipelineLags
 ) -> dg.Definitions:
-    """Create the assets, jobs and sensors of destinations, flows, tiers and migrations; empty if there are none.
+    """Create the assets, jobs and sensors of destinations, flows, tiers and migrations; empty if none is declared.
 
     They copy or move deltas between the lake and the databases and object stores that `lakesync.toml` declares as
     backends; `docs/adapters.md` describes the four kinds.

@@ -79,7 +79,7 @@ def flush_sensor(
                 time.sleep(CHECK_SECONDS)
 
     def check(context: dg.SensorEvaluationContext, store: PipelineStore) -> dg.SensorResult | dg.SkipReason:
-        """Return a request of a run if a flush is due; otherwise why there is none."""
+        """Return a request of a run if a flush is due; otherwise why none is due."""
         attempts = lags.attempts(FLUSH_SENSOR, context.cursor)
         backlog = store.backlog()
         now_ms = OffsetClock(config.clock_offset_file).now_ms()

@@ -12,7 +12,7 @@ writes the result to a checkpoint: files from which new clients load all rows.
 
 This is a second encoder of rows, for speed: it takes 4.3 µs of processor time for a row of five columns, where reading
 the row, `feed.render.insert` and `wire.protobuf` take 37 µs. A property test in `tests/property/test_kernel.py`
-holds both equal.
+checks that both give the same result.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ class _Deltas(NamedTuple):
     hlc: pa.Array
     client: pa.Array
     delta_id: pa.Array
-    """The id of the delta whose columns are exactly these cells. Null if there is none: the row has no cells, some
-    columns of the delta are no longer live, or several deltas have this stamp, which become one."""
+    """The id of the delta whose columns are exactly these cells. Null if the row has no cells, if some columns
+    of the delta are no longer live, or if several deltas have this stamp, which become one."""
 
 
 def row_messages(states: pa.RecordBatch, table: str) -> RowMessages:

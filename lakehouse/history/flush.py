@@ -10,7 +10,7 @@ isolation). So of two writers that read the same snapshot it rejects one, and it
 run. After an error of a commit the outcome is unknown, so the flush reads the table again.
 
 A file must not have other batches while its batch may be written again. Iceberg knows only the least and greatest batch
-id of a file; if the overwritten id lies between them, Iceberg cannot tell that the file has none of its rows, and
+id of a file; if the overwritten id lies between them, Iceberg does not know that the file has none of its rows, and
 rejects the commit. The asset `deltas` and the erasure call `flush_backlog`, which plans the batches; runs of Dagster
 read `flushed_arrivals`.
 """

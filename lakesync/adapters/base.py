@@ -197,7 +197,7 @@ class Splittable(Protocol):
             size: deltas per range; an estimate is enough.
 
         Returns:
-            Values of the query's order, ascending, each the last of its range. Empty if one range holds everything.
+            Values of the query's order, ascending, each the last of its range. Empty if one range suffices.
 
         Raises:
             AdapterError: the backend cannot be read.

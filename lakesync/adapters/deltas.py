@@ -99,7 +99,7 @@ def position_of(stored: StoredDelta, order: Order) -> Position:
 
 
 class DeltaQuery(msgspec.Struct, frozen=True):
-    """Selects deltas and their order. All conditions must hold."""
+    """Selects the deltas that fulfil all conditions, and their order."""
 
     order: Order = "arrival"
     """`arrival` to follow a gateway: later flushes only add greater arrivals. `hlc` to select deltas by age."""

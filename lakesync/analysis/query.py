@@ -245,7 +245,7 @@ class _DuckDbTables:
         deltas = self._planner.deltas
         if deltas is not None:
             conditions = [condition("table_name", "=", plan.name), _arrived_after(merged_up_to)]
-            # predicates on the row's key hold for its deltas too; those on other columns only for the merged row
+            # predicates on the row's key are also true of its deltas; those on other columns only of the merged row
             conditions.append(scan_condition(predicates, deltas.schema(), {"_gateway": "gateway", "_row": "row_id"}))
             if upto is not None:
                 conditions.append(condition("arrival", "<=", upto))

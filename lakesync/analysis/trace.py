@@ -134,7 +134,7 @@ def _find_flushed(deltas: Table, delta_id: str, gateway: str | None) -> dict[str
     """Return the row of `deltas` whose delta id begins with a text.
 
     Raises:
-        NotFoundError: there is none.
+        NotFoundError: it does not exist.
         ValidationError: several deltas match.
     """
     row_filter: BooleanExpression = StartsWith(term="delta_id", value=delta_id)

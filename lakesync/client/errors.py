@@ -18,7 +18,7 @@ class UnreachableError(TransientError):
 
 
 class DbError(TransientError):
-    """The client's database cannot be used now: another program holds it, or the disk is full."""
+    """The client's database cannot be used now: another program has locked it, or the disk is full."""
 
     code = "DB_ERROR"
 

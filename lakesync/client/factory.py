@@ -73,7 +73,7 @@ def open_client(
         mode: `full` (push and pull), `pushOnly` or `pullOnly`.
         auto_sync: whether a thread synchronises by itself from the start.
         interval: seconds between the pulls of auto-sync.
-        realtime: whether auto-sync also holds a WebSocket, on which the gateway sends changes as they happen.
+        realtime: whether auto-sync also keeps a WebSocket open, on which the gateway sends changes as they happen.
         heartbeat: seconds between the pulls of auto-sync while the WebSocket is open.
         retry: delays and attempts after failed requests, actions and WebSockets; None for the defaults.
         queue: an app's own queue, which chooses what to push next; None for the outbox in the file, which has all
@@ -151,7 +151,7 @@ def create_client(
         auto_sync_ms: milliseconds between pulls; 0 starts no auto-sync.
         backend: `file`, or `memory` for a database that ends with the process.
         sync_mode: `full`, `pushOnly` or `pullOnly`; `syncMode` in `coordinator_config` has precedence.
-        realtime: whether auto-sync also holds a WebSocket, on which the gateway sends changes as they happen.
+        realtime: whether auto-sync also keeps a WebSocket open, on which the gateway sends changes as they happen.
         queue: an app's own queue, which chooses what to push next; None for the outbox in the file, which has all
             unacknowledged changes.
         coordinator_config: `syncMode`, `realtimeHeartbeatMs` (milliseconds between pulls while a WebSocket is open),

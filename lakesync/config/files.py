@@ -175,7 +175,7 @@ def _absolute(value: object, path: Path) -> object:
 
 
 def _resolve(name: str, value: object, path: Path) -> object:
-    """Return the value that a reference stands for, or a URL without credentials unchanged.
+    """Return the value that a reference names, or a URL without credentials unchanged.
 
     Args:
         name: the setting. The end of its name, `uri` or `url`, says whether it is a URL.

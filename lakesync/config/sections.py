@@ -297,7 +297,7 @@ class FlushSection(Section):
     """Age in seconds of the oldest unflushed delta that triggers a flush."""
     batch_deltas: PositiveInt | None = None
     """Deltas in one batch at most; unset: 1,000,000 in the pipeline, where Spark's tasks share them, and 250,000 in a
-    gateway, which holds them in memory."""
+    gateway, which keeps them in memory."""
 
 
 class MaintenanceSection(Section):

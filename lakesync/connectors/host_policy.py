@@ -26,7 +26,7 @@ ANY_PUBLIC = "*"
 
 _PORTS = {"http": 80, "https": 443}
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
-"""IPv6 addresses that stand for an IPv4 address, in their last 32 bits."""
+"""IPv6 addresses that contain an IPv4 address in their last 32 bits."""
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 

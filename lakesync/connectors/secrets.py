@@ -31,7 +31,7 @@ _SEALED = "sealed"
 _GATEWAY = "{gateway}"
 """Stands for the gateway id in patterns of allowed references."""
 _PLACEHOLDER = re.compile(r"\{gateway\}|[*?\[\]]")
-"""The parts of patterns that stand for other text."""
+"""The parts of patterns that match other text."""
 _IDENTITY = "google:"
 """Prefix of the patterns that allow the use of the server's Google identity: the account of its process in Google's
 cloud, which may read BigQuery."""
@@ -50,7 +50,7 @@ class Secrets:
         Args:
             keys: the current key, then older ones; without keys, literal secrets are rejected.
             references: patterns of allowed references, `env:NAME` and `file:/PATH` with the wildcards of `fnmatch`, and
-                `google:GATEWAY` (see `lends_identity`). `{gateway}` stands for the gateway id.
+                `google:GATEWAY` (see `lends_identity`). `{gateway}` is replaced by the gateway id.
 
         Raises:
             ConfigurationError: a key is shorter than MIN_KEY_CHARS, or one or two patterns do not separate gateways.

@@ -117,7 +117,7 @@ def remember_page(
 def remember_restart(commit: ClientCommit, request: PullRequest, rules: RulesCache) -> bool:
     """Record that a client starts again, before it is sent anything.
 
-    The sharded gateway calls it for a shard of which nothing fits in the page any more. Without this record, the
+    The sharded gateway calls it for a shard of which nothing more fits in the page. Without this record, the
     response to a push before the client's next page would be computed from the client's earlier position in that shard.
 
     Args:

@@ -83,7 +83,7 @@ class RebuildReport(msgspec.Struct, frozen=True, rename="camel"):
     deltas: int
     """Number of restored deltas."""
     newest: int
-    """The highest arrival in the lake; 0 if there is none."""
+    """The highest arrival in the lake; 0 if the lake is empty."""
     arrival: int
     """New arrivals are above this."""
     schemas: int

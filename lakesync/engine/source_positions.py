@@ -44,7 +44,7 @@ MAX_ATTEMPTS = 3
 
 _MARKS_KEPT = 8
 """How many marks are kept per source. An older one is taken for a cursor of the feed. It is a little lower than the
-cursor that it stands for, so the feed repeats a few changes, and omits none."""
+cursor that it names, so the feed repeats a few changes, and omits none."""
 
 _PERIODS_KEPT = 100
 """The most access periods (pairs of rules and claims) kept per source; of more, the oldest become one in which the
@@ -76,7 +76,7 @@ def position_in(record: ClientRecord | None, source: str) -> SourcePosition:
 
 
 def feed_cursor(record: ClientRecord | None, since: int) -> int:
-    """Return the cursor of the gateway's feed that a client's cursor stands for; the cursor itself, if it is no mark.
+    """Return the cursor of the gateway's feed that a client's cursor names; the cursor itself, if it is no mark.
 
     If the feed has sent the client the same number as a cursor, that meaning is taken.
 

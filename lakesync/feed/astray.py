@@ -24,7 +24,7 @@ from lakesync.staging.store.push import RowCommit
 def record_repeats(commit: RowCommit, deltas: Iterable[RowDelta], sender: Sender, known_cursor: int) -> bool:
     """Mark the outdated copies of a client that repeats deltas, because it may have old rows again.
 
-    The client must be sent a DELETE of a row that it may not see. The same holds for a row whose tombstone covers one
+    The client must be sent a DELETE of a row that it may not see. The same applies to a row whose tombstone covers one
     of the deltas, unless the client itself deleted the row after it: the client has the columns of that delta again.
 
     Args:

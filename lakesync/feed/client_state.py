@@ -83,7 +83,7 @@ def with_possible_broadcasts(record: ClientRecord, newest: int) -> ClientRecord:
 
 
 def scope_under(record: ClientRecord, access: Access) -> Scope | None:
-    """Return the newest scope with the claims and rules of an access; None if there is none.
+    """Return the newest scope with the claims and rules of an access; None without one.
 
     Args:
         record: the client's record.

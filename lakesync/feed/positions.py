@@ -1,8 +1,8 @@
 """Computes what a client's cursor means: its feed position, what the client had there, and what it was sent since.
 
 `engine.page_reading` calls `locate` for every pull, and `inspection.client_position` to explain what a client has. The
-result, a `Position`, tells `feed.pull` which part of the feed to read, and `feed.row_presence` which rows the client
-may have. `docs/feed.md` explains the whole; these are its terms:
+result, a `Position`, determines for `feed.pull` which part of the feed to read, and for `feed.row_presence` which rows
+the client may have. `docs/feed.md` explains the whole; these are its terms:
 
 - An *arrival* is the gateway's own timestamp of a commit (a hybrid logical clock), a multiple of `ARRIVAL_STEP`. A
   *cursor* is the number that a client sends to continue after the last page that it has.

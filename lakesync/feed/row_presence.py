@@ -120,8 +120,8 @@ def writers_known_from(position: Position) -> int:
 def has_from_insert(row: StoredRow, stamp: Stamp, client_id: str) -> bool:
     """Return whether a client certainly has the columns of a stamp, because it wrote them with its INSERT or later.
 
-    Columns that it wrote before its INSERT do not count. It may have lost them with the row, when it could not see the
-    row any more.
+    Columns that it wrote before its INSERT do not count. It may have lost them with the row, when it could no longer
+    see the row.
 
     Args:
         row: the stored row.

@@ -42,8 +42,8 @@ SECRET = "writeOnly"  # noqa: S105 the name of a JSON Schema keyword
 """The JSON Schema keyword that marks a setting as secret: it is never returned or logged, and encrypted when stored."""
 
 SERVER_FILE = "server-file"
-"""The JSON Schema `format` of a setting that names a file on the server. Whoever sets it could read any file, so it is
-accepted only for files that the server's operator also allows as references `file:PATH`, in place of secrets."""
+"""The JSON Schema `format` of a setting that names a file on the server. A user who may set it could read any file, so
+it is accepted only for files that the server's operator also allows as references `file:PATH`, in place of secrets."""
 
 
 class ConnectorDescriptor(msgspec.Struct, frozen=True, rename="camel"):

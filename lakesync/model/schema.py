@@ -84,7 +84,7 @@ class TableSchema(msgspec.Struct, frozen=True, rename="camel", cache_hash=True):
     soft_delete: bool = True
     """Whether destinations mark deleted rows instead of deleting them."""
     external_id_column: str | None = None
-    """The column with the row's id in an external system, which destinations index; None if there is none."""
+    """The column with the row's id in an external system, which destinations index; None without one."""
 
     @property
     def types(self) -> dict[str, ColumnType]:

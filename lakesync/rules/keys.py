@@ -358,7 +358,7 @@ def _part(condition: Filter, text: str) -> _Part:
 
 
 def _part_holds(condition: Filter, part: _Part, operands: Sequence[str]) -> bool:
-    """Return whether an inequality filter accepts the text that a key's part stands for."""
+    """Return whether an inequality filter accepts the text that a key's part encodes."""
     if condition.op == "neq":
         return all(_part(condition, operand) != part for operand in operands)
     return isinstance(part, str) and holds(condition.op, part, operands)

@@ -102,6 +102,6 @@ def _joined(gateway: str, points: Mapping[str, CutPoint]) -> CutPoint:
         default.arrival,
         default.epoch,
         default.rules_version if are_indexed else None,
-        # 0 stands for None here: while any shard is re-indexed, no checkpoint is made at the joined point
+        # 0 instead of None is the lowest: while any shard is re-indexed, no checkpoint is made at the joined point
         {name: ShardCutPoint(point.epoch, point.rules_version or 0) for name, point in points.items()},
     )

@@ -239,7 +239,7 @@ class ErasingStore(ABC):
 
         Args:
             gateway: the gateway's id.
-            newest_hlc: returns the newest hlc of the row's or client's deltas; raises NotFoundError if there are none.
+            newest_hlc: returns the newest hlc of the row's or client's deltas; raises NotFoundError without any.
                 An earlier erasure with a higher hlc covers all of them, and is returned.
             table: the row's table; None for a client.
             row_id: the row's id; None for a client.

@@ -153,7 +153,7 @@ class Head(msgspec.Struct, frozen=True):
         Args:
             oldest_ms: the server's wall time of log row `flushed_seq + 1`; None if nothing is unflushed.
             flushed_ms: when the batch up to `flushed_seq` was confirmed; None before the first.
-            flushed_snapshot: the Iceberg snapshot in which that batch was read back; None if there is none.
+            flushed_snapshot: the Iceberg snapshot in which that batch was read back; None without one.
             rules_without_checkpoint: the active rules version if the newest checkpoint has an older one; else None.
             checkpoint_arrival: arrival of the newest published checkpoint; None before the first.
         """

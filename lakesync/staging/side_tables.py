@@ -3,7 +3,7 @@
 - *Actions* (commands of clients) and attempts at them, and the *connectors* (external systems) that execute them.
 - The position of a *re-index*, which assigns all rows to the sync rules after a change of these.
 - The *broadcast cursors* of *sharded* gateways, whose tables are in several stores (shards). Such a cursor is sent to
-  many clients at once, with a page over the WebSocket, and stands for a cursor in each shard.
+  many clients at once, with a page over the WebSocket, and names a cursor in each shard.
 - The spelling of table and column names, because the engines that read the lake ignore case.
 - The *jobs* that update the destination's tables after a flush without a pipeline.
 
@@ -73,7 +73,7 @@ class SideQueries(ErasureQueries):
     # -- actions and connectors ----------------------------------------------------------------------------------------
 
     def action(self, client_id: str, action_id: str, idempotency_key: str | None = None) -> ActionRecord | None:
-        """Return a client's action by its id, otherwise by its idempotency key; None if there is none.
+        """Return a client's action by its id, otherwise by its idempotency key; None if neither matches.
 
         Args:
             client_id: the client's id.
@@ -118,7 +118,7 @@ class SideQueries(ErasureQueries):
         return _decode_parts(rows[0][0]) if rows else None
 
     def newest_shared_cursor(self) -> int:
-        """Return the highest stored broadcast cursor; 0 if there is none."""
+        """Return the highest stored broadcast cursor; 0 without one."""
         rows = self._query(_NEWEST_CURSOR)
         return int(rows[0][0]) if rows else 0
 
@@ -223,7 +223,7 @@ class SideStatements(SideQueries, ErasureStatements):
         )
 
     def drop_connector(self, name: str) -> bool:
-        """Delete a connector; return False if there is none with this name."""
+        """Delete a connector; return False if no connector has this name."""
         existing = self._query("SELECT 1 FROM connector WHERE gateway = ? AND name = ?", name)
         self._query("DELETE FROM connector WHERE gateway = ? AND name = ?", name)
         return bool(existing)
@@ -242,7 +242,7 @@ class SideStatements(SideQueries, ErasureStatements):
 
         Args:
             cursor: the cursor that clients are sent.
-            parts: the cursor in each shard that it stands for, by shard name.
+            parts: the cursor in each shard that it names, by shard name.
             forget_below: stored broadcast cursors below this are deleted.
         """
         self._query(_FORGET_CURSORS, forget_below)

@@ -95,7 +95,7 @@ class Group(NamedTuple):
     columns: dict[str, Raw]
     """The values as JSON texts, by column."""
     original: str | None
-    """The id of the delta whose columns are exactly these; None if there is none."""
+    """The id of the delta whose columns are exactly these; None without one."""
 
 
 def stamp_groups(live: Iterable[LiveDelta]) -> list[Group]:

@@ -28,7 +28,7 @@ class ObjectInfo(msgspec.Struct, frozen=True):
     modified_ms: int
     """Milliseconds since 1970."""
     etag: str
-    """Changes when the content changes, as far as the store can tell."""
+    """Changes when the content changes, as far as the store detects it."""
 
 
 class ObjectPage(msgspec.Struct, frozen=True):

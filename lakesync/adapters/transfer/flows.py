@@ -61,7 +61,7 @@ _ID_COLUMNS = ("gateway", "client_id", "delta_id")
 
 
 class RowFilter(TableSelection, frozen=True):
-    """Selects the rows to copy. All conditions must hold."""
+    """Selects the rows to copy: those that fulfil all conditions."""
 
     where: tuple[tuple[str, str, str], ...] = ()
     """`(column, operator, value)` conditions on a row's state, with the operators of sync rules, such as `eq`."""

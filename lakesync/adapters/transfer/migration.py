@@ -32,7 +32,7 @@ from lakesync.model.types import Position
 
 
 class MigrationScope(msgspec.Struct, frozen=True):
-    """The deltas to migrate. All conditions must hold."""
+    """The deltas to migrate: those that fulfil all conditions."""
 
     gateway: str | None = None
     """None selects every gateway."""

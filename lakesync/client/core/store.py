@@ -186,7 +186,7 @@ class Changes(msgspec.Struct):
 class ClientStore(Protocol):
     """A client's durable state, beside the app's own rows. Callers may modify every object that they read.
 
-    A settled row is a row without edits. The app's table holds its values, so a store needs to keep only the stamps
+    A settled row is a row without edits. The app's table has its values, so a store needs to keep only the stamps
     of its columns. For a row with edits, the store also keeps the values that the gateway has.
     """
 

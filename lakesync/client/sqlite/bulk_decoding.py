@@ -174,7 +174,7 @@ def _sql_values(kind: ColumnType, values: Sequence[Any], has_escapes: bool) -> S
     Args:
         kind: the column's type.
         values: decoded values of this type; JSON text for a JSON column.
-        has_escapes: whether the JSON text had Unicode escapes, which may stand for half of a surrogate pair.
+        has_escapes: whether the JSON text had Unicode escapes, which may encode half of a surrogate pair.
 
     Raises:
         NotBulkWritableError, UnicodeError: SQLite would change a value.

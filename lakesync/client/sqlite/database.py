@@ -224,7 +224,7 @@ class LocalDB:
         """Make the connection read the schema again, which another connection has changed.
 
         SQLite notices changed tables by itself, but not `_lakesync_quiet` if only a trigger of the app refers to it:
-        the table that tells triggers whether the client, and not the app, is writing.
+        the table from which triggers read whether the client, and not the app, is writing.
         """
         self._conn.execute("SELECT 1 FROM _lakesync_quiet").fetchall()
 

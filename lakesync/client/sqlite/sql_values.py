@@ -2,7 +2,7 @@ r"""Values of synced tables in SQLite: conversion from and to JSON (the gateway'
 
 The other modules of `sqlite` call the functions. The triggers on the app's tables use the SQL conditions to reject
 values that the gateway would reject, when the app writes them; `table_validation` uses the conditions for existing
-rows. `{0}` stands for the value, as `NEW."title"` or `t."title"`: never a bare name, which could be a column of
+rows. `{0}` is replaced by the value, as `NEW."title"` or `t."title"`: never a bare name, which could be a column of
 `json_tree`.
 
 Text that is not valid UTF-8 can be written by a program with another encoding, and Python's sqlite3 cannot read it.

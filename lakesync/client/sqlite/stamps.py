@@ -55,7 +55,7 @@ class Stamps(msgspec.Struct, array_like=True):
     parts: list[tuple[int, str, tuple[str, ...]]]
     """The hlc, client id and columns of each delta, oldest first."""
     tombstone: Stamp | None
-    """The stamp of the newest DELETE; None if there is none."""
+    """The stamp of the newest DELETE; None without one."""
     inserted: Stamp | None
     """The stamp of the newest INSERT; None if it is unknown."""
 
@@ -221,7 +221,7 @@ class StampCodec:
         return result
 
     def _client_numbers(self, clients: Sequence[str]) -> list[int]:
-        """Return the number that stands for each client id in records."""
+        """Return the number of each client id, by which records refer to it."""
         numbers = {client: self._number(f"={client}") for client in set(clients)}
         return [numbers[client] for client in clients]
 

@@ -73,7 +73,7 @@ class Exchange:
         self._on_progress = on_progress
         self._source_page: tuple[str, tuple[str, ...], int] = ("", (), 0)
         """The newest page of a named source: the source, the page's delta ids, and how often it arrived in a row.
-        `("", (), 0)` if there is none."""
+        `("", (), 0)` before the first."""
         self.prefetcher = Prefetcher(transport.pull, replica.limits.pull_deltas, self.cancel_request)
         """Pulls pages in advance."""
 

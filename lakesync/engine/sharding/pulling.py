@@ -155,7 +155,7 @@ def _read_shards(
 
 
 def _has_changes(name: str, part: ShardGateway, request: PullRequest) -> Steps[bool]:
-    """Return whether a shard has anything for the client; nothing of it fits in the page any more.
+    """Return whether a shard has anything for the client. The page is full, so nothing is sent.
 
     If the client starts again in this shard, that is recorded. Otherwise, the response to a push before the client's
     next page would be computed from the position that the client had in this shard before.

@@ -1,4 +1,4 @@
-"""The cursors of a sharded gateway: one integer that stands for a *vector*, a cursor in each shard.
+"""The cursors of a sharded gateway: each is one integer that names a *vector*: a cursor in each shard.
 
 A *shard* is a staging store (a database that pushes are committed to) with some of the gateway's tables, and has a feed
 of its own. So a client's position is a vector. The client's cursor, from which it pulls next, is an integer in the
@@ -9,7 +9,7 @@ vector is in a table of its own. A cursor that is in neither is unknown: the cli
 no vector: 0 (the client starts) and `NEVER_PULLED` (1: it pushed before its first pull).
 
 A *source* is a database from which clients pull beside the gateway's feed; a source's page has a cursor of its own, a
-*mark*, which stands for a cursor of the feed. The other modules of this package call `Vectors`, whose `submit_…`
+*mark*, which names a cursor of the feed. The other modules of this package call `Vectors`, whose `submit_…`
 methods return futures. `docs/sharding.md` explains the promises.
 """
 
@@ -134,7 +134,7 @@ class Vectors:
         return self._store.submit(self._gateway_id, create)
 
     def submit_vectors(self, clients: Sequence[tuple[str, int | None]]) -> Future[list[dict[str, int] | None]]:
-        """Return the vectors that clients' cursors stand for; nothing is stored.
+        """Return the vectors that clients' cursors name; nothing is stored.
 
         Args:
             clients: pairs of client id and cursor; a cursor may be 0 or None.

@@ -184,7 +184,7 @@ class Groups:
             return not self._closed
 
     def _next(self, gateway: str) -> list[QueuedJob]:
-        """Return a gateway's next group of jobs; if there are none, record that no thread works for the gateway."""
+        """Return a gateway's next group of jobs; if it is empty, record that no thread works for the gateway."""
         with self._lock:
             waiting = self._waiting[gateway]
             if not waiting:

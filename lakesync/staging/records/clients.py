@@ -119,7 +119,7 @@ class SourcePosition(msgspec.Struct, frozen=True, array_like=True):
     confirmed: Position | None = None
     """The position up to which the client has confirmed all pages; None if it confirmed none."""
     pending: PendingPage | None = None
-    """The page that is not confirmed; None if there is none."""
+    """The page that is not confirmed; None if all are."""
     pass_position: Position | None = None
     """For a client that does not confirm pages, as its pulls have no cursor or it never sends a page's mark back: the
     position up to which it was sent pages in the current pass over the source. None: the pass begins at the beginning
@@ -323,7 +323,7 @@ class ActionRecord(msgspec.Struct, frozen=True):
     """Number of attempts to execute the action."""
     claim: str
     """Identifies the attempt that executes the action, or executed it last. A process may store a result only under the
-    claim that it holds, so that two processes do not both complete an action."""
+    claim that it has, so that two processes do not both complete an action."""
     lease_ms: int
     """Server wall time, in milliseconds since 1970, until which the claim's process may execute the action; 0 if none
     executes it."""

@@ -10,7 +10,7 @@ An *arrival* is the gateway's own timestamp of a commit; an *hlc* is the client'
 are server wall time in milliseconds since 1970. An *epoch* identifies a gateway's copy in a store: a rebuild from the
 lake begins a new one. A *shard* is a store with some of the gateway's tables; without sharding there is one, `main`.
 *Rules* decide by a client's *claims* (the contents of its token) which rows it may see. After a change of rules, a
-*re-index* assigns the stored rows to them anew.
+*re-index* assigns the stored rows to the new ones.
 """
 
 from __future__ import annotations

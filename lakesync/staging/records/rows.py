@@ -114,7 +114,7 @@ class StoredRow(msgspec.Struct, gc=False):
     the later of two arrivals: when the row lost columns, by a DELETE or an erasure, so that the client has to drop
     them; and when a client that is no longer in `writers`, and whose copy may differ, wrote its last delta."""
     unmerged: Unmerged | None = None
-    """The newest delta that is not merged into `state` yet; None if there is none. Each of them has a higher hlc than
+    """The newest delta that is not merged into `state` yet; None if all are. Each of them has a higher hlc than
     everything in the row before it, so it wins all of its columns. Merging later saves work: a push of such a delta
     need not read the row's state, and `fold` merges several at once, without the values that were overwritten since."""
 

@@ -112,7 +112,7 @@ class GroupCommit:
             receive: adds jobs that were submitted meanwhile to the queue.
 
         Returns:
-            A job that ended the group because it must run alone, after it; None if there is none.
+            A job that ended the group because it must run alone, after it; None without one.
         """
         deadline = monotonic() + _GROUP_SECONDS
         done: list[Outcome] = []
@@ -261,7 +261,7 @@ class GroupCommit:
 
 
 def _next_of(jobs: Turns[QueuedJob]) -> QueuedJob | None:
-    """Remove and return the next job whose future was not cancelled; None if there is none."""
+    """Remove and return the next job whose future was not cancelled; None if all were."""
     while jobs:
         job = jobs.take()
         if job.future.set_running_or_notify_cancel():
@@ -332,7 +332,7 @@ class Owner:
     def _run(self) -> None:
         """Run jobs until `stop`; write rows to `state.db` when they are old or many, or the thread is idle.
 
-        `due` is the monotonic time at which rows in memory are too old; `inf` if there are none, `-inf` while a part of
+        `due` is the monotonic time at which rows in memory are too old; `inf` without such rows, `-inf` while a part of
         them is still to be written. `quiet` says that no job ran in this round, so that writing delays none.
         `GroupCommit.run` calls `_receive` too, so that jobs which were submitted meanwhile join the group.
         """

@@ -51,7 +51,7 @@ class LayeredFile(StateFile):
         self._committed_layer = Layer()
         """The writes of committed groups since the last `freeze`."""
         self._frozen_layer: Layer | None = None
-        """The layer that is being written to the file; None if there is none."""
+        """The layer that is being written to the file; None while no layer is."""
         self._writing: Iterator[int] = iter(())
         """Writes a part of the frozen layer at each step, and yields how much is left."""
         self.frozen_left = 0

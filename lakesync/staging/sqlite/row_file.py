@@ -45,7 +45,7 @@ def grouping_key(bucket_keys: Sequence[str]) -> str:
         bucket_keys: the row's bucket keys.
 
     Returns:
-        One of the keys; empty if there is none.
+        One of the keys; empty without keys.
     """
     return bucket_keys[0] if len(bucket_keys) == 1 else max(bucket_keys, key=len, default="")
 

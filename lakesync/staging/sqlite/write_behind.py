@@ -186,7 +186,7 @@ class WriteBehind:
         self._try(write)
 
     def _write_part(self) -> bool:
-        """Write a part of the frozen layer; if there is none, freeze the committed rows first.
+        """Write a part of the frozen layer; if no layer is frozen, freeze the committed rows first.
 
         Returns:
             Whether all of the frozen layer is written and committed.

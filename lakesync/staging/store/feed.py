@@ -8,7 +8,7 @@ the notices of a `NoticeSource`.
   the buckets whose keys it has.
 - A *feed entry* is a row's history under one bucket key: when it joined the bucket, left it, and last changed in it
   (`changed`). The *feed* of a key has its entries in order of `changed`.
-- A *notice* tells this process that a commit, perhaps of another process, changed rows under some bucket keys.
+- A *notice* informs this process that a commit, perhaps of another process, changed rows under some bucket keys.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class ActionView(Protocol):
             idempotency_key: a second key that the client gave the action; None if it gave none.
 
         Returns:
-            The action; None if there is none.
+            The action; None if neither matches.
         """
 
     def action_log(self, before: int | None, limit: int) -> list[ActionEntry]:
@@ -141,12 +141,12 @@ class FlushJobCommit(FlushJobView, Protocol):
 class SharedCursorView(Protocol):
     """Reads the broadcast cursors of a sharded gateway.
 
-    They are sent to many clients at once, with a page over the WebSocket (a broadcast), and each stands for a cursor in
+    They are sent to many clients at once, with a page over the WebSocket (a broadcast), and each names a cursor in
     each shard. Cursors that are sent to one client are in the client's record.
     """
 
     def shared_cursor(self, cursor: int) -> dict[str, int] | None:
-        """Return the cursor in each shard, by shard name, that a broadcast cursor stands for; None if it is unknown."""
+        """Return the cursor in each shard, by shard name, that a broadcast cursor names; None if it is unknown."""
 
     def newest_shared_cursor(self) -> int:
         """Return the highest broadcast cursor; 0 before the first broadcast."""
@@ -163,7 +163,7 @@ class SharedCursorCommit(SharedCursorView, Protocol):
 
         Args:
             cursor: the cursor that clients are sent.
-            parts: the cursor in each shard that it stands for, by shard name.
+            parts: the cursor in each shard that it names, by shard name.
             forget_below: stored broadcast cursors below this are deleted.
         """
 

@@ -49,7 +49,7 @@ class FlushStore(GatewayStore, Protocol):
     """The flush of the log to the lake: batches, the ledger, and the trim."""
 
     def backlog(self) -> list[Backlog]:
-        """Return size and age of the unflushed deltas of each gateway and shard, also where nothing is unflushed."""
+        """Return size and age of the unflushed deltas of each gateway and shard; 0 deltas if all are flushed."""
 
     def plan(
         self, gateway: str, shard: str, max_deltas: int, through: int | None = None, since: int | None = None

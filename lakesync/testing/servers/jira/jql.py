@@ -190,7 +190,7 @@ def _split(jql: str) -> list[str]:
 
 
 def _unquoted(token: str) -> str:
-    """Return the text that a token stands for."""
+    """Return the text that a token denotes."""
     return unescape(token[1:-1]) if token[:1] in "\"'" and len(token) > 1 else token
 
 

@@ -201,7 +201,7 @@ class RemainingRecords(NamedTuple):
     """The records of a query that were not returned yet."""
 
     expires_ms: int
-    """Time after which they are not returned any more, in milliseconds since 1970."""
+    """Time after which they are no longer returned, in milliseconds since 1970."""
     fields: tuple[str, ...]
     """The fields of the query."""
     records: list[Record]
