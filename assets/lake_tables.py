@@ -1,9 +1,9 @@
 """Creates the assets of the lake's tables: the history `deltas`, and a state table for each synced table.
 
-A delta is a change of some columns of one row. The step of `deltas` flushes staging's log: it writes the deltas that
-gateways have acknowledged to clients and the lake lacks. A state table has the current rows of a synced table, merged
-from the history. `lakehouse.history.flush` and `lakehouse.tables.merging` do the work. The code location
-(`lakesync_dagster.definitions`) calls this module.
+A delta is a change of some columns of one row. The step of `deltas` flushes staging's log (staging is the gateways'
+database): it writes the deltas that gateways have acknowledged to clients and the lake lacks. A state table has the
+current rows of a synced table, merged from the history. `lakehouse.history.flush` and `lakehouse.tables.merging` do the
+work. The code location (`lakesync_dagster.definitions`) calls this module.
 
 - An *arrival* is the gateway's timestamp of a push. The *marks* of a state table are the arrivals, by gateway, up to
   which it is merged.

@@ -1,11 +1,11 @@
 """Searches the lake for faults: lost, duplicate and altered deltas, duplicate rows, and values that do not fit.
 
-Accepted deltas are first in staging, the gateways' store; a flush moves them to the history, the Iceberg table
-`deltas`. Staging's ledger has, for each gateway and day of arrival, the number of accepted deltas and the sum of their
-ids, accepted and flushed; the history must have what was flushed. Staging has a log of pushes for each gateway and
-*shard* (a staging store for some tables); an *epoch* identifies a store's copy of a gateway. A *state table* has the
-current rows of one synced table, merged from the history. The asset checks (`assets.checks`), and the step that repeats
-past days (`assets.lake_tables`), call this module.
+Accepted deltas (changes of rows) are first in staging, the gateways' store; a flush moves them to the history, the
+Iceberg table `deltas`. Staging's ledger has, for each gateway and day of arrival, the number of accepted deltas and the
+sum of their ids, accepted and flushed; the history must have what was flushed. Staging has a log of pushes for each
+gateway and *shard* (a staging store for some tables); an *epoch* identifies a store's copy of a gateway. A *state
+table* has the current rows of one synced table, merged from the history. The asset checks (`assets.checks`), and the
+step that repeats past days (`assets.lake_tables`), call this module.
 """
 
 from __future__ import annotations

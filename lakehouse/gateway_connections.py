@@ -5,6 +5,7 @@ server, so the pipeline reaches it over HTTP; on Postgres this process opens it.
 systems, and flows, which copy deltas from a backend, push in the same two ways: over HTTP, or with an engine (the code
 of gateways) in this process. Such a connection is an *intake*. Pushes through it are trusted: the write scope, which
 limits what a client may write, does not apply. Dagster resources, sensors, notebooks and Spark tasks call this module.
+A *delta* is a change of one row.
 """
 
 from __future__ import annotations

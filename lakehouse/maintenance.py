@@ -1,8 +1,8 @@
 """Maintains one table by Iceberg's procedures: compacts files, rewrites manifests, expires snapshots, removes orphans.
 
-The tables are the history of all deltas, which flushes write batch by batch, and the state tables, which are merged
-from it. Maintenance is safe beside a flush or merge: Iceberg rejects a commit if another one has changed the same
-files, and only files older than any run count as orphans.
+The tables are the history of all deltas (changes of rows), which flushes write batch by batch, and the state tables,
+which are merged from it. Maintenance is safe beside a flush or merge: Iceberg rejects a commit if another one has
+changed the same files, and only files older than any run count as orphans.
 
 *Staging* is the database in which gateways store pushes; a *shard* is a staging database with some of the tables. A
 *flush* copies a batch of pushes to the history, and staging confirms it. The *backlog* is the pushes that staging has

@@ -1,8 +1,8 @@
 """Makes connectors' sources and staging's unflushed log readable in a Spark session, for notebooks.
 
-A connector polls an external system, its source. Staging's log has the deltas that gateways have accepted and that are
-not in the lake yet. Spark reads a data source by the name of its *format*. The notebooks that `lakesync` ships, and
-users' own, call `register_sources`.
+A connector polls an external system, its source. Staging's log has the deltas (changes of rows) that gateways have
+accepted and that are not in the lake yet. Spark reads a data source by the name of its *format*. The notebooks that
+`lakesync` ships, and users' own, call `register_sources`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Reads and writes the schema snapshot: a file with the tables and connectors that are registered at gateways.
 
-Dagster's code location creates its assets from the file, so that it needs no connection to the staging store, which has
-the registrations. The schema sensor writes the file when they have changed. The steps of runs, which have a connection,
-call `registered` instead.
+Dagster's code location creates its assets from the file, so that it needs no connection to the staging store (the
+gateways' database), which has the registrations. The schema sensor writes the file when they have changed. The steps of
+runs, which have a connection, call `registered` instead.
 
 A *state table* has the current rows of one synced table in the lake. It is in the Iceberg namespace that gateways
 share, or in a gateway's own.

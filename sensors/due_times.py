@@ -2,9 +2,9 @@
 
 A connector polls an external system at an interval. A flow (a filtered copy), a pair of tiers (old deltas move to a
 colder store) and a migration (a copy of whole tables by day) each run by a schedule. A mark, a text in the staging
-store that the asset writes, has the time of the last run; that of a migration has the days that were copied. Times are
-milliseconds of server wall time since 1970. `sensors.lags` calls this module for all of them, and the poll sensor for
-the tables of a connector.
+store (the gateways' database) that the asset writes, has the time of the last run; that of a migration has the days
+that were copied. Times are milliseconds of server wall time since 1970. `sensors.lags` calls this module for all of
+them, and the poll sensor for the tables of a connector.
 """
 
 from collections.abc import Iterator, Mapping

@@ -4,8 +4,8 @@ A delta is a change that a client pushed; the lake's history has all of them.
 
 - A *destination* consists of adapters, each of which writes the deltas to one database or object store. An adapter is
   due if its mark, the newest deltas that it has, is behind the history.
-- A *move* is a flow (a filtered copy), a pair of tiers (old deltas move to a colder store) or a migration (a copy of
-  whole tables) between two backends, databases or object stores. It is due by its schedule, and after a failure.
+- A *transfer* is a flow (a filtered copy), a pair of tiers (old deltas move to a colder store) or a migration (a copy
+  of whole tables) between two backends, databases or object stores. It is due by its schedule, and after a failure.
 - A *poll* reads an external system, such as Jira, through a connector. It is due when the connector's interval has
   passed since the last one.
 

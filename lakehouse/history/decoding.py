@@ -3,7 +3,7 @@
 The log of the staging store has one row for each push: what a client sent to its gateway in one request, as bytes. A
 push's arrival is the gateway's timestamp of receipt. A shard is a staging store with some of the tables; its epoch says
 when the store was created. A flush batch is a range of the log. Each task reads a part of the batch directly from the
-store's database, so no delta passes through the driver, and decodes it with the gateway's decoder.
+store's database, so no delta (change of a row) passes through the driver, and decodes it with the gateway's decoder.
 
 `lakehouse.history.flush` calls `decoded_log`, notebooks that read the log call `decode_log`; modules that read the
 history use `DELTAS_ARROW` and `day_of`.

@@ -1,10 +1,11 @@
 """Decides whether a flush is due, and why. The flush sensor calls it.
 
-A flush moves the backlog, which gateways have accepted into staging and the lake lacks, to the lake. It then updates
-state tables (the current rows) and checkpoints (copies of all rows, for new clients), each of which has a mark: the
-newest arrival (the gateway's timestamp of a push) that it contains. A *lag* says that such a part of the pipeline lacks
-deltas of one gateway, and since when. A *shard* is a staging store for some tables. The decision depends on the backlog
-and the marks only, not on Dagster's runs, so what a killed, cancelled or failed run did not do is due again.
+A flush moves the backlog, which gateways have accepted into staging (the gateways' store) and the lake lacks, to the
+lake. It then updates state tables (the current rows) and checkpoints (copies of all rows, for new clients), each of
+which has a mark: the newest arrival (the gateway's timestamp of a push) that it contains. A *lag* says that such a part
+of the pipeline lacks deltas (changes of rows) of one gateway, and since when. A *shard* is a staging store for some
+tables. The decision depends on the backlog and the marks only, not on Dagster's runs, so what a killed, cancelled or
+failed run did not do is due again.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Counts deltas of the history `deltas` and sums their ids, in Spark tasks. Equal counts and sums mean equal sets.
 
-A flush batch is a set of deltas that one commit moves from staging, the gateways' store, to the lake.
+A flush batch is a set of deltas (changes of rows) that one commit moves from staging, the gateways' store, to the lake.
 `lakehouse.history.flush` calls this module to find out whether a batch is in the lake, and whether it is complete.
 `lakehouse.checks` calls it to compare the lake with the ledger in which staging counts accepted deltas. A delta id is
 text; the sum is over a 64-bit number for each id (`lakesync.model.delta.id_number`).

@@ -4,8 +4,8 @@
 timestamp) of its first row. Each commit to it, of one or more pages, is a *landing*; the column `landing` has its
 number among those of the connector. `known` has the rows that result from the pages up to some page. Each polled table
 has a mark, a property `lakesync.read.…` of `known`: the last page that is in `known`, and the last page whose deltas
-the gateway has. If the property is lost, the first of the two is found in the snapshots of `known`, and the deltas
-after it are pushed again, which changes nothing.
+(changes of rows) the gateway has. If the property is lost, the first of the two is found in the snapshots of `known`,
+and the deltas after it are pushed again, which changes nothing.
 
 If two polls of one connector run at the same time, one of them fails, because Iceberg rejects a commit if rows have
 changed since the snapshot that the caller read. If the response to a commit is lost, the commit is found by its batch

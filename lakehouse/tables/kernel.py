@@ -101,7 +101,8 @@ def merge(deltas: pa.Table, stored: pa.Table) -> Merged:
         deltas: deltas of one table, with the columns of `DELTAS`.
         stored: stored rows, with the columns of `STORED`; may be empty.
     """
-    # names with `new_` are of the deltas, with `old_` of the stored rows; `new_row[i]` is the row of the i-th delta
+    # 1. Number the rows. Names with `new_` are of the deltas, with `old_` of the stored rows; `new_row[i]` is the row
+    # of the i-th delta.
     gateways, new_gateway, old_gateway = _coded([deltas["gateway"], stored["_gateway"]])
     ids, new_id, old_id = _coded([deltas["row_id"], stored["_row"]])
     codes = np.concatenate([new_gateway * len(ids) + new_id, old_gateway * len(ids) + old_id])
@@ -109,6 +110,7 @@ def merge(deltas: pa.Table, stored: pa.Table) -> Merged:
     keys, indexes = np.unique(codes, return_inverse=True) if len(gateways) > 1 else (np.arange(len(ids)), codes)
     rows, new_row, old_row = len(keys), indexes[: len(deltas)], indexes[len(deltas) :]
 
+    # 2. Pack the stamps.
     maps = _flat(stored["_cells"])
     old_cells = _entries(maps)[1]
     old_tombstone, old_insert = _flat(stored["_tombstone"]), _flat(stored["_inserted"])
@@ -119,6 +121,7 @@ def merge(deltas: pa.Table, stored: pa.Table) -> Merged:
     )
     new_stamp, old_cell_stamp, old_tombstone_stamp, old_insert_stamp = stamps.packed
 
+    # 3. Find the greatest DELETE, INSERT and arrival of each row.
     ops = _flat(deltas["op"])
     is_delete, is_insert = _bools(pc.equal(ops, "DELETE")), _bools(pc.equal(ops, "INSERT"))
     tombstone = _greatest(
@@ -130,6 +133,7 @@ def merge(deltas: pa.Table, stored: pa.Table) -> Merged:
     inserted[inserted <= tombstone] = -1  # none: the row was deleted after it
     arrival = _greatest(rows, (new_row, _ints(deltas["arrival"])), (old_row, _ints(stored["_arrival"])))
 
+    # 4. Find the winner among the candidates of each cell, unless the row's DELETE is newer.
     names, candidates = _candidates(deltas, is_delete, new_row, maps, old_cells, old_row)
     owners = _Owners(
         np.concatenate([new_stamp, old_cell_stamp]),
@@ -139,6 +143,8 @@ def merge(deltas: pa.Table, stored: pa.Table) -> Merged:
     winners = _winners(candidates, owners, rows, len(names))
     # without the values that were deleted after they were written
     winners = winners[owners.stamp[candidates.owner[winners]] > tombstone[candidates.row[winners]]]
+
+    # 5. Build the result.
     row, column, owner = candidates.row[winners], candidates.column[winners], candidates.owner[winners]
     values = candidates.value.take(pa.array(winners))
     hlc, client = stamps.unpacked(owners.stamp[owner])

@@ -1,9 +1,10 @@
 """Reads the marks of the lake's tables by pyiceberg, and returns which parts of the pipeline are behind.
 
-A mark says how far a part of the pipeline, such as a state table, is with a gateway's deltas: the arrival (the
-gateway's timestamp of receipt) up to which it has all of them. `lakesync.analysis.lags` compares the marks. Staging is
-upstream of the history, the lake's table `deltas`; all other parts follow the history. Sensors and freshness checks
-(`sensors`) use `MarkReader`; the schedules of maintenance and audits (`lakesync_dagster.jobs`) call `snapshots`.
+A mark says how far a part of the pipeline, such as a state table, is with a gateway's deltas (changes of rows): the
+arrival (the gateway's timestamp of receipt) up to which it has all of them. `lakesync.analysis.lags` compares the
+marks. Staging (the gateways' store) is upstream of the history, the lake's table `deltas`; all other parts follow the
+history. Sensors and freshness checks (`sensors`) use `MarkReader`; the schedules of maintenance and audits
+(`lakesync_dagster.jobs`) call `snapshots`.
 """
 
 from __future__ import annotations

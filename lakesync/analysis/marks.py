@@ -2,6 +2,7 @@
 
 A *mark* is a text under a name. Dagster's assets and sensors write them; the gateway's `/metrics` and console, the
 command line, and the sensors at their next tick read them. `lakesync.analysis.lags` computes the lags of the report.
+The staging store is the gateways' database; parts are the steps of the pipeline.
 """
 
 from __future__ import annotations

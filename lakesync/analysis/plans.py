@@ -1,10 +1,11 @@
 """Plans a SQL query on the lake: which snapshots and deltas make up each of its tables, and which columns these have.
 
-A query may read the history `deltas`, and state tables, which have the current rows of one synced table. Deltas reach
-the staging store first, then the history, then the state tables. So a query merges onto the rows of a state table the
-newer deltas of the history, and those in staging that are not flushed to the lake yet. Which deltas are newer follows
-from their arrival, the gateway's timestamp of a push, and from the table's marks: the arrivals up to which it has the
-deltas of each gateway. DuckDB (`lakesync.analysis.query`) and Spark (`lakehouse.spark_query`) execute the same plans.
+A query may read the history `deltas`, and state tables, which have the current rows of one synced table. Deltas
+(changes of rows) reach the staging store first, then the history, then the state tables. So a query merges onto the
+rows of a state table the newer deltas of the history, and those in staging that are not flushed to the lake yet. Which
+deltas are newer follows from their arrival, the gateway's timestamp of a push, and from the table's marks: the arrivals
+up to which it has the deltas of each gateway. DuckDB (`lakesync.analysis.query`) and Spark (`lakehouse.spark_query`)
+execute the same plans.
 """
 
 from __future__ import annotations

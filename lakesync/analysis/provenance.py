@@ -1,9 +1,9 @@
 """Finds all deltas (changes) of one row, and explains for each of their columns why its value is current, or is not.
 
-`lakesync row history` calls `row_history`, which finds the deltas in the lake and in staging's log, where they are
-until a flush has moved them to the lake. `provenance` replays their merge in the order of their *arrival*, the
-gateway's timestamp of a push. Of all values of a column, the one with the greatest *stamp* wins: the pair of the hlc,
-by the clock of the client that wrote it, and that client's id.
+`lakesync row history` calls `row_history`, which finds the deltas in the lake and in staging's log (staging is the
+gateways' database), where they are until a flush has moved them to the lake. `provenance` replays their merge in the
+order of their *arrival*, the gateway's timestamp of a push. Of all values of a column, the one with the greatest
+*stamp* wins: the pair of the hlc, by the clock of the client that wrote it, and that client's id.
 """
 
 from __future__ import annotations

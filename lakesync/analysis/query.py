@@ -1,8 +1,9 @@
 """`query`: runs a SQL query over the lake and the unflushed deltas on DuckDB. `lakesync query` calls it.
 
-A delta is a change of one row by a client; unflushed ones are in the staging store and not yet in the lake. The tables
-of a query are created in a DuckDB database in memory, by the plans of `lakesync.analysis.plans`: the *history* of all
-deltas as `deltas`, and *state tables*, each of which has the current rows of one synced table.
+A delta is a change of one row by a client; unflushed ones are in the staging store (the gateways' database) and not yet
+in the lake. The tables of a query are created in a DuckDB database in memory, by the plans of
+`lakesync.analysis.plans`: the *history* of all deltas as `deltas`, and *state tables*, each of which has the current
+rows of one synced table.
 
 A state table is stored with some of the deltas merged. Its other rows are merged here, from *fragments*: the newer
 deltas, and the cells of the rows that they change; see `lakesync.analysis.merge_sql`. An *arrival* is the gateway's

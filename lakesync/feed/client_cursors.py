@@ -137,7 +137,7 @@ def may_have_been_sent(record: ClientRecord, cursor: int, newest: int) -> bool:
 
 
 def complete_page(cursor: int, complete: int, scope: Scope, pages_sent: int) -> Page:
-    """Return a page which says that a cursor means the same as a complete cursor.
+    """Return a page by which a cursor means the same as a complete cursor.
 
     Args:
         cursor: the cursor, which may be a page mark.

@@ -1,7 +1,7 @@
 """The read side of the feed: reads one page of what a client lacks.
 
 `engine.page_reading` calls `pull_page` for pulls, `engine.subscriptions` for broadcasts, and `inspection.explain`,
-`inspection.lag` and `inspection.peek` to see what a pull would return.
+`inspection.lag` and `inspection.peek` to see what a pull would return. A *delta* is a change of one row.
 
 Sync rules put rows into buckets; a *bucket key* names a bucket with the claims that may see it. The feed has one
 *entry* for each row and bucket key: when the row joined the bucket, left it, and last changed in it. A page reads the

@@ -2,7 +2,8 @@
 
 `feed.missing_deltas` and `engine.source_reading` call it for each row of a page. A stored row has, for each column, the
 value and the *stamp* of the write that it came from: (hlc, client id), the client's timestamp and id. Columns with the
-same stamp become one delta. If no column of the original delta was overwritten since, the new delta has its delta id.
+same stamp become one delta. If no column of the original delta was overwritten since, the new delta has its delta id. A
+*tombstone* is the greatest stamp of the row's DELETEs.
 """
 
 from __future__ import annotations

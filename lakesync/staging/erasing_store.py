@@ -6,8 +6,8 @@ pipeline call its methods, through the gateway if one owns the store. The pipeli
 `restore` and `confirm_erasure`.
 
 An erasure is recorded durably before its first step, every step can be repeated, and a store completes interrupted
-erasures when it opens. It covers the deltas of a row or client up to an *hlc*, the client's timestamp; pushes of
-covered deltas are stored without their values. Its *arrival* is the gateway's newest timestamp of a commit at its
+erasures when it opens. It covers the deltas (changes) of a row or client up to an *hlc*, the client's timestamp; pushes
+of covered deltas are stored without their values. Its *arrival* is the gateway's newest timestamp of a commit at its
 latest step. *Checkpoints* (snapshots of all rows, from which new clients start) from before that arrival may contain
 erased values, and are no longer served.
 

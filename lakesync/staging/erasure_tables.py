@@ -4,11 +4,11 @@
 and commits of both stores inherit from `ErasureQueries` and `ErasureStatements`; their `_query` adds the gateway's id
 as the first value of each statement. `staging.store.operations` says what each method promises.
 
-The *log* has one row for each push; its *body* is the encoded deltas. An erased delta keeps its place there: hlc (the
-client's timestamp), client, table, row, and its id, which is a hash. Otherwise a device could push the delta again, and
-the log would differ from the lake in number and ids. Its values are removed: an INSERT or UPDATE becomes an UPDATE
-without columns, which changes nothing when it is merged. A DELETE in the log has no values and stays as it is, because
-it deletes older values of other clients.
+The *log* has one row for each push; its *body* is the encoded deltas (changes of rows). An erased delta keeps its place
+there: hlc (the client's timestamp), client, table, row, and its id, which is a hash. Otherwise a device could push the
+delta again, and the log would differ from the lake in number and ids. Its values are removed: an INSERT or UPDATE
+becomes an UPDATE without columns, which changes nothing when it is merged. A DELETE in the log has no values and stays
+as it is, because it deletes older values of other clients.
 """
 
 from __future__ import annotations

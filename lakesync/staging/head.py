@@ -4,9 +4,10 @@ The commits and pipelines of both stores (SQLite and Postgres) use it, so that s
 are computed in one place. `HeadView` and `ConfigWriter` are base classes of their reads and commits: what these read
 from the head, and how they change the configuration in it.
 
-An *arrival* is the gateway's own timestamp of a commit: a hybrid logical clock (HLC), whose high bits are the wall time
-in milliseconds. The *log* has one row for each push, numbered by `seq`. The pipeline *flushes* log rows to the lake,
-confirms them after reading them back, and *trims* the log: deletes the encoded deltas (the *bodies* of log rows).
+An *arrival* is the gateway's own timestamp of a commit: a hybrid logical clock (HLC), whose high bits are the wall
+time in milliseconds. The *log* has one row for each push, numbered by `seq`. The pipeline *flushes* log rows to the
+lake, confirms them after reading them back, and *trims* the log: deletes the *bodies* of log rows, their encoded deltas
+(changes of rows).
 """
 
 from __future__ import annotations

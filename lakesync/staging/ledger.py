@@ -3,7 +3,7 @@
 A delta's *id number* is an 8-byte digest of its delta id, as an unsigned integer (`model.delta.id_number`). The stores
 on SQLite and on Postgres add each commit to the ledger of the UTC day of its arrival, the gateway's timestamp.
 `pipeline_tables` compares a batch that was read back from the lake with the log; the checks of the lake compare whole
-days.
+days. A *delta* is a change of one row.
 """
 
 from __future__ import annotations

@@ -3,10 +3,10 @@
 `PostgresCommit` adds the pushes of clients with it, and `engine.rebuild` fills new stores of both kinds from the lake.
 
 The *log* has one row for each push. A rebuild adds log rows without bodies, because the lake contains these deltas
-already: only their ids and counts are stored, so that repeated pushes are recognised. The *ledger* counts the deltas of
-each day. An *arrival* is the gateway's timestamp of a push; the gateway's *head* has its counters. What clients were
-sent is not in the lake, so every client counts as one that may have any row: all of them share one record, with the
-epoch `LOST` (seen before, but nothing else is known).
+(changes of rows) already: only their ids and counts are stored, so that repeated pushes are recognised. The *ledger*
+counts the deltas of each day. An *arrival* is the gateway's timestamp of a push; the gateway's *head* has its counters.
+The lake does not know what clients were sent, so every client counts as one that may have any row: all of them share
+one record, with the epoch `LOST` (seen before, but nothing else is known).
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@ for a new client; it arrives in parts, its frames. A *broadcast* is a page that 
 *full pull* (or resync) starts at cursor 0 and begins a new *generation*: every row that its pages name gets this
 number, and at its end rows of older generations are removed. A *named source* is another database that the gateway
 reads for clients; its pages have no part in the cursor or in full pulls. The *position* is the stored record of the
-cursor, the generation, and what else a restarted client must know. See `docs/client-core.md`.
+cursor, the generation, and what else a restarted client must know. See `docs/client-core.md`. A *delta* is a change of
+one row.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A *known row* is a row as the gateway has it. An *edit* is a change of the app t
 The app's row is the merge of the known row and its edits. The merge (`lakesync.model.merge`) takes for each column the
 value with the greatest *stamp* (hybrid logical clock and client id), so it does not depend on order. So an accepted
 edit moves into the known row, and the app's row does not change. The other modules of the core call these functions,
-and the client's stores call `visible_row`.
+and the client's stores call `visible_row`. A *delta* is a change of some columns of one row.
 
 A page is a set of changes that the gateway sends. A full pull is all pages from the beginning; each has a number, the
 generation of the rows that it names.

@@ -152,6 +152,11 @@ def _plan_uniform(rows: SingleDeltaRows, stored: StoredRecords, generation: int)
 def _plan_each_row(rows: DeltasByRow, stored: StoredRecords, edited: AbstractSet[str], generation: int) -> PagePlan:
     """Return the plan of any page.
 
+    A known row without edits, whose values are not in its record, and to which the page has one delta, is updated by an
+    UPDATE, deleted by a DELETE, and replaced by an INSERT if it is of an older generation. An unknown row is new with
+    an INSERT. Rows with several deltas are treated in the same way as one with what follows the last DELETE. All other
+    deltas are merged.
+
     A DELETE is not compared with stored stamps (see `core.rows.apply_page_delta`). The gateway also sends one for a row
     that the client may no longer see, with a stamp that may be below the row's. It is never from an older page, because
     the client applies pages in order.

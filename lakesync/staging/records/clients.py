@@ -13,7 +13,7 @@ pages, and `feed.positions` reads from them what a cursor means. `engine.source_
   (fields of a token) that may see it. The *feed* of a bucket key has its rows in the order of their latest change; the
   arrival of that change is the row's *feed position*.
 - A *source* is a database, named in the pull, that the gateway reads for a client in addition to its own rows. A
-  `Position` in it names one delta, up to which the source's deltas were read.
+  `Position` in it names one delta (change of a row), up to which the source's deltas were read.
 - A *sharded* gateway keeps its tables in several stores, the shards; each has cursors of its own.
 
 For example, a client has the complete cursor 512, in its scope 1, and lacks two pages. Arrivals are multiples of 256.

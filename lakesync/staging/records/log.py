@@ -2,9 +2,10 @@
 
 Gateways write the *log*: one row for each push. The data pipeline *flushes* it: it copies batches of log rows to the
 lake's Iceberg table `deltas`, and *confirms* a batch to the store after reading it back. Then the store may *trim* the
-log: delete the bodies of log rows. The *ledger* counts the accepted deltas, so that both sides can be compared. The
-pipeline merges `deltas` into *state tables*, which have the current rows, and publishes *checkpoints* of them, which
-gateways serve to new clients. It also confirms erasures. Stores return these values to gateways and to the pipeline.
+log: delete the bodies of log rows. The *ledger* counts the accepted deltas (changes of rows), so that both sides can be
+compared. The pipeline merges `deltas` into *state tables*, which have the current rows, and publishes *checkpoints* of
+them, which gateways serve to new clients. It also confirms erasures. Stores return these values to gateways and to the
+pipeline.
 
 An *arrival* is the gateway's own timestamp of a commit; an *hlc* is the client's timestamp of a delta. Times with `_ms`
 are server wall time in milliseconds since 1970. An *epoch* identifies a gateway's copy in a store: a rebuild from the

@@ -7,8 +7,8 @@ and `feed.row_presence` read them, to compute what a client lacks.
   bucket key: when it joined the bucket, left it, and last changed in it.
 - An *arrival* is the gateway's own timestamp of a commit. An *hlc* is the timestamp that the client gave its write; it
   decides the merge. All times here are arrivals, except those named `hlc` and stamps.
-- A *writer* of a row is a client that pushed a delta of it. Its *copy* is the row in the client's own database. A copy
-  is *astray* if it may differ from the merged row, and later changes do not correct it.
+- A *writer* of a row is a client that pushed a delta (change) of it. Its *copy* is the row in the client's own
+  database. A copy is *astray* if it may differ from the merged row, and later changes do not correct it.
 """
 
 from __future__ import annotations

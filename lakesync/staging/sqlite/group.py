@@ -38,8 +38,8 @@ T = TypeVar("T")
 _GROUP_SECONDS = 0.05
 """Seconds after which a group is committed before more jobs join it, and after which a round of reads ends. So no job
 waits for all others."""
-_IDLE_PART = 60
-"""After a pause without jobs, rows are written to `state.db`. The pause is one 60th of `WriteBehindLimits.seconds`."""
+_IDLE_DIVISOR = 60
+"""`WriteBehindLimits.seconds` divided by this is the pause without jobs after which rows are written to `state.db`."""
 
 
 class QueuedJob(NamedTuple):
@@ -338,7 +338,7 @@ class Owner:
         """
         due = inf
         while True:
-            idle = monotonic() + self._allowed.seconds / _IDLE_PART if self._behind.has_pending else inf
+            idle = monotonic() + self._allowed.seconds / _IDLE_DIVISOR if self._behind.has_pending else inf
             self._wait(min(due, idle))
             busy = self._busy
             self._group.run(self._writing, self._reading, self._receive)

@@ -1,10 +1,10 @@
 """Replays log rows that are missing in `state.db`, after a crash or when the file's transaction was lost.
 
-`log.db` has a log row for each push, with the push's encoded deltas (the *body*) until they are in the lake and are
-*trimmed* (deleted). `state.db` has the merged rows and feed entries that follow from the log, and may be behind.
-`WriteBehind.recover_if_lost` calls `Recovery.recover` when the store is opened, and whenever an error has discarded the
-rows in memory. A *head* has a gateway's counters, such as the number of its last log row, and its *epoch*, the time of
-its creation, which differs in another log.
+`log.db` has a log row for each push. Its *body*, the encoded deltas (changes of rows), stays there until they are in
+the lake and it is *trimmed* (deleted). `state.db` has the merged rows and feed entries that follow from the log, and
+may be behind. `WriteBehind.recover_if_lost` calls `Recovery.recover` when the store is opened, and whenever an error
+has discarded the rows in memory. A *head* has a gateway's counters, such as the number of its last log row, and its
+*epoch*, the time of its creation, which differs in another log.
 """
 
 from __future__ import annotations

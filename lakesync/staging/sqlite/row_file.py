@@ -9,7 +9,7 @@ Each row has a number, by which feed entries refer to it. A row that has feed en
 its number. SQLite stores rows in order of their numbers. So rows under one bucket key (a bucket of the sync rules that
 a client sees) get close numbers, and a pull of them reads few pages of the file.
 
-A row's *key* is its table and row id. Its *writers* are the clients that pushed a delta of it.
+A row's *key* is its table and row id. Its *writers* are the clients that pushed a delta (change) of it.
 """
 
 from __future__ import annotations

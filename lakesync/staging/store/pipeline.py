@@ -3,7 +3,7 @@
 Every call can be repeated, and `staging.remote` offers all of them over HTTP. A process opens a `PipelineStore`; each
 step declares the part that it uses.
 
-- The *log* has one row for each push (a client's request with deltas), numbered by `seq`.
+- The *log* has one row for each push (a client's request with deltas, changes of rows), numbered by `seq`.
 - A *flush* copies the log to the lake's Iceberg table `deltas`, batch by batch: `plan` a batch, write it, read it back,
   and `confirm` it. After that, `trim` deletes the bodies of its log rows.
 - The *ledger* has the number of accepted deltas, and the sum of their ids, for each UTC day. So the lake's contents can
