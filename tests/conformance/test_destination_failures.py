@@ -79,6 +79,18 @@ def test_b11_a_table_that_cannot_be_created_does_not_block_others_and_is_retried
     assert "n5" in rows(adapter)
 
 
+@pytest.mark.parametrize("left", [[LINES], []], ids=["schema retired", "no rows"])
+def test_b11_a_table_that_is_no_destination_table_any_more_is_not_suspended(adapter, left):
+    sql(adapter, "CREATE TABLE notes (owner VARCHAR(80))")
+    follow(adapter, pushes(2))
+    assert [each.table for each in adapter.suspended_tables("leaf")] == ["notes"]
+    follow(adapter, pushes(3), left)
+    assert adapter.suspended_tables("leaf") == [], "no run retries it, so it would be due for ever"
+    sql(adapter, "DROP TABLE notes")
+    follow(adapter, pushes(4))
+    assert rows(adapter).keys() == {f"n{number}" for number in range(1, 5)}
+
+
 def lock(kind, folder):
     """A session that holds a table and lets nobody read it."""
     if kind == "postgres":

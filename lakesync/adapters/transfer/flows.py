@@ -177,7 +177,7 @@ def run_flow(
     progress = _continued_progress(in_mark, row_filter)
     transform = filtered_contents(row_filter, cold_tier_contents(cold))
     row_columns = columns_of_tables(target, schemas)
-    if row_columns and isinstance(target, StateWriter):
+    if isinstance(target, StateWriter):
         columns = progress.row_columns if progress.deltas else row_columns  # without deltas there are no rows
         rewrite_outdated_tables(target, name, schemas, row_columns, columns, transform, row_filter, cold)
     progress = replace(progress, row_columns=row_columns)

@@ -47,7 +47,8 @@ def rewrite_outdated_tables(
 ) -> None:
     """Rewrite each table whose rows lack columns, and each suspended table whose retry is due.
 
-    A table that cannot be rewritten is suspended.
+    A table that cannot be rewritten is suspended. A suspended table that is no destination table any more, because its
+    schema was retired for example, has nothing to retry: its suspension ends.
 
     Args:
         adapter: the follower's destination.
@@ -64,6 +65,9 @@ def rewrite_outdated_tables(
     """
     suspended = adapter.suspended_tables(follower) if isinstance(adapter, SuspendsTables) else []
     retry_times = {each.table: each.retry_ms for each in suspended}
+    if isinstance(adapter, SuspendsTables):
+        for table in retry_times.keys() - current.keys():
+            adapter.resume_table(follower, table)
     now_ms = wall_clock()
     for schema in schemas:
         if schema.table in retry_times:
