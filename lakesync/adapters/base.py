@@ -186,6 +186,24 @@ class Prunable(Protocol):
 
 
 @runtime_checkable
+class StoresBatches(Protocol):
+    """A `DatabaseAdapter` that stores whole batches, and so a delta of two batches twice.
+
+    A copy whose batches differ from run to run first asks which of the deltas are missing.
+    """
+
+    def missing(self, deltas: pa.Table) -> pa.Table:
+        """Return those of some deltas that are not stored yet.
+
+        Args:
+            deltas: a table as in `ArrowAdapter`.
+
+        Raises:
+            AdapterError: the backend cannot be read.
+        """
+
+
+@runtime_checkable
 class Splittable(Protocol):
     """A `DatabaseAdapter` that can divide a query into ranges, so that several tasks can process it."""
 

@@ -23,7 +23,9 @@ from lakesync.adapters import (
     StoredDelta,
     migrate_adapter,
 )
+from lakesync.adapters.arrow_access import copy_page
 from lakesync.adapters.deltas import position_of
+from lakesync.adapters.digests import DigestScope
 from lakesync.adapters.transfer.migration import MigrationScope, scope_checksum
 from lakesync.model.crash_points import VARIABLE
 from lakesync.model.errors import AdapterError, ConfigurationError, IntegrityError
@@ -152,7 +154,31 @@ def test_unreplicated_deltas_are_read_from_the_primary_after_a_restart(databases
     fan_out.close()
 
 
+def count_stored(objects: ObjectDeltas) -> int:
+    """Deltas in all objects, one that is in two objects twice."""
+    return sum(digest.deltas for digest in objects.digests(DigestScope()))
+
+
+def test_a_secondary_that_is_an_object_store_has_each_delta_once_after_restarts(databases, tmp_path):
+    copy = ObjectDeltas(LocalDisk(tmp_path / "copy"))
+    for number in range(1, 4):
+        databases("primary").insert_deltas(batch(number, make_delta("c", number, "r", x=number)))
+        fan_out = FanOutAdapter(databases("primary"), {"copy": copy})
+        assert fan_out.wait_until_replicated(WAIT)
+        fan_out._secondaries[0].stop()
+        assert count_stored(copy) == number
+
+
 # -- tiers -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_delta_is_in_a_cold_object_store_once_if_older_ones_arrive_after_a_kill(databases, tmp_path):
+    hot, cold = databases("hot"), ObjectDeltas(LocalDisk(tmp_path / "cold"))
+    hot.insert_deltas(aged(20))
+    copy_page(cold, "tier", hot.query_arrow(DeltaQuery(order="hlc", limit=7)).deltas)  # killed before the deletion
+    hot.insert_deltas(batch(2, make_delta("late", 3, "r", x=0)))
+    assert LifecycleAdapter(hot, cold, 0).migrate_to_tier().deltas == 21
+    assert (everything(hot), count_stored(cold)) == ([], 21)
 
 
 def test_old_days_move_and_reads_cover_both_tiers(databases):

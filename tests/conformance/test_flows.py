@@ -20,6 +20,7 @@ from lakesync.adapters import (
     StoredDelta,
 )
 from lakesync.adapters.deltas import Part
+from lakesync.adapters.digests import DigestScope
 from lakesync.adapters.transfer.flows import RowFilter, replay_flow, run_flow
 from lakesync.adapters.transfer.follower import DeltaSelection, follow_history, read_follower_progress
 from lakesync.adapters.transfer.loads import LoadBarrier, begin_load, finish_load, part_name, written_streams
@@ -174,6 +175,17 @@ def test_a_row_with_older_deltas_in_a_cold_tier_is_complete(places, tmp_path):
     assert done.deltas == 1  # what is in the cold tier is not brought again
     assert (shown(target), rows(target)["large"]["title"]) == ({"large": 30}, "old")
     cold.close()
+
+
+@pytest.mark.parametrize("format_", ["parquet", "json"])
+def test_a_flow_into_an_object_store_stores_each_delta_once(tmp_path, format_):
+    """Although each run reads the last hour again."""
+    source, target = SqliteAdapter(tmp_path / "source.db"), ObjectDeltas(LocalDisk(tmp_path / "kept"), format_)
+    for n in range(1, 7):
+        put(source, 256 * n, make_delta("c", n, f"r{n}", size=10 * n), gateway="gh"[n % 2])
+        flow(source, target)
+    assert sum(digest.deltas for digest in target.digests(DigestScope())) == 6
+    source.close()
 
 
 @pytest.mark.parametrize("kind", ["database", "objects"])

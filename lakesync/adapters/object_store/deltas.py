@@ -5,9 +5,9 @@ contains its gateway (an app's stream of changes), its day and its ranges of tim
 query skips objects by name. An object is changed only by an erasure, and by a restore, which writes it again. Other
 tools may read the objects. Objects with other names are ignored.
 
-A delta that is in two batches is stored twice. In the order of *arrivals* (the gateway's timestamps of receipt) it is
-also returned twice; the merge of its row is not affected. Reading rows by id reads every object of the gateway. An
-object store has no *destination tables*, which databases keep beside the deltas for the current rows.
+A delta that is in two batches is stored twice, so copies write only those that are `missing`. The merge of its row is
+not affected. Reading rows by id reads every object of the gateway. An object store has no *destination tables*, which
+databases keep beside the deltas for the current rows.
 """
 
 from __future__ import annotations
@@ -108,6 +108,28 @@ class ObjectDeltas(ArrowAdapterBase):
     def query_arrow(self, query: DeltaQuery) -> ArrowPage:
         """Return a page, reading only objects that may contain matching deltas."""
         return read_page(self._segments(query), self._read, query)
+
+    def missing(self, deltas: pa.Table) -> pa.Table:
+        """Return the deltas that no object contains."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if not len(deltas):
+            return deltas
+        first_arrival, _ = value_range(deltas, "arrival")
+        low, high = value_range(deltas, "hlc")
+        gateways = frozenset(deltas.column("gateway").unique().to_pylist())
+        stored = [
+            _identities(self._read(file))
+            for file in self._files()
+            # no upper bound of arrivals: in a JSON object all deltas have the last one
+            if file.gateway in gateways
+            and file.arrivals[1] >= first_arrival
+            and file.hlcs[0] <= high
+            and file.hlcs[1] >= low
+        ]
+        known = pa.concat_arrays([pa.array([], pa.string()), *stored])
+        return deltas.filter(pc.invert(pc.is_in(_identities(deltas), value_set=known)))
 
     def split_points(self, query: DeltaQuery, size: int) -> list[int]:
         """Return split points of a query, estimated from the objects' keys and sizes."""
@@ -285,6 +307,15 @@ class ObjectDeltas(ArrowAdapterBase):
         """Return an object's deltas, from the cache if the object is unchanged."""
         key = f"{file.key} {file.etag}"
         return self._cache.get(key, lambda: decode_file(self.objects.get_object(file.key), file))
+
+
+def _identities(deltas: pa.Table) -> pa.Array:
+    """Return what identifies each delta (`StoredDelta.identity`) as one text."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    columns = (deltas.column(name).cast(pa.string()) for name in ("hlc", "client_id", "delta_id", "gateway"))
+    return pc.binary_join_element_wise(*columns, "\0").combine_chunks()
 
 
 _MARKS_PREFIX = "marks"

@@ -24,7 +24,7 @@ import msgspec
 from msgspec.structs import replace
 
 from lakesync.adapters.arrow import arrow_schema, columns_as_text, split_by_table, table_checksum
-from lakesync.adapters.arrow_access import read_pages
+from lakesync.adapters.arrow_access import missing_deltas, read_pages
 from lakesync.adapters.base import ContentTransform, DatabaseAdapter, StateWriter, unchanged
 from lakesync.adapters.composite import cold_tier_contents
 from lakesync.adapters.deltas import (
@@ -37,7 +37,6 @@ from lakesync.adapters.deltas import (
     queries_of_rows,
 )
 from lakesync.adapters.file_scan import last_position
-from lakesync.adapters.object_store.deltas import ObjectDeltas
 from lakesync.adapters.transfer.follower import count_by_day
 from lakesync.adapters.transfer.loads import WrittenStreams
 from lakesync.adapters.transfer.progress import ProgressInMark, require_marks
@@ -56,8 +55,6 @@ if TYPE_CHECKING:
 
 LOOK_BACK_MS = 3_600_000
 """By how much a gateway's deltas may be written later than newer ones of another gateway in the same backend."""
-_ID_COLUMNS = ("gateway", "client_id", "delta_id")
-"""The columns that identify a delta."""
 
 
 class RowFilter(TableSelection, frozen=True):
@@ -187,9 +184,10 @@ def run_flow(
     stored_rows = partial(_stored_rows, (target, *cold))
     pages = new_pages(source, progress, row_filter, stored_rows, page, until, written)
     for scanned, deltas, progress in pages:
-        if len(deltas):
-            expected = table_checksum(deltas)
-            stored = mark.apply(_batch_id(name, expected), deltas, progress, schemas, transform)
+        missing = missing_deltas(target, deltas)
+        if len(missing):
+            expected = table_checksum(missing)
+            stored = mark.apply(_batch_id(name, expected), missing, progress, schemas, transform)
             if stored.deltas < expected.deltas:
                 raise IntegrityError(
                     f"flow {name!r} wrote {expected.deltas} deltas and read back {stored.deltas}: compare both backends"
@@ -238,7 +236,7 @@ def replay_flow(
     for scanned, page_deltas, _ in filtered_pages(
         source, query, progress, row_filter, partial(_stored_rows, (target, *cold))
     ):
-        deltas = _missing_deltas(target, page_deltas) if isinstance(target, ObjectDeltas) else page_deltas
+        deltas = missing_deltas(target, page_deltas)
         if len(deltas):
             # the mark keeps its value; without a mark, the progress of a new flow is written
             mark.apply(_batch_id(name, table_checksum(deltas)), deltas, in_mark or progress, schemas, transform)
@@ -388,25 +386,6 @@ def _deltas_of_matching_rows(
 def _batch_id(name: str, checksum: BatchChecksum) -> str:
     """Return a batch id by the content, so that an interrupted page is written again as the same batch."""
     return f"{name.replace('/', '.')}.{checksum.deltas}-{checksum.id_sum:016x}"
-
-
-def _missing_deltas(target: DatabaseAdapter, deltas: pa.Table) -> pa.Table:
-    """Return the deltas that the target does not store."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    if not len(deltas):
-        return deltas
-    arrivals = pc.min_max(deltas.column("arrival")).as_py()
-    query = DeltaQuery(since=arrivals["min"] - 1, until=arrivals["max"])
-    pages = read_pages(target, query)
-    stored = {
-        key
-        for page in pages
-        for key in zip(*(page.deltas.column(name).to_pylist() for name in _ID_COLUMNS), strict=True)
-    }
-    keys = zip(*(deltas.column(name).to_pylist() for name in _ID_COLUMNS), strict=True)
-    return deltas.filter(pa.array([key not in stored for key in keys], pa.bool_()))
 
 
 def _stored_rows(tiers: Sequence[DatabaseAdapter], gateway: str, table: str, rows: Sequence[str]) -> set[str]:
