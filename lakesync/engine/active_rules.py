@@ -44,8 +44,9 @@ class RulesCache:
         """Create it empty."""
         self._indexed: tuple[tuple[int, SyncRules | None], BucketIndex] | None = None
         """The rules' version, the rules, and their index."""
-        self._reindexed: tuple[int, SyncRules | None] | None = None
-        """Version and rules by which all rows are known to have their bucket keys."""
+        self._reindexed: tuple[str, int, SyncRules | None] | None = None
+        """A shard, and version and rules by which all of its rows are known to have their bucket keys. The replays of
+        all shards share a cache, and each shard has a re-index of its own."""
 
     def index(self, config: GatewayConfig) -> BucketIndex:
         """Return the bucket index of a configuration's rules; without rules, its keys show everyone every row."""
@@ -72,7 +73,7 @@ class RulesCache:
     def is_reindexed(self, view: ClientView) -> bool:
         """Return whether all rows are stored with the bucket keys of the active rules."""
         config = view.config
-        rules = (config.rules_version, config.rules)
+        rules = (view.shard, config.rules_version, config.rules)
         if config.rules_version == 0 or self._reindexed == rules:  # version 0: the gateway never had rules
             return True
         progress = view.reindexing()

@@ -190,6 +190,11 @@ class HeadView(ABC):
         return self._head.gateway
 
     @property
+    def shard(self) -> str:
+        """The name of the store's shard."""
+        return self._head.shard
+
+    @property
     def epoch(self) -> int:
         """The store's epoch."""
         return self._head.epoch

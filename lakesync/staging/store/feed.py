@@ -30,6 +30,10 @@ class GatewayView(Protocol):
         """The gateway's id."""
 
     @property
+    def shard(self) -> str:
+        """The name of the shard (a store for some tables) that this store serves; `main` without sharding."""
+
+    @property
     def epoch(self) -> int:
         """The epoch of the gateway in this store.
 

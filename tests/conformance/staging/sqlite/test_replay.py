@@ -12,8 +12,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lakesync.engine import Engine, EngineLimits
+from lakesync.engine.active_rules import Reindexer
+from lakesync.engine.gateway import SyncGateway
 from lakesync.model.types import RowDelta, SyncPull, SyncPush
 from lakesync.rules.model import parse_rules
+from lakesync.staging.sharded import ShardedStore
+from lakesync.staging.shards import ShardMap
 from lakesync.staging.sqlite import SqliteStore, WriteBehindLimits
 from lakesync.testing import ManualClock
 from tests.conformance.book import contents, make_delta
@@ -133,6 +137,47 @@ def test_after_a_power_cut_a_repeated_insert_of_a_deleted_row_returns_the_delete
     after.open()
     try:
         assert clients.pull("c1", after.gateway("g")) == [("DELETE", "r1")]
+    finally:
+        after.close()
+
+
+def test_the_replay_of_a_shard_does_not_depend_on_the_reindex_of_another_one(tmp_path, monkeypatch):
+    clock, shards = ManualClock(), ShardMap({"notes": "b"}, "a")
+
+    def open_engine(folder: Path) -> tuple[Engine, dict[str, SqliteStore]]:
+        limits = WriteBehindLimits(3600, 10**9, 10**12)
+        stores = {name: SqliteStore(folder / name, clock, limits, name) for name in shards.names}
+        engine = Engine(ShardedStore(shards, stores), clock, EngineLimits(write_scope="any", reindex_rows=1))
+        engine.open()
+        return engine, stores
+
+    def push(gateway: SyncGateway, row: str, **values: object) -> None:
+        clock.advance(1)
+        table = "todos" if row == "q" else "notes"  # `todos` is in the default shard
+        delta = make_delta("c1", clock.now_ms << 16, row, table, **values)
+        gateway.handle_push(SyncPush("c1", (delta,)), {"sub": "c1", "team": "a"})
+
+    monkeypatch.setattr(Reindexer, "start", lambda *_: None)  # it ends when the store is opened again
+    engine, stores = open_engine(tmp_path / "live")
+    gateway = engine.gateway("g")
+    for row in ("r1", "r2", "r3", "r4"):
+        push(gateway, row, team="a")
+    gateway.set_rules(parse_rules(RULES))
+    push(gateway, "q", team="a")
+    push(gateway, "r4", x=1)
+    page = gateway.handle_pull(SyncPull("c3", 0), {"sub": "c3", "team": "a"})
+    sent = {delta.row_id for delta in page.deltas}
+    assert "r4" in sent
+    for name, store in stores.items():
+        copy_at_once(store, tmp_path / "cut" / name)
+    engine.close()
+    monkeypatch.undo()
+    after, stores = open_engine(tmp_path / "cut")
+    try:
+        while not stores["b"].read("g", lambda view: view.reindexing().done).result():
+            after.gateway("g").continue_reindex()
+        later = after.gateway("g").handle_pull(SyncPull("c3", page.server_hlc), {"sub": "c3", "team": "a"})
+        assert {delta.row_id for delta in later.deltas} == {"q", "r1", "r2", "r3", "r4"} - sent
     finally:
         after.close()
 
