@@ -37,7 +37,7 @@ from gateway.request_body import encode_protobuf
 from gateway.tracked_client import ConnectedClient
 from lakesync.auth.keys import Key
 from lakesync.engine import SyncGateway
-from lakesync.engine.subscribers import ScanResult, Subscriber, SubscriberGroup, SubscriptionState
+from lakesync.engine.subscribers import Newcomer, ScanResult, Subscriber, SubscriberGroup, SubscriptionState
 from lakesync.model.errors import LakeSyncError, TransientError
 from lakesync.model.types import SyncPull, SyncResponse
 from lakesync.staging.notices import Notice, Presence
@@ -220,8 +220,8 @@ class Channel:
         if not new:
             return
         version = self._index_version
-        subscribers = [(subscriber.client_id, subscriber.claims, state) for _, subscriber, state in new]
-        states = await result_of(self._gateway.submit_subscribe(subscribers))
+        newcomers = [Newcomer(subscriber.client_id, subscriber.claims, state) for _, subscriber, state in new]
+        states = await result_of(self._gateway.submit_subscribe(newcomers))
         for (connection, subscriber, before), state in zip(new, states, strict=True):
             if version == self._index_version and connection.subscriber is subscriber and subscriber.state is before:
                 self._index_connection(connection, subscriber, state)

@@ -89,13 +89,13 @@ def poll_connector(
         ConfigurationError: its secrets cannot be read.
         LakeUnavailableError, StagingUnavailableError: Spark or the gateway cannot be reached.
     """
-    with _opened(context, gateway, name) as (polled, landing, delivery, ingest):
-        report = landing.poll(ingest, tables)
+    with _opened(context, gateway, name) as opened:
+        report = opened.landing.poll(opened.settings, tables)
         result = ConnectorPoll([], report)
-        for table, read in zip(polled.tables, report.tables, strict=True):
+        for table, read in zip(opened.source.tables, report.tables, strict=True):
             if tables is None or table.name in tables:
                 # also if reading failed after some pages: these have landed
-                pushed = _push(partial(delivery.deliver, table), TablePoll(table.name, read, error=read.error))
+                pushed = _push(partial(opened.delivery.deliver, table), TablePoll(table.name, read, error=read.error))
                 result.tables.append(pushed)
         return result
 
@@ -115,16 +115,26 @@ def replay_connector(
     Raises:
         NotFoundError, ConfigurationError, LakeUnavailableError, StagingUnavailableError: as `poll_connector`.
     """
-    with _opened(context, gateway, name) as (polled, _, delivery, _):
-        wanted = [table for table in polled.tables if tables is None or table.name in tables]
-        return ConnectorPoll([_push(partial(delivery.replay, table, days), TablePoll(table.name)) for table in wanted])
+    with _opened(context, gateway, name) as opened:
+        wanted = [table for table in opened.source.tables if tables is None or table.name in tables]
+        replay = opened.delivery.replay
+        return ConnectorPoll([_push(partial(replay, table, days), TablePoll(table.name)) for table in wanted])
+
+
+class _OpenedConnector(NamedTuple):
+    """A polled connector whose source is open."""
+
+    source: PolledSource
+    settings: IngestSettings
+    landing: LakeLanding
+    """Reads the source and lands the rows."""
+    delivery: Delivery
+    """Pushes the deltas that follow from landed rows."""
 
 
 @contextmanager
-def _opened(
-    context: PollContext, gateway: str, name: str
-) -> Iterator[tuple[PolledSource, LakeLanding, Delivery, IngestSettings]]:
-    """Open a connector's source for the block; yield it with its landings, its delivery and the connector's settings.
+def _opened(context: PollContext, gateway: str, name: str) -> Iterator[_OpenedConnector]:
+    """Open a connector's source for the `with` block.
 
     Raises:
         NotFoundError: there is no such connector, or it is not polled.
@@ -143,7 +153,8 @@ def _opened(
         polled = PolledSource(opened, connector_type.open_source, source.tables)
         landing = LakeLanding(spark, polled, now_ms, names)
         request_flush = partial(store.request_flush, gateway)
-        yield polled, landing, Delivery(landing, open_intake, gateway, request_flush, chunk=ingest.chunk_size), ingest
+        delivery = Delivery(landing, open_intake, gateway, request_flush, chunk=ingest.chunk_size)
+        yield _OpenedConnector(polled, ingest, landing, delivery)
 
 
 def _push(push: Callable[[], DeliveryReport], result: TablePoll) -> TablePoll:

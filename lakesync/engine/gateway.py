@@ -39,7 +39,7 @@ from lakesync.engine.names import Names, PushNames
 from lakesync.engine.page_reading import PullRequest, Reading, unrecorded_cursor
 from lakesync.engine.pulling import remember_page
 from lakesync.engine.pushing import CheckedPush, ReceivedPush, commit_push
-from lakesync.engine.subscribers import ScanResult, SubscriberGroup, SubscriptionState
+from lakesync.engine.subscribers import Newcomer, ScanResult, SubscriberGroup, SubscriptionState
 from lakesync.engine.subscriptions import resume, scan, subscribe
 from lakesync.flush import Outlet
 from lakesync.model.errors import BackpressureError, LakeSyncError, NotFoundError, RejectedError
@@ -311,13 +311,11 @@ class SyncGateway(ConfigurationGateway, ActionGateway, AdapterGateway):
             self.gateway_id, lambda view: explain(view, client_id, table, row_id, claims, self.rules, tracked)
         )
 
-    def submit_subscribe(
-        self, newcomers: Sequence[tuple[str, Claims, SubscriptionState]]
-    ) -> Future[list[SubscriptionState]]:
+    def submit_subscribe(self, newcomers: Sequence[Newcomer]) -> Future[list[SubscriptionState]]:
         """Subscribe connected clients to broadcasts: pages that the server sends over a WebSocket without a request.
 
         Args:
-            newcomers: for each client its id, its verified claims, and the state of its connection, with its cursor.
+            newcomers: the clients.
 
         Returns:
             A future of the clients' new states, in their order. Clients with equal states share one object.

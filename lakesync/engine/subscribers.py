@@ -162,6 +162,16 @@ class Subscriber:
         self.state = replace(self.state, cursor=cursor if is_ahead else self.cursor)
 
 
+class Newcomer(NamedTuple):
+    """A client that is to be subscribed."""
+
+    client_id: str
+    claims: Claims
+    """The verified claims of its connection's token."""
+    state: SubscriptionState
+    """The state of its connection, with its cursor."""
+
+
 class SubscriberGroup(NamedTuple):
     """Subscribers that share a state."""
 

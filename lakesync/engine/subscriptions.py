@@ -22,7 +22,7 @@ import msgspec
 
 from lakesync.engine.active_rules import RulesCache
 from lakesync.engine.pulling import announce_other_connection
-from lakesync.engine.subscribers import ScanResult, SubscriberGroup, Subscription, SubscriptionState
+from lakesync.engine.subscribers import Newcomer, ScanResult, SubscriberGroup, Subscription, SubscriptionState
 from lakesync.feed import pull_page
 from lakesync.feed.client_cursors import find_page, with_cursor_in_doubt
 from lakesync.feed.client_state import (
@@ -47,7 +47,7 @@ _NO_CLIENT = ""
 
 
 def subscribe(
-    commit: ClientCommit, newcomers: Sequence[tuple[str, Claims, SubscriptionState]], rules: RulesCache, now_ms: int
+    commit: ClientCommit, newcomers: Sequence[Newcomer], rules: RulesCache, now_ms: int
 ) -> list[SubscriptionState]:
     """Subscribe clients: compute their states, and record that broadcasts may be sent to them from now on.
 
@@ -57,7 +57,7 @@ def subscribe(
 
     Args:
         commit: the open transaction in the gateway's store.
-        newcomers: client id, verified claims and state of each.
+        newcomers: the clients.
         rules: the gateway's cache of compiled sync rules.
         now_ms: server wall time in milliseconds since 1970.
 
@@ -65,14 +65,13 @@ def subscribe(
         The states in the order of `newcomers`; equal ones are one object.
     """
     shared: dict[tuple[object, ...], SubscriptionState] = {}
-    states = [_subscribe_one(commit, client, claims, state, rules, now_ms) for client, claims, state in newcomers]
+    states = [_subscribe_one(commit, each, rules, now_ms) for each in newcomers]
     return [shared.setdefault(state.sharing_key(), state) for state in states]
 
 
-def _subscribe_one(
-    commit: ClientCommit, client_id: str, claims: Claims, state: SubscriptionState, rules: RulesCache, now_ms: int
-) -> SubscriptionState:
+def _subscribe_one(commit: ClientCommit, newcomer: Newcomer, rules: RulesCache, now_ms: int) -> SubscriptionState:
     """Subscribe one client; see `subscribe`."""
+    client_id, claims, state = newcomer
     access = rules.access(commit, claims)
     subscription = subscription_of(commit, claims, access, state.subscription, rules)
     known = current_record(commit.client(client_id), commit.epoch)

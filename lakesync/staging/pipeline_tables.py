@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -138,15 +138,15 @@ class PipelineTables(ABC):
             self._query(f"INSERT INTO batch ({_BATCH}) VALUES ({', '.join('?' * len(values))})", *values)
         return batch
 
-    def _unflushed(self, head: Head) -> Iterator[tuple[Any, ...]]:
-        """Yield (seq, arrival, number of deltas, bytes) of each unflushed log row, in order."""
+    def _unflushed(self, head: Head) -> Iterator[UnflushedPush]:
+        """Yield each unflushed log row, in order."""
         seq = head.flushed_seq
         while seq < head.last_seq:
             rows = self._query(
                 f"SELECT seq, arrival, count, bytes {_LOG} > ? ORDER BY seq LIMIT ?",
                 *(head.gateway, head.shard, head.epoch, seq, _PUSHES_AT_ONCE),
             )
-            yield from rows
+            yield from map(UnflushedPush._make, rows)
             seq = rows[-1][0]
 
     def confirm(self, batch_id: str, deltas: int, id_sum: int, snapshot_id: int | None = None) -> None:
@@ -286,9 +286,20 @@ class PipelineTables(ABC):
         return head
 
 
+class UnflushedPush(NamedTuple):
+    """What a batch is chosen by: a log row that is not in the lake yet."""
+
+    seq: int
+    arrival: int
+    deltas: int
+    """Number of deltas."""
+    bytes: int
+    """Stored bytes of its body."""
+
+
 def choose_batch(
     head: Head,
-    waiting: Iterable[tuple[int, int, int, int]],
+    waiting: Iterable[UnflushedPush],
     max_deltas: int,
     through: int | None = None,
     since: int | None = None,
@@ -300,8 +311,7 @@ def choose_batch(
 
     Args:
         head: the counters of the gateway's shard.
-        waiting: seq, arrival, number of deltas, and stored bytes of each unflushed log row, in order; read only as far
-            as needed.
+        waiting: the unflushed log rows, in order; read only as far as needed.
         max_deltas: the most deltas of a batch of several pushes; a larger push is a batch of its own.
         through: the highest arrival that may be included; None for any.
         since: the lowest arrival at which the batch may begin; None for any.
@@ -309,34 +319,34 @@ def choose_batch(
     Returns:
         The batch; None if the first unflushed push is below `since` or above `through`, or nothing is unflushed.
     """
-    rows: list[tuple[int, int, int, int]] = []
+    pushes: list[UnflushedPush] = []
     deltas = 0
-    for seq, arrival, count, size in waiting:
-        if rows and (deltas + count > max_deltas or len(rows) == MAX_PUSHES):
+    for push in waiting:
+        if pushes and (deltas + push.deltas > max_deltas or len(pushes) == MAX_PUSHES):
             break
-        if through is not None and arrival > through:
+        if through is not None and push.arrival > through:
             break
-        if not rows:
-            if since is not None and arrival < since:
+        if not pushes:
+            if since is not None and push.arrival < since:
                 break
-            last_of_day = last_arrival_of_day(arrival)
+            last_of_day = last_arrival_of_day(push.arrival)
             through = last_of_day if through is None else min(through, last_of_day)
-        rows.append((seq, arrival, count, size))
-        deltas += count
-    if not rows:
+        pushes.append(push)
+        deltas += push.deltas
+    if not pushes:
         return None
-    first, last = rows[0], rows[-1]
+    first, last = pushes[0], pushes[-1]
     return Batch(
-        batch_id=f"{head.gateway}.{head.shard}.{head.epoch}.{first[0]}-{last[0]}",
+        batch_id=f"{head.gateway}.{head.shard}.{head.epoch}.{first.seq}-{last.seq}",
         gateway=head.gateway,
         shard=head.shard,
         epoch=head.epoch,
-        from_seq=first[0],
-        to_seq=last[0],
+        from_seq=first.seq,
+        to_seq=last.seq,
         deltas=deltas,
-        bytes=sum(size for _, _, _, size in rows),
-        arrival_low=first[1],
-        arrival_high=last[1],
+        bytes=sum(push.bytes for push in pushes),
+        arrival_low=first.arrival,
+        arrival_high=last.arrival,
     )
 
 

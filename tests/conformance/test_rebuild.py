@@ -13,7 +13,7 @@ from lakesync.engine import Engine, EngineLimits
 from lakesync.engine.inspection.client_position import TrackedCursor
 from lakesync.engine.inspection.explain import explain
 from lakesync.engine.rebuild import LakePush, rebuild
-from lakesync.engine.subscribers import SubscriberGroup, SubscriptionState
+from lakesync.engine.subscribers import Newcomer, SubscriberGroup, SubscriptionState
 from lakesync.model.crash_points import VARIABLE
 from lakesync.model.errors import ConfigurationError, NotFoundError, ResyncRequiredError, StagingUnavailableError
 from lakesync.model.schema import parse_schema
@@ -294,7 +294,7 @@ def test_l4_a_subscriber_that_may_hold_lost_rows_is_broadcast_no_plain_insert(ur
     gateway, claims = engine.gateway("g"), {"sub": "bob"}
     page = gateway.submit_pull(SyncPull("bob", 0, 100), claims, knows_resync=ours, live=True).result()
     state = SubscriptionState(page.server_hlc, 100, knows_resync=ours)
-    (state,) = gateway.submit_subscribe([("bob", claims, state)]).result()
+    (state,) = gateway.submit_subscribe([Newcomer("bob", claims, state)]).result()
     clock.advance(5)
     a.push(engine, make_delta("a", clock.now_ms << 16, "new", team="red"))
     for clients in ({"bob"}, {"bob", "carol"}):  # alone, and with another one that shares the page

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 from lakesync.engine import Engine
-from lakesync.engine.subscribers import SubscriptionState
+from lakesync.engine.subscribers import Newcomer, SubscriptionState
 from lakesync.model.types import SyncPull
 from lakesync.rules.model import parse_rules
 from lakesync.staging import open_store
@@ -33,7 +33,7 @@ class Line:
 
     def serve(self):
         if not self.state.has_more:
-            (self.state,) = ended(self.gateway.submit_subscribe([("ann", self.claims, self.state)]))
+            (self.state,) = ended(self.gateway.submit_subscribe([Newcomer("ann", self.claims, self.state)]))
         if not self.rests:
             pull = SyncPull("ann", self.state.cursor, self.state.limit)
             page = ended(self.gateway.submit_pull(pull, self.claims, confirmed=False, has_not_pulled=True))

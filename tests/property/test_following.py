@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 
 from lakesync.engine import Engine, EngineLimits
-from lakesync.engine.subscribers import SubscriberGroup, SubscriptionState
+from lakesync.engine.subscribers import Newcomer, SubscriberGroup, SubscriptionState
 from lakesync.engine.subscriptions import scan, subscribe
 from lakesync.feed import pull_page
 from lakesync.feed.positions import Position
@@ -72,7 +72,7 @@ def test_w2_a_shared_page_equals_the_page_of_each_subscriber(filtered, history, 
         claims = {name: {"sub": name, "group": "a"} for name in PEOPLE}
         since = ended(engine.store.read("g", lambda view: view.arrival))
         state = SubscriptionState(since, 100)
-        newcomers = [(name, claims[name], state) for name in PEOPLE]
+        newcomers = [Newcomer(name, claims[name], state) for name in PEOPLE]
         begun = ended(engine.store.submit("g", lambda commit: subscribe(commit, newcomers, gateway.rules, now)))
         for edit in history[follows_after:]:
             now += 1

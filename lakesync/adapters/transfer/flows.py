@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -111,6 +111,28 @@ class FlowStep(msgspec.Struct, frozen=True):
     """UTC day of arrival, `YYYY-MM-DD` → deltas copied."""
     is_replay: bool = False
     """Whether the page belongs to a replay of chosen days."""
+
+
+class FilteredPage(NamedTuple):
+    """A page of the source, with the deltas of rows that match a flow's filter."""
+
+    scanned: int
+    """Deltas read from the source."""
+    deltas: pa.Table
+    """The deltas to copy. They include earlier ones of rows that match only now."""
+    position: Position | None
+    """The flow's position after the page; None before the first delta."""
+
+
+class NewPage(NamedTuple):
+    """What a flow copies in one step of a run."""
+
+    scanned: int
+    """Deltas read from the source; 0 if only the progress has changed."""
+    deltas: pa.Table
+    """The deltas to copy."""
+    progress: FlowProgress
+    """The flow's progress after the page."""
 
 
 def filtered_contents(row_filter: RowFilter, transform: ContentTransform = unchanged) -> ContentTransform:
@@ -272,8 +294,8 @@ def new_pages(
     page: int = PAGE_DELTAS,
     until: int | None = None,
     written: Callable[[], WrittenStreams] = WrittenStreams,
-) -> Iterator[tuple[int, pa.Table, FlowProgress]]:
-    """Yield for each page of a run the number of deltas read, the deltas to copy, and the progress after them.
+) -> Iterator[NewPage]:
+    """Yield the pages of a run.
 
     First come deltas from before the look-back that followers have written since the last run. A last page may only
     have progress: then no delta was read. `run_flow` calls it, and the pipeline for a flow into the lake.
@@ -291,16 +313,16 @@ def new_pages(
     for late in _late_queries(progress, query, before.streams):
         for scanned, deltas, _ in filtered_pages(source, late, progress, row_filter, stored_rows):
             progress = replace(progress, deltas=progress.deltas + len(deltas))
-            yield scanned, deltas, progress
+            yield NewPage(scanned, deltas, progress)
     has_new_streams = before.streams != progress.streams and before.is_readable_until(written())
     if has_new_streams:
         progress = replace(progress, streams=before.streams)
     for scanned, deltas, end in filtered_pages(source, query, progress, row_filter, stored_rows):
         progress = replace(progress, position=end or progress.position, deltas=progress.deltas + len(deltas))
         has_new_streams = False
-        yield scanned, deltas, progress
+        yield NewPage(scanned, deltas, progress)
     if has_new_streams and progress.position is not None:
-        yield 0, arrow_schema().empty_table(), progress
+        yield NewPage(0, arrow_schema().empty_table(), progress)
 
 
 def _late_queries(
@@ -336,8 +358,8 @@ def filtered_pages(
     progress: FlowProgress,
     row_filter: RowFilter,
     stored_rows: Callable[[str, str, Sequence[str]], set[str]],
-) -> Iterator[tuple[int, pa.Table, Position | None]]:
-    """Yield for each page the number of deltas read, the deltas to copy, and the position after the page.
+) -> Iterator[FilteredPage]:
+    """Yield the pages of a query, filtered.
 
     `run_flow` and `replay_flow` call it, and the pipeline for a flow into the lake.
 
@@ -358,7 +380,7 @@ def filtered_pages(
                 [deltas.slice(0, 0), *_deltas_of_matching_rows(source, deltas, row_filter, stored_rows)]
             )
         if scanned:
-            yield scanned, deltas, end
+            yield FilteredPage(scanned, deltas, end)
 
 
 def _deltas_of_matching_rows(

@@ -9,6 +9,7 @@ page that the gateway sends without a request. An edit is a change of the app th
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -32,6 +33,15 @@ from lakesync.model.types import PushResult, SyncPull, SyncPush, SyncResponse
 _REPEATED_PAGES = 6
 """How often in a row a named source (an adapter from which clients pull, beside the gateway's own changes) may send the
 same page. It repeats a page until the client confirms it."""
+
+
+class _SourcePage(NamedTuple):
+    """A page of a named source that may be repeated."""
+
+    source: str
+    delta_ids: tuple[str, ...]
+    arrived: int
+    """How often it arrived in a row."""
 
 
 class CycleResult(msgspec.Struct):
@@ -71,9 +81,8 @@ class Exchange:
         self._replica = replica
         self._transport = transport
         self._on_progress = on_progress
-        self._source_page: tuple[str, tuple[str, ...], int] = ("", (), 0)
-        """The newest page of a named source: the source, the page's delta ids, and how often it arrived in a row.
-        `("", (), 0)` before the first."""
+        self._source_page: _SourcePage | None = None
+        """The newest page, if it was of a named source; otherwise None."""
         self.prefetcher = Prefetcher(transport.pull, replica.limits.pull_deltas, self.cancel_request)
         """Pulls pages in advance."""
 
@@ -166,7 +175,7 @@ class Exchange:
             UnreachableError: the page does not advance. No gateway sends such a page, so the address may be wrong.
         """
         if not page.has_more:
-            self._source_page = ("", (), 0)
+            self._source_page = None
             return
         if request.source is None:
             if page.server_hlc <= request.since_hlc:
@@ -176,11 +185,12 @@ class Exchange:
                 )
             return
         ids = tuple(delta.delta_id for delta in page.deltas)
-        source, previous_ids, repeats = self._source_page
-        repeats = repeats + 1 if (source, previous_ids) == (request.source, ids) else 1
-        self._source_page = (request.source, ids, repeats)
-        if not ids or repeats > _REPEATED_PAGES:
-            sent = f"the same page {repeats} times" if ids else "an empty page"
+        last = self._source_page
+        is_repeated = last is not None and (last.source, last.delta_ids) == (request.source, ids)
+        arrived = last.arrived + 1 if last is not None and is_repeated else 1
+        self._source_page = _SourcePage(request.source, ids, arrived)
+        if not ids or arrived > _REPEATED_PAGES:
+            sent = f"the same page {arrived} times" if ids else "an empty page"
             raise UnreachableError(
                 f"the gateway has more of source {request.source!r} but sent {sent}, which would repeat the same pull "
                 "forever"

@@ -27,7 +27,7 @@ from lakesync.engine.pushing import CheckedPush
 from lakesync.engine.sharding import inspection, pulling, pushing, subscriptions
 from lakesync.engine.sharding.shard_gateway import ShardGateway
 from lakesync.engine.sharding.vectors import IssuedCursor, Vectors
-from lakesync.engine.subscribers import ScanResult, SubscriberGroup, SubscriptionState
+from lakesync.engine.subscribers import Newcomer, ScanResult, SubscriberGroup, SubscriptionState
 from lakesync.model.errors import LakeSyncError, NotFoundError, SchemaError
 from lakesync.model.schema import TableSchema, evolve, parse_schema
 from lakesync.model.types import Claims, PushResult, RowDelta, SyncPage, SyncPush
@@ -116,9 +116,7 @@ class ShardedGateway(SyncGateway):
             inspection.explain(self._shards[name], name, self._vectors, client_id, table, row_id, claims, tracked)
         )
 
-    def submit_subscribe(
-        self, newcomers: Sequence[tuple[str, Claims, SubscriptionState]]
-    ) -> Future[list[SubscriptionState]]:
+    def submit_subscribe(self, newcomers: Sequence[Newcomer]) -> Future[list[SubscriptionState]]:
         """Like `SyncGateway.submit_subscribe`; the states are `ShardedSubscriptionState`."""
         return run(subscriptions.subscribe(self._shards, self._vectors, newcomers))
 

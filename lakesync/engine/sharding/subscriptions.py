@@ -21,7 +21,7 @@ from lakesync.engine.futures import Steps
 from lakesync.engine.sharding.pulling import shard_cursors
 from lakesync.engine.sharding.shard_gateway import ShardGateway, of_shard
 from lakesync.engine.sharding.vectors import BroadcastCursor, IssuedCursor, ResolvedCursor, Vectors
-from lakesync.engine.subscribers import ScanResult, SubscriberGroup, Subscription, SubscriptionState
+from lakesync.engine.subscribers import Newcomer, ScanResult, SubscriberGroup, Subscription, SubscriptionState
 from lakesync.feed.positions import NEVER_PULLED
 from lakesync.feed.scopes import Access
 from lakesync.model.types import Claims, RowDelta, SyncResponse
@@ -61,20 +61,20 @@ class ShardedSubscriptionState(SubscriptionState):
 def subscribe(
     shards: Mapping[str, ShardGateway],
     vectors: Vectors,
-    newcomers: Sequence[tuple[str, Claims, SubscriptionState]],
+    newcomers: Sequence[Newcomer],
 ) -> Steps[list[SubscriptionState]]:
     """Subscribe clients to broadcasts in every shard, and return their states, in the order of `newcomers`.
 
     Args:
         shards: the gateway of each shard, by shard name.
         vectors: resolves and creates client cursors.
-        newcomers: client id, verified claims and state of each. A client with cursor 0 never pulled on its connection;
-            it is treated like one that has pushed, because it may have rows.
+        newcomers: the clients. One with cursor 0 never pulled on its connection; it is treated like one that has
+            pushed, because it may have rows.
 
     Raises:
         StagingUnavailableError: a shard cannot be reached.
     """
-    sent = [(client_id, max(state.cursor, NEVER_PULLED)) for client_id, _, state in newcomers]
+    sent = [(each.client_id, max(each.state.cursor, NEVER_PULLED)) for each in newcomers]
     resolved: list[ResolvedCursor] = yield vectors.submit_resolve_all(sent)
     cursors = []
     for (client_id, _), each in zip(sent, resolved, strict=True):
@@ -83,14 +83,14 @@ def subscribe(
     states_in: dict[str, list[SubscriptionState]] = {}
     for name, part in shards.items():
         newcomers_in_shard = [
-            (client_id, claims, _in_shard(name, by_shard[name], state))
-            for (client_id, claims, state), by_shard in zip(newcomers, cursors, strict=True)
+            each._replace(state=_in_shard(name, by_shard[name], each.state))
+            for each, by_shard in zip(newcomers, cursors, strict=True)
         ]
         states_in[name] = yield from of_shard(name, part.submit_subscribe(newcomers_in_shard))
     shared: dict[tuple[object, ...], SubscriptionState] = {}  # clients with equal states share one object
     states: list[SubscriptionState] = []
     for index, (_, cursor) in enumerate(sent):
-        state = _joined(newcomers[index][2], cursor, {name: states_in[name][index] for name in shards})
+        state = _joined(newcomers[index].state, cursor, {name: states_in[name][index] for name in shards})
         states.append(shared.setdefault(state.sharing_key(), state))
     return states
 

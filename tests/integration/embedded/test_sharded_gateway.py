@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from lakesync.adapters import open_adapter
 from lakesync.engine import Engine
-from lakesync.engine.subscribers import SubscriberGroup, SubscriptionState
+from lakesync.engine.subscribers import Newcomer, SubscriberGroup, SubscriptionState
 from lakesync.feed import MAX_PAGE_BYTES
 from lakesync.flush import Outlet
 from lakesync.model.delta import delta_id
@@ -155,7 +155,7 @@ def test_subscribers_in_the_same_state_share_one_page_and_its_cursor(tmp_path: P
         people = ["bob", "carol", "dave"]
         gateway.handle_push(both(1))
         cursors = {name: gateway.handle_pull(SyncPull(name, 0)).server_hlc for name in people}
-        newcomers = [(name, {"sub": name}, SubscriptionState(cursor, 100)) for name, cursor in cursors.items()]
+        newcomers = [Newcomer(name, {"sub": name}, SubscriptionState(cursor, 100)) for name, cursor in cursors.items()]
         first = gateway.submit_subscribe(newcomers).result()
         groups = [
             SubscriberGroup(state, frozenset([name]), frozenset(), frozenset())

@@ -7,7 +7,7 @@ import pytest
 from lakesync.adapters import DeltaBatch, StoredDelta
 from lakesync.adapters.backends.postgres import PostgresAdapter
 from lakesync.engine.page_reading import PullRequest, unrecorded_cursor
-from lakesync.engine.subscribers import SubscriberGroup, SubscriptionState
+from lakesync.engine.subscribers import Newcomer, SubscriberGroup, SubscriptionState
 from lakesync.feed import MAX_PAGE_BYTES
 from lakesync.model.errors import AdapterError, NotFoundError, StagingUnavailableError
 from lakesync.model.types import SyncPull, SyncPush
@@ -253,7 +253,9 @@ def test_a_client_of_sources_gets_broadcasts_of_its_own(gateway, writer, clock):
     writer.put(("r1", {"x": 1}))
     page = pull(gateway, cursor_of(gateway))
     cursors = {"reader": page.server_hlc, "plain": cursor_of(gateway, "plain")}
-    newcomers = [(name, {"sub": name}, SubscriptionState(cursor, limit=100)) for name, cursor in cursors.items()]
+    newcomers = [
+        Newcomer(name, {"sub": name}, SubscriptionState(cursor, limit=100)) for name, cursor in cursors.items()
+    ]
     states = gateway.submit_subscribe(newcomers).result()
     groups = [
         SubscriberGroup(state, frozenset([name]), with_own_changes=frozenset(), multi_connected=frozenset())
