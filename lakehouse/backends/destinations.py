@@ -193,23 +193,48 @@ class FollowTask(NamedTuple):
             )
 
 
-def _write_missing(spark: SparkSession, follower: Follower, names: LakeNames, through: int | None) -> FollowReport:
-    """Write the deltas that an adapter lacks, or the rest of its load in progress.
+class _AdapterState(NamedTuple):
+    """What a run must know of a follower's adapter."""
 
-    It reads the adapter's state, compares its mark with the newest arrivals in the lake, and plans the files to read.
-    Then one task writes the deltas, or the tasks of a load do. A task runs even without deltas if it has other work: a
-    suspended table's retry is due, or the schemas have other columns than at the last write (`row_columns`), so that
-    the destination tables are rewritten. A load that was announced but has not started, because the process died in
-    between, is withdrawn.
-    """
+    progress: FollowerProgress
+    """The follower's mark."""
+    load: Load | None
+    """The load in progress; None without one."""
+    is_load_announced: bool
+    """Whether a load was announced to readers. Without `load`, the process died before the load began."""
+    has_current_columns: bool
+    """Whether the rows of destination tables have the columns of the schemas; otherwise the tables are rewritten."""
+    is_retry_due: bool
+    """Whether a suspended table is to be written again now."""
+    max_writers: int
+    """Number of tasks up to which parallel writing is faster."""
+
+    @property
+    def has_other_work(self) -> bool:
+        """Whether a run is needed even if the adapter lacks no deltas."""
+        return self.is_load_announced or self.is_retry_due or not self.has_current_columns
+
+
+def _adapter_state(follower: Follower) -> _AdapterState:
+    """Read the state of a follower's adapter."""
     with closing(follower.open()) as adapter:
-        start = read_follower_progress(adapter, follower.name, follower.selection)
-        load = load_to_resume(adapter, start, follower.schemas)
-        has_current_columns = columns_of_tables(adapter, follower.schemas) == start.row_columns
-        is_load_announced = is_announced(adapter, follower.name)
+        progress = read_follower_progress(adapter, follower.name, follower.selection)
         suspended = adapter.suspended_tables(follower.name) if isinstance(adapter, SuspendsTables) else []
-        writers = max_writers(adapter)
-    is_retry_due = any(each.retry_ms <= wall_clock() for each in suspended)
+        return _AdapterState(
+            progress,
+            load_to_resume(adapter, progress, follower.schemas),
+            is_announced(adapter, follower.name),
+            has_current_columns=columns_of_tables(adapter, follower.schemas) == progress.row_columns,
+            is_retry_due=any(each.retry_ms <= wall_clock() for each in suspended),
+            max_writers=max_writers(adapter),
+        )
+
+
+def _write_missing(spark: SparkSession, follower: Follower, names: LakeNames, through: int | None) -> FollowReport:
+    """Write the deltas that an adapter lacks, or the rest of its load in progress; see `follow`."""
+    state = _adapter_state(follower)
+    start, load = state.progress, state.load
+    # 1. Compare the adapter's mark with the newest arrivals in the lake.
     snapshot = ensure_deltas(spark, names).snapshot_id
     if snapshot is None:
         return FollowReport(deltas=0, transactions=0, tasks=0, progress=start, wanted={})
@@ -222,19 +247,22 @@ def _write_missing(spark: SparkSession, follower: Follower, names: LakeNames, th
     until = load.until if load is not None else wanted
     written_up_to = {stream: start.applied_up_to(stream) for stream in until}
     after = {stream: arrival for stream, arrival in written_up_to.items() if arrival < until[stream]}
-    if not after and has_current_columns and not is_load_announced and not is_retry_due:
+    if not after and not state.has_other_work:
         return FollowReport(deltas=0, transactions=0, tasks=0, progress=start, wanted=wanted)
+    # 2. Plan the files to read; begin a load if several tasks should write them.
     ranges = _plan_ranges(spark, snapshot, names, after, until)
     if load is None:
-        parts = _task_count(spark, ranges, after, writers)
+        parts = _task_count(spark, ranges, after, state.max_writers)
         if parts > 1:
             ends = {stream: until[stream] for stream in after}
-            load = _begin_load(spark, follower, start, ends, parts, has_current_columns=has_current_columns)
+            load = _begin_load(spark, follower, start, ends, parts, has_current_columns=state.has_current_columns)
+    # 3. Write the deltas, in one task or in those of the load.
     whole = FollowTask(follower, ranges, after, until)
     tasks = [whole] if load is None else [whole._replace(load=load, number=number) for number in range(load.parts)]
     written = [chunk for of_task in on_executors(spark, tasks, AppliedChunk) for chunk in of_task]
+    # 4. Finish the load, or withdraw one that was announced and has not begun.
     reached = written[-1].progress if written and load is None else start
-    if load is not None or is_load_announced:
+    if load is not None or state.is_load_announced:
         with closing(follower.open()) as adapter:
             if load is not None:
                 reached = finish_load(adapter, follower.name, follower.selection)

@@ -114,8 +114,8 @@ def _differences_of_all_rows(
 ) -> Iterator[CheckpointDifference]:
     """Yield the differences of all rows of a table, found by checksums of the deltas that a client is sent.
 
-    Spark joins the checksums of the snapshot's rows with those of the frames' rows, by row id. Each row gets a verdict,
-    and one query counts the rows by day and verdict.
+    Spark joins the checksums of the snapshot's rows (`stored`) with those of the frames' rows (`sent`), by row id. Each
+    row gets a verdict, and one query counts the rows by day and verdict.
     """
 
     def checksums_of_snapshot(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
