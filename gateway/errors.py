@@ -95,7 +95,7 @@ def add_error_handlers(app: FastAPI) -> None:
 
 
 async def _handle_error(request: Request, error: Exception) -> Response:
-    """Respond to an error of the engine or a fault of the server."""
+    """Respond to an exception that a route raised."""
     return respond_to_error(error, RequestRecord.of(request))
 
 

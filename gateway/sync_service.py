@@ -9,7 +9,6 @@ of clients, which knows how far each client is.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
 
 from gateway.dependencies import Caller, Services
 from gateway.futures import result_of
@@ -17,9 +16,6 @@ from gateway.request_log import RequestRecord
 from lakesync.engine.pushing import ReceivedPush
 from lakesync.model.types import PushResult, SyncPage, SyncPull, SyncPush
 from lakesync.model.validation import is_importer
-
-T = TypeVar("T")
-
 
 CLIENT_HEADER = b"x-lakesync-client"
 """The header, with any value, by which a client says that it knows two errors of LakeSync: RESYNC_REQUIRED, after which

@@ -49,9 +49,9 @@ if TYPE_CHECKING:
 def rebuild_days(spark: SparkSession, follower: Follower, days: Sequence[date], names: LakeNames) -> dict[date, int]:
     """Rewrite days of a destination from the lake, up to its mark, and return day → number of written deltas.
 
-    Afterwards the destination has the lake's deltas of these days, and `compare` finds no difference, unless other
-    programs have put objects beside the destination's own. A flush batch with deltas of other days too is rewritten as
-    a whole.
+    Afterwards the destination has the lake's deltas of these days, and `comparison.compare` finds no difference, unless
+    other programs have put objects beside the destination's own. A flush batch with deltas of other days too is
+    rewritten as a whole.
 
     Args:
         spark: an open Spark session.

@@ -115,7 +115,7 @@ class LakeLanding(LandedTables):
         due_ms = self._now_ms() - ingest.census_interval_ms
         # A table whose source does not report deletions needs a census in each poll (`needs_census`), the others need
         # one at intervals. The first reading of all rows is recorded as a census.
-        last_census_ms = {table: self._position(table).counted_ms for table in self._tables}
+        last_census_ms = {table: self._position(table).census_ms for table in self._tables}
         without_census = {table for table, last_ms in last_census_ms.items() if last_ms is None}
         census_due = {table for table, last_ms in last_census_ms.items() if last_ms is not None and last_ms <= due_ms}
         try:

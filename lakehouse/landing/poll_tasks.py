@@ -332,7 +332,7 @@ class PollPlan(NamedTuple):
 
     def _with_census_time(self, table: TablePlan, position: ReadPosition) -> ReadPosition:
         """Return a read position with the time of this poll as that of the last census, if the table records it."""
-        return msgspec.structs.replace(position, counted_ms=self.now_ms) if table.records_census else position
+        return msgspec.structs.replace(position, census_ms=self.now_ms) if table.records_census else position
 
 
 def _divide_table(number: int, position: ReadPosition, division: ParallelRead) -> list[Part]:

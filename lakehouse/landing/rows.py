@@ -72,9 +72,9 @@ class ReadPosition(msgspec.Struct, frozen=True):
     """The connector's type. A connector of another type cannot use the cursor."""
     cursor: dict[str, Any] | None = None
     """Where the next poll continues; None: from the beginning."""
-    counted_ms: int | None = None
-    """Wall time of the last census (a list of all ids in the source) in milliseconds since 1970; None if there was
-    none."""
+    census_ms: int | None = msgspec.field(default=None, name="counted_ms")
+    """Wall time of the last census (a list of all ids in the source) in milliseconds since 1970; None before the first.
+    Stored as `counted_ms`."""
     seen: SeenRows = msgspec.field(default_factory=SeenRows)
     """Digests of the newest rows. Sources may return these rows again in the next poll, which skips them."""
 

@@ -120,9 +120,9 @@ def misfits(rows: pa.Table, columns: Sequence[tuple[str, str]]) -> pa.Table:
     """
     rows = rows.combine_chunks()
     cells = pa.concat_arrays([*rows["_cells"].chunks, pa.array([], rows.schema.field("_cells").type)])
-    ends = np.asarray(cells.offsets)
-    row_of_cell = np.repeat(np.arange(rows.num_rows), np.diff(ends))
-    names, items = (each.slice(ends[0], ends[-1] - ends[0]) for each in (cells.keys, cells.items))
+    offsets = np.asarray(cells.offsets)
+    row_of_cell = np.repeat(np.arange(rows.num_rows), np.diff(offsets))
+    names, items = (each.slice(offsets[0], offsets[-1] - offsets[0]) for each in (cells.keys, cells.items))
     texts = pc.struct_field(items, "value")
     by_column = [MISFITS.empty_table()]  # a table for each column
     for name, column_type in columns:

@@ -1,6 +1,6 @@
 """Every error that LakeSync raises on purpose, in one tree.
 
-    LakeSyncError
+    LakeSyncError                         base class; INTERNAL_ERROR is also the code of an unexpected exception
     ├── TerminalError                     a repeat of the same request cannot succeed
     │   ├── ConfigurationError            CONFIGURATION_ERROR
     │   ├── RejectedError                 base class; for a push, it may list the rejected deltas
@@ -166,7 +166,7 @@ class ClockDriftError(RejectedError):
 
 
 class ResyncRequiredError(TerminalError):
-    """The cursor cannot be served; the client starts from cursor 0 and keeps its unsent edits."""
+    """The gateway cannot serve a pull's cursor, the number from which it continues: the client pulls again from 0."""
 
     code = "RESYNC_REQUIRED"
 

@@ -7,7 +7,7 @@ a *cut point*, waits until the lake contains all deltas up to it, and makes the 
 The cut point of one store is its newest arrival of any kind, which may be above that of the newest push: a change of
 the sync rules moves rows at arrivals of its own. If the cut point were below them, the feed would send these rows again
 to a client that starts from the checkpoint. If tables are in several stores (shards), each store counts its own
-arrivals. So all shards first advance to one arrival.
+arrivals. So all shards first advance to one arrival. An *epoch* identifies a store's copy of a gateway.
 
 The method `cut_point` of the stores is the entry: `BaseStore` calls `cut_point_of`, and a sharded store calls
 `common_cut_point`.

@@ -168,7 +168,7 @@ def _raw(data: bytes) -> msgspec.Raw:
 
 
 def _check(action: Action, where: str) -> None:
-    """Check that an action's hlc is in range, and that its params are a JSON object with a canonical form.
+    """Check that an action's hlc is in range, and that its params are a JSON object with a canonical form (JCS).
 
     Args:
         action: the action.
@@ -184,7 +184,7 @@ def _check(action: Action, where: str) -> None:
 
 
 def _check_json(raw: msgspec.Raw, where: str) -> None:
-    """Check that a value has a canonical form; a ValidationError begins with `where`."""
+    """Check that a value has a canonical form (JCS, RFC 8785); a ValidationError begins with `where`."""
     try:
         jcs_raw(raw)
     except ValidationError as error:

@@ -309,7 +309,7 @@ def pipeline(config: Config) -> CheckResult:
             f"see the last runs in `lakesync status`, their errors in Dagster's web UI, and the logs in {logs}",
         )
     if not reports:
-        return _off(_newest(errors) or "no pipeline has ever reported; `lakesync up` starts one")
+        return _off(_last_error(errors) or "no pipeline has ever reported; `lakesync up` starts one")
     found = "flushes succeed and sensors report"
     if errors:
         return _unchecked(found, errors)
@@ -331,7 +331,7 @@ def write_scope(config: Config) -> CheckResult:
             "set write_scope in [gateways], or POST /admin/settings",
         )
     if not answers:
-        return _off(_newest(errors) or "no gateway is declared")
+        return _off(_last_error(errors) or "no gateway is declared")
     found = f"no gateway with rules has the write scope `any`; {len(answers)} checked"
     return _unchecked(found, errors) if errors else _ok(found)
 
@@ -404,7 +404,7 @@ def _call_each(
     return answers, errors
 
 
-def _newest(errors: Mapping[str, str]) -> str:
+def _last_error(errors: Mapping[str, str]) -> str:
     """Return the error of the last gateway that did not answer; empty if all did."""
     return list(errors.values())[-1] if errors else ""
 
@@ -418,7 +418,8 @@ def _unchecked(found: str, errors: Mapping[str, str]) -> CheckResult:
     """
     names = ", ".join(list(errors)[:_MAX_NAMED]) + (", …" if len(errors) > _MAX_NAMED else "")
     return _warning(
-        f"{found}; {len(errors)} not checked ({names}): {_newest(errors)}", "see what the gateway's log says about it"
+        f"{found}; {len(errors)} not checked ({names}): {_last_error(errors)}",
+        "see what the gateway's log says about it",
     )
 
 

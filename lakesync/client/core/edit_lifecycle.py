@@ -34,7 +34,7 @@ class EditClock:
 
         Args:
             wall: returns this machine's time in milliseconds since 1970.
-            last: the highest hlc issued to an edit or observed in a page (`Position.hlc`).
+            last: the highest hlc that an edit was stamped with, or that a page from the gateway had (`Position.hlc`).
             gateway_hlc: the highest hlc that the gateway sent or accepted (`Position.gateway_hlc`).
         """
         self._wall = wall
@@ -44,7 +44,7 @@ class EditClock:
 
     @property
     def last(self) -> int:
-        """The highest hlc issued or observed."""
+        """The highest hlc of any edit or page."""
         return self._hlc.last
 
     def now(self, at_ms: int | None = None) -> int:

@@ -105,8 +105,8 @@ def test_each_table_is_a_task_with_its_own_stamps_and_a_failed_one_keeps_its_pag
     assert len({row["hlc"] for row in rows}) == len(rows)
     assert all(FIRST <= row["hlc"] < FIRST + HLCS_PER_LANDING for row in rows)
     assert isinstance(of_a.failure.error(), AuthError)
-    assert (of_a.position.cursor, of_a.position.counted_ms) == ({"at": 1}, None)
-    assert (of_b.failure, of_b.position.counted_ms, of_b.rows) == (None, 5_000, 2)
+    assert (of_a.position.cursor, of_a.position.census_ms) == ({"at": 1}, None)
+    assert (of_b.failure, of_b.position.census_ms, of_b.rows) == (None, 5_000, 2)
     assert [msgspec.json.decode(row["columns"], type=ReadPosition) for row in rows if row["kind"] == POSITION] == [
         of_a.position,
         of_b.position,
@@ -116,7 +116,7 @@ def test_each_table_is_a_task_with_its_own_stamps_and_a_failed_one_keeps_its_pag
 def test_unchanged_rows_do_not_land():
     pages = {"a": [page("a", "r1")]}
     _, (of_a, _) = done(work(pages))
-    rows, (again, _) = done(work(pages, positions={"a": of_a.position, "b": ReadPosition("x", counted_ms=1)}))
+    rows, (again, _) = done(work(pages, positions={"a": of_a.position, "b": ReadPosition("x", census_ms=1)}))
     assert [row["kind"] for row in rows] == [POSITION, POSITION], "as they are noted to be counted"
     assert (again.rows, again.position.cursor) == (1, {"at": 1})
 
@@ -126,7 +126,7 @@ def test_a_long_poll_stops_after_a_page_and_tasks_share_the_budget(limits):
     pages = {name: [page(name, f"r{number}", at=number) for number in range(4)] for name in ("a", "b")}
     _, results = done(work(pages, **limits))
     assert [(each.has_more, each.position.cursor, each.calls) for each in results] == [(True, {"at": 0}, 1)] * 2
-    assert all(each.position.counted_ms is None for each in results)
+    assert all(each.position.census_ms is None for each in results)
 
 
 def test_one_table_at_a_time_is_divided_and_lands_completely_or_not_at_all():
@@ -152,7 +152,7 @@ def test_one_table_at_a_time_is_divided_and_lands_completely_or_not_at_all():
 def test_a_census_is_recorded_unless_it_failed_with_a_transient_error(census, kind, noted):
     rows, results = done(work({"census": census}, deleted_share=0.2))
     assert [None if each.failure is None else type(each.failure.error()) for each in results] == [kind, kind]
-    assert [each.position is not None and each.position.counted_ms == 5_000 for each in results] == [noted, noted]
+    assert [each.position is not None and each.position.census_ms == 5_000 for each in results] == [noted, noted]
     assert [row["row_id"] for row in rows if row["kind"] == ROW] == (["r1", "r1"] if kind is None else [])
 
 
