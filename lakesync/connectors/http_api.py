@@ -8,13 +8,12 @@ and webhooks use this module.
 from __future__ import annotations
 
 import math
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from io import BytesIO
-from json import dumps, loads
+from json import loads
 from typing import Any, Generic, Protocol, TypeVar
 from urllib.parse import urlsplit
 
@@ -35,6 +34,7 @@ from lakesync.model.errors import (
 )
 from lakesync.model.types import Action
 from lakesync.wire.http_sessions import mount, no_auth
+from lakesync.wire.malformed import replace_lone_surrogates
 
 ErrorMapper = Callable[[requests.Response], LakeSyncError | None]
 """Maps a response to a LakeSync error; None if the response is a success."""
@@ -181,10 +181,6 @@ class HttpApi:
         return b"".join(chunks)
 
 
-_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
-"""Half of a surrogate pair, which an API may send as `\\ud83d` where it has cut a text within a character."""
-
-
 def decode_json(response: requests.Response) -> Any:
     """Return the JSON of a response's body. Lone surrogates, which are no Unicode text, become U+FFFD.
 
@@ -195,13 +191,10 @@ def decode_json(response: requests.Response) -> Any:
         AdapterError: the body is not JSON.
     """
     try:
-        body = response.json()
-        if b"\\u" in response.content and _LONE_SURROGATE.search(text := dumps(body, ensure_ascii=False)):
-            return loads(_LONE_SURROGATE.sub("\ufffd", text))
+        return loads(replace_lone_surrogates(response.content))
     except (ValueError, RecursionError) as error:  # for an integer of thousands of digits too
         shown = _url_for_messages(response.url, "")
         raise AdapterError(f"{shown} did not return JSON but {response.text[:80]!r}") from error
-    return body
 
 
 StatusMessages = Mapping[int, tuple[type[LakeSyncError], str]]

@@ -145,7 +145,7 @@ def check_id(name: str, value: str) -> str | None:
     if len(value) > MAX_ID_CHARS:
         return f"{name} has {len(value)} characters, at most {MAX_ID_CHARS} are allowed"
     if "\0" in value:
-        return f"{name} {value!r} contains a NUL character: leave it out"
+        return f"{name} {value!r} contains a NUL character, or half of a surrogate pair: leave it out"
     return None
 
 

@@ -14,7 +14,7 @@ from lakesync.model.delta import jcs_raw
 from lakesync.model.errors import ValidationError
 from lakesync.model.types import Action, ActionFailure, ActionOutcome, ActionPush, ActionResponse, ActionResult
 from lakesync.wire import lakesync_pb2 as pb
-from lakesync.wire.malformed import check_range, hlc_problem
+from lakesync.wire.malformed import check_range, hlc_problem, replace_lone_surrogates
 from lakesync.wire.protobuf import parse
 
 
@@ -44,6 +44,7 @@ def decode_push_json(body: bytes) -> ActionPush:
     Raises:
         ValidationError: the body has another form.
     """
+    body = replace_lone_surrogates(body)  # an action with one has another id then, and is rejected alone
     try:
         push = _decode_push(body)
         hlcs = [action.hlc for action in _decode_envelope(body).actions]
@@ -164,7 +165,7 @@ def _outcome(result: ActionOutcome) -> pb.ActionOutcome:
 
 def _raw(data: bytes) -> msgspec.Raw:
     """Return the JSON in a protobuf field, without space around it; an empty object if the field is empty."""
-    return msgspec.Raw(data.strip(b" \t\r\n") or b"{}")
+    return msgspec.Raw(replace_lone_surrogates(data.strip(b" \t\r\n")) or b"{}")
 
 
 def _check(action: Action, where: str) -> None:

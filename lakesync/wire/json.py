@@ -27,7 +27,7 @@ from lakesync.model.types import (
     SyncPush,
     SyncResponse,
 )
-from lakesync.wire.malformed import DECODE_ERRORS, check_hlc_texts, check_range, check_values, push_error
+from lakesync.wire.malformed import DECODE_ERRORS, check_hlc_texts, check_range, check_values, push_error, repair_values
 
 T = TypeVar("T")
 
@@ -69,7 +69,7 @@ _decode_deltas = msgspec.json.Decoder(list[RowDelta], strict=False).decode
 
 
 def decode_push(body: bytes) -> SyncPush:
-    """Decode a push request. Its values are views that keep `body` alive.
+    """Decode a push request. Its values are views that keep `body` alive. Lone surrogates in them become U+FFFD.
 
     Raises:
         ValidationError: the body is not a push; its attribute `rejected` lists each malformed delta, if the list of
@@ -77,9 +77,12 @@ def decode_push(body: bytes) -> SyncPush:
     """
     try:
         push = _decode_push(body)
-    except msgspec.ValidationError as error:
-        raise push_error(body, f"push: {error}") from None
     except DECODE_ERRORS as error:
+        repaired = repair_values(body)
+        if repaired != body:
+            return decode_push(repaired)
+        if isinstance(error, msgspec.ValidationError):
+            raise push_error(body, f"push: {error}") from None
         raise _unreadable("push", error) from None
     check_hlc_texts(body, push)
     check_range("lastSeenHlc", push.last_seen_hlc)

@@ -18,7 +18,7 @@ import msgspec
 from lakesync.model.delta import jcs_raw
 from lakesync.model.errors import Rejection, ValidationError
 from lakesync.model.types import RowDelta, SyncPush
-from lakesync.model.validation import check_hlc
+from lakesync.model.validation import check_hlc, find_malformed
 
 DECODE_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """The errors that decoders raise for text that is not the JSON of a message, or is nested too deeply."""
@@ -43,6 +43,7 @@ class _WithHlcs(msgspec.Struct, rename="camel"):
     last_seen_hlc: Any = None
 
 
+_decode_push = msgspec.json.Decoder(SyncPush, strict=False).decode
 _decode_delta = msgspec.json.Decoder(RowDelta, strict=False).decode
 _decode_envelope = msgspec.json.Decoder(_Envelope).decode
 _decode_id = msgspec.json.Decoder(_WithId).decode
@@ -56,6 +57,43 @@ rounded: it was written as an integer or a plain decimal. Hlcs of clocks that ar
 it."""
 _DOUBLE_STEP = 16
 """The difference between neighbouring doubles from `_LARGE` on; it is greater for greater doubles."""
+
+
+_HEX = rb"[0-9a-fA-F]{2}"
+_ESCAPE = re.compile(rb"\\(?:u[dD][89abAB]%b\\u[dD][c-fC-F]%b|(u[dD][89a-fA-F]%b)|.)" % (_HEX, _HEX, _HEX))
+"""One escape in JSON, or two for a surrogate pair. Group 1 is a lone surrogate. An escaped backslash is a match of its
+own, so text that follows it is not taken for an escape."""
+
+
+def replace_lone_surrogates(text: bytes, replacement: bytes = rb"\ufffd") -> bytes:
+    """Return a JSON text without lone surrogates: halves of surrogate pairs, which are no Unicode text.
+
+    JavaScript, and APIs that are written in it, send one where a text was cut within a character.
+
+    Args:
+        text: the JSON text.
+        replacement: what takes the place of each; by default the replacement character U+FFFD.
+    """
+    return _ESCAPE.sub(lambda escape: replacement if escape[1] else escape[0], text) if b"\\u" in text else text
+
+
+def repair_values(body: bytes) -> bytes:
+    """Return a push in JSON with U+FFFD for each lone surrogate in a value; the push unchanged if it has none.
+
+    Raises:
+        ValidationError: an id or a name contains a lone surrogate. Two ids might become equal by a replacement. Its
+            attribute `rejected` lists each such delta.
+    """
+    repaired = replace_lone_surrogates(body)
+    if repaired != body:
+        try:
+            push = _decode_push(replace_lone_surrogates(body, rb"\u0000"))  # NUL, which no id may contain
+        except DECODE_ERRORS:
+            return repaired  # it is malformed in another way too
+        rejected = find_malformed(push.deltas)
+        if rejected:
+            raise ValidationError(rejected[0].message, rejected)
+    return repaired
 
 
 def hlc_problem(name: str, given: object) -> str | None:

@@ -25,7 +25,7 @@ from lakesync.model.types import (
     SyncResponse,
 )
 from lakesync.wire import lakesync_pb2 as pb
-from lakesync.wire.malformed import check_range, check_values
+from lakesync.wire.malformed import check_range, check_values, replace_lone_surrogates
 
 M = TypeVar("M", bound=Message)
 
@@ -43,15 +43,21 @@ def encode_push(push: SyncPush) -> bytes:
 
 
 def decode_push(data: bytes) -> SyncPush:
-    """Decode a SyncPush message.
+    """Decode a SyncPush message. Lone surrogates in its values become U+FFFD.
 
     Raises:
         ValidationError: `data` has another form; its attribute `rejected` lists each delta with an invalid value.
     """
     message = parse(pb.SyncPush(), data)
-    push = SyncPush(message.client_id, _deltas(message.deltas), message.last_seen_hlc)
-    check_range("lastSeenHlc", push.last_seen_hlc)
-    return push
+    check_range("lastSeenHlc", message.last_seen_hlc)
+    try:
+        deltas = _deltas(message.deltas)
+    except ValidationError:
+        for delta in message.deltas:
+            for cell in delta.columns:
+                cell.value = replace_lone_surrogates(cell.value)
+        deltas = _deltas(message.deltas)
+    return SyncPush(message.client_id, deltas, message.last_seen_hlc)
 
 
 def encode_pull(pull: SyncPull) -> bytes:

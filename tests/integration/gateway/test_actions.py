@@ -10,7 +10,7 @@ import msgspec
 import pytest
 import requests
 
-from gateway.openapi_schemas import PROTOBUF
+from gateway.openapi_schemas import JSON, PROTOBUF
 from lakesync.actions import ActionLimits
 from lakesync.engine import EngineLimits
 from lakesync.model.action_handlers import ActionDescriptor
@@ -103,6 +103,17 @@ def test_protobuf_and_json_requests_get_the_same_results(alice, desk):
     assert (refused.action_id, refused.code) == (bad.action_id, "ACTION_VALIDATION_ERROR")
     assert refused.message == "params.title must be of type string"
     assert ask(alice, good).json()["results"][0]["data"] == {"n": 1}
+
+
+def test_an_action_with_half_of_a_surrogate_pair_is_rejected_alone(alice, desk):
+    """Its client computed the id from a text that is no Unicode, which no other implementation can repeat."""
+    good, cut = make_action(now(), {"title": "a"}), make_action(now(), {"title": "@"})
+    body = json.dumps({"clientId": alice.client_id, "actions": [in_json(cut), in_json(good)]}).replace("@", r"\ud83d")
+    answer = alice.call("POST", "/sync/{gw}/action", data=body, headers={"Content-Type": JSON})
+    rejected, done = answer.json()["results"]
+    assert (rejected["actionId"], rejected["code"]) == (cut.action_id, "ACTION_VALIDATION_ERROR")
+    assert done["data"] == {"n": 1}
+    assert len(desk.asked) == 1
 
 
 def test_clients_can_list_the_available_actions(alice):

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
 import requests
 
-from lakesync.model.types import SyncPull
+from gateway.openapi_schemas import JSON, PROTOBUF
+from lakesync.model.types import ColumnValue, SyncPull, SyncPush
+from lakesync.wire import json as wire_json
+from lakesync.wire import protobuf
 from tests.integration.gateway_support import DEADLINE, delta, wall_ms
 
 ROWS = [
@@ -78,6 +82,48 @@ def test_an_invalid_id_is_rejected_with_the_fields_name(served, row):
     body = json.dumps({"clientId": client.client_id, "deltas": [made], "lastSeenHlc": "0"})
     answer = client.call("POST", "/sync/{gw}/push", data=body, headers={"Content-Type": "application/json"})
     assert (answer.status_code, answer.json()["code"]) == (400, "VALIDATION_ERROR")
+    (rejected,) = answer.json()["rejected"]
+    assert (rejected["deltaId"], rejected["message"].split()[0]) == (made["deltaId"], "rowId")
+
+
+CUT = r'{"a \ud83d": ["\ud83d\ude00", "\ude00\ud83d", "\\ud83d", "\uD83D\n", 1.0]}'
+"""JSON in which JavaScript has cut texts within a character, beside a whole pair and an escaped backslash."""
+MENDED = {"a \ufffd": ["\U0001f600", "\ufffd\ufffd", "\\ud83d", "\ufffd\n", 1.0]}
+
+
+def cut_push(client, in_protobuf):
+    """A push of two rows, of which the second has `CUT` as a value."""
+    whole, cut = delta("whole", {"n": 1}), delta("cut", {"title": None})
+    if not in_protobuf:
+        text = json.dumps({"clientId": client.client_id, "deltas": [whole, cut], "lastSeenHlc": "0"})
+        return text.replace('"value": null', '"value": ' + CUT).encode()
+    decoded = list(wire_json.decode_deltas(json.dumps([whole, cut]).encode()))
+    decoded[1] = msgspec.structs.replace(decoded[1], columns=(ColumnValue("title", msgspec.Raw(CUT.encode())),))
+    return protobuf.encode_push(SyncPush(client.client_id, tuple(decoded), 0))
+
+
+@pytest.mark.parametrize("media_type", [JSON, PROTOBUF])
+def test_half_of_a_surrogate_pair_in_a_value_becomes_the_replacement_character(served, media_type):
+    """JavaScript sends such values, and its client would drop all edits of a rejected push after ten attempts."""
+    client = served.client()
+    body = cut_push(client, media_type == PROTOBUF)
+    answer = client.call("POST", "/sync/{gw}/push", data=body, headers={"Content-Type": media_type})
+    assert answer.status_code == 200, answer.text
+    found = {each["rowId"]: each["columns"] for each in served.client("bob", client.gateway).pull().json()["deltas"]}
+    assert found == {"whole": [{"column": "n", "value": 1}], "cut": [{"column": "title", "value": MENDED}]}
+
+
+@pytest.mark.parametrize("field", ["rowId", "table", "deltaId", "column"])
+def test_half_of_a_surrogate_pair_in_an_id_or_name_is_rejected_by_delta(served, field):
+    client = served.client()
+    whole, cut = delta("whole", {"n": 1}), delta("cut", {"n": 1})
+    (cut["columns"][0] if field == "column" else cut)[field] = "a\ud83d"
+    body = json.dumps({"clientId": client.client_id, "deltas": [whole, cut], "lastSeenHlc": "0"})
+    answer = client.call("POST", "/sync/{gw}/push", data=body, headers={"Content-Type": JSON})
+    assert (answer.status_code, answer.json()["code"]) == (400, "VALIDATION_ERROR")
+    (rejected,) = answer.json()["rejected"]
+    assert rejected["message"].startswith(field)
+    assert field == "deltaId" or rejected["deltaId"] == cut["deltaId"]
 
 
 @pytest.mark.parametrize(
