@@ -214,7 +214,7 @@ def _pull(request: _PullRequest) -> SyncPull:
     limit = DEFAULT_MAX_DELTAS if limit is msgspec.UNSET else _whole("maxDeltas", limit)
     if limit < 1:
         raise ValidationError(f"maxDeltas is {limit}: ask for at least 1")
-    return SyncPull(request.client_id, since, limit, request.source, own)
+    return SyncPull(request.client_id, since, limit, request.source or None, own)
 
 
 def _whole(name: str, given: float) -> int:

@@ -79,11 +79,11 @@ def decode_pull(data: bytes) -> SyncPull:
     """
     message = parse(pb.SyncPull(), data)
     check_range("sinceHlc", message.since_hlc)
-    source = message.source if message.HasField("source") else None
     own = message.own_hlc if message.HasField("own_hlc") else None
     if own is not None:
         check_range("ownHlc", own)
-    return SyncPull(message.client_id, message.since_hlc, message.max_deltas or DEFAULT_MAX_DELTAS, source, own)
+    limit = message.max_deltas or DEFAULT_MAX_DELTAS
+    return SyncPull(message.client_id, message.since_hlc, limit, message.source or None, own)
 
 
 def encode_response(response: SyncResponse | SyncPage) -> bytes:

@@ -172,6 +172,21 @@ def test_an_unknown_source_is_not_found(served):
     assert "warehouse" in answer.json()["error"]
 
 
+def test_an_empty_source_is_none(served):
+    """A form or a query string has it where no source was chosen."""
+    alice = served.client("alice")
+    alice.push(delta("t1", {"n": 1}, client="alice"))
+    bob, carol, dan = (served.client(name, alice.gateway) for name in ("bob", "carol", "dan"))
+    message = protobuf.encode_pull(SyncPull("dan", 0, 100, ""))
+    for answer in (
+        bob.pull(source=""),
+        carol.call("POST", "/sync/{gw}/pull", json={"clientId": "carol", "source": ""}),
+        dan.call("POST", "/sync/{gw}/pull", data=message, headers=PROTOBUF),
+    ):
+        assert answer.status_code == 200, answer.text
+        assert b"t1" in answer.content
+
+
 def test_an_invalid_cursor_is_rejected_only_for_clients_that_can_resync(served):
     alice = served.client()
     alice.push(delta("t1", {"n": 1}))
