@@ -105,7 +105,7 @@ def set_aside(
 ) -> None:
     """Record a failure, so that the run continues without one table or gateway, and fails because of it at its end.
 
-    The run's tags list such failures at once, even if another step fails the run later.
+    The run's tags list such failures immediately, even if another step fails the run later.
 
     Args:
         context: the step's context.

@@ -129,7 +129,7 @@ def registered(store: GatewayStore, own_namespaces: Mapping[str, str] = MappingP
 
 
 def first_arrival_day(store: FlushStore) -> str | None:
-    """Return the UTC day of the first accepted push, `YYYY-MM-DD`; None if there was none. The schema sensor calls it.
+    """Return the UTC day of the first accepted push, `YYYY-MM-DD`; None before it. The schema sensor calls it.
 
     Raises:
         StagingUnavailableError: the store cannot be reached.

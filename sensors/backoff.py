@@ -124,7 +124,7 @@ class Attempts:
             self._attempts = {}
 
     def of(self, lag: Lag) -> Attempt | None:
-        """Return the requests for a part since its mark moved; None if there were none."""
+        """Return the requests for a part since its mark moved; None without any."""
         attempt = self._attempts.get(lag.key)
         return attempt if attempt is not None and attempt.mark == lag.mark else None
 

@@ -276,7 +276,7 @@ def erase_landed(
 def _execute(spark: SparkSession, covered: Condition, name: str, statement: str) -> int:
     """Run an UPDATE or DELETE on the rows of a table that meet a condition, and return their number.
 
-    Without such rows the statement is not run, because it would create a snapshot all the same.
+    Without such rows the statement is not run, because it would nevertheless create a snapshot.
     """
     rows = covered.select(spark, name).count()
     if rows:

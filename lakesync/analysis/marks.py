@@ -135,7 +135,7 @@ def is_visit_due(text: str | None, state: str, now_ms: int, longest_ms: int) -> 
     """Return whether a part must be visited again: its state has changed, or the last visit is too old.
 
     Args:
-        text: the mark of the last visit, a `Visit` in JSON; None if there was none.
+        text: the mark of the last visit, a `Visit` in JSON; None before the first.
         state: the part's state now.
         now_ms: server wall time in milliseconds since 1970.
         longest_ms: milliseconds between two visits, at most.

@@ -204,7 +204,7 @@ def _explain_delete(delta: RowDelta, tombstone: RowDelta | None, *, changed: boo
 
     Args:
         delta: the DELETE.
-        tombstone: the row's newest DELETE before it; None if there was none.
+        tombstone: the row's newest DELETE before it; None without one.
         changed: whether it has changed the row's state.
         hides: whether the row was visible before it, and is hidden after it.
     """

@@ -37,7 +37,7 @@ _QUOTED_CHARS = 60
 _DEFAULT_GATEWAY_CLAIM = "gw"
 """The claim with the gateway id, unless the issuer's settings name another."""
 _ABSENT = object()
-"""Stands for a claim that the token lacks, because a claim may be null."""
+"""In place of a claim that the token lacks, because a claim may be null."""
 
 
 class TokenRejectedError(AuthError):

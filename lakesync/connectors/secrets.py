@@ -29,7 +29,7 @@ MIN_KEY_CHARS = 32
 _SEALED = "sealed"
 """The field of a stored secret with its ciphertext."""
 _GATEWAY = "{gateway}"
-"""Stands for the gateway id in patterns of allowed references."""
+"""Is replaced by the gateway id in patterns of allowed references."""
 _PLACEHOLDER = re.compile(r"\{gateway\}|[*?\[\]]")
 """The parts of patterns that match other text."""
 _IDENTITY = "google:"

@@ -37,7 +37,7 @@ class SeenRow(msgspec.Struct, frozen=True, array_like=True):
 
 
 _UNSEEN = SeenRow("unseen")
-"""Stands for a row that is not remembered; its digest equals that of no row."""
+"""In place of a row that is not remembered; its digest equals that of no row."""
 
 
 class SeenRows(msgspec.Struct):

@@ -176,8 +176,9 @@ class AdapterGateway:
             total += len(chunk)
             if from_adapter:
                 # They are in the adapter already, so `adopt` marks them as flushed without writing them. It compares
-                # identities, which do not depend on the arrival (the commit's timestamp), hence 0. A background flush
-                # may write them before that, which changes nothing: the adapter leaves a delta that it has unchanged.
+                # identities, which do not depend on the arrival (the commit's timestamp), so it is 0. A background
+                # flush may write them before that, which changes nothing: the adapter leaves a delta that it has
+                # unchanged.
                 self.flusher.adopt([StoredDelta(self.gateway_id, 0, delta).identity for delta in chunk])
         return total
 

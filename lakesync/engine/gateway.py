@@ -397,8 +397,8 @@ class SyncGateway(ConfigurationGateway, ActionGateway, AdapterGateway):
         """Submit a push; a sharded gateway overrides this.
 
         Args:
-            check: returns the push after the checks that need no store. If it is called at once, its error is raised
-                here, otherwise in the future.
+            check: returns the push after the checks that need no store. If it is called immediately, its error is
+                raised here, otherwise in the future.
 
         Raises (in the future):
             All errors of `commit_push`.

@@ -83,7 +83,7 @@ def too_wide_rows(stored: Mapping[RowKey, StoredRow], rows: PushRows, max_column
     """
     # A cheap upper bound first: most pushes are far below the limit. A row may have deltas that are not merged yet
     # (`unmerged`), with at most `MAX_UNMERGED_COLUMNS` columns. If the latest of them has exactly the columns of this
-    # push, the row gets no new column. Equal names are one tuple object, hence `is`.
+    # push, the row gets no new column. Equal names are one tuple object, so `is` compares them.
     growing = [row for row in stored.values() if row.unmerged is None or row.unmerged.names is not rows.shared_columns]
     most_before = max([len(row.state.cells) for row in growing], default=0) + MAX_UNMERGED_COLUMNS
     if most_before + rows.cells <= max_columns:

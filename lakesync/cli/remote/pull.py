@@ -252,7 +252,7 @@ def _sleep(seconds: float, deadline: float) -> None:
 
 
 def _print_delta(delta: dict[str, Any], *, as_json: bool) -> None:
-    """Print a delta at once, as JSON or as a line of text."""
+    """Print a delta immediately, as JSON or as a line of text."""
     if as_json:
         output.print_json(delta)
     else:

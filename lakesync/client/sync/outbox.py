@@ -152,7 +152,7 @@ class QueuedAction(msgspec.Struct, frozen=True):
     data: Any = None
     """The decoded result of a `done` action."""
     code: str = ""
-    """The error code of the newest failure; empty if there was none."""
+    """The error code of the newest failure; empty before the first."""
     message: str = ""
     """The message of the newest failure."""
 

@@ -51,8 +51,21 @@ _IDS_PER_QUERY = 200
 _DELETED_LOG_MS = 29 * 86_400_000
 """How far back the log of deletes is read. Salesforce keeps 30 days."""
 
-_TABLES: tuple[tuple[str, str, str, dict[str, str]], ...] = (
-    (
+
+class _TableDefinition(NamedTuple):
+    """A table that the connector can poll."""
+
+    name: str
+    sf_object: str
+    """The Salesforce object whose records are its rows."""
+    columns: str
+    """Names of its columns, separated by spaces."""
+    references: dict[str, str]
+    """Column → the `TABLE.COLUMN` that it refers to."""
+
+
+_TABLES = (
+    _TableDefinition(
         "sf_accounts",
         "Account",
         (
@@ -61,7 +74,7 @@ _TABLES: tuple[tuple[str, str, str, dict[str, str]], ...] = (
         ),
         {},
     ),
-    (
+    _TableDefinition(
         "sf_contacts",
         "Contact",
         (
@@ -70,7 +83,7 @@ _TABLES: tuple[tuple[str, str, str, dict[str, str]], ...] = (
         ),
         {"account_id": "sf_accounts.sf_id"},
     ),
-    (
+    _TableDefinition(
         "sf_opportunities",
         "Opportunity",
         (
@@ -79,7 +92,7 @@ _TABLES: tuple[tuple[str, str, str, dict[str, str]], ...] = (
         ),
         {"account_id": "sf_accounts.sf_id"},
     ),
-    (
+    _TableDefinition(
         "sf_leads",
         "Lead",
         (
@@ -93,10 +106,8 @@ _TABLES: tuple[tuple[str, str, str, dict[str, str]], ...] = (
         },
     ),
 )
-"""Name, Salesforce object, columns and references of each table."""
-
-SALESFORCE_TABLES = tuple(text_table(name, columns.split(), **references) for name, _, columns, references in _TABLES)
-"""The row id is the record's Id."""
+SALESFORCE_TABLES = tuple(text_table(each.name, each.columns.split(), **each.references) for each in _TABLES)
+"""The schemas of all tables. The row id is the record's Id."""
 
 SALESFORCE_SWITCHES = {
     "sf_accounts": "includeAccounts",
@@ -134,7 +145,7 @@ def _object(name: str, columns: Sequence[str]) -> SalesforceObject:
     return SalesforceObject(name, fields, {column: field.split(".") for column, field in fields.items()})
 
 
-OBJECTS = {name: _object(sf_object, columns.split()) for name, sf_object, columns, _ in _TABLES}
+OBJECTS = {each.name: _object(each.sf_object, each.columns.split()) for each in _TABLES}
 """Output table → its Salesforce object."""
 
 

@@ -90,7 +90,7 @@ class ShardedGateway(SyncGateway):
 
         The generator is given the future of its result, because the caller may cancel the push until it is stored.
         """
-        request = check()  # at once, because the tables of the deltas decide which shards commit them
+        request = check()  # immediately, because the tables of the deltas decide which shards commit them
         outcome: Future[PushResult] = Future()
         return run(pushing.push(self._shards, self._shard_map, self._vectors, request, outcome), outcome)
 

@@ -45,11 +45,11 @@ _decode = msgspec.json.Decoder(_Payload).decode
 
 
 class PostgresNotices:
-    """Delivers notices to this process's listeners: of its own commits at once, of other processes through Postgres.
+    """Delivers notices to this process's listeners: of its own commits immediately, of others' through Postgres.
 
     Postgres sends the notices of own commits too; these are dropped. If it is unknown whether a commit of this process
-    happened, its notice is delivered at once, and again if Postgres sends it. After a lost connection, notices of this
-    process from before may be repeated, which does no harm.
+    happened, its notice is delivered immediately, and again if Postgres sends it. After a lost connection, notices of
+    this process from before may be repeated, which does no harm.
     """
 
     def __init__(self, info: Mapping[str, Any], address: str) -> None:
@@ -72,7 +72,7 @@ class PostgresNotices:
         self._numbers = count(1)
         """Numbers the notices of this process."""
         self._own: set[int] = set()
-        """Numbers of notices of this process that are delivered at once, so that Postgres' copy is dropped."""
+        """Numbers of notices of this process that are delivered immediately, so that Postgres' copy is dropped."""
         self._tried = threading.Event()
         """Set once the first attempt to listen has ended."""
 

@@ -188,7 +188,7 @@ class Scope(msgspec.Struct, frozen=True, array_like=True):
     They are not recorded for each client. Only the newest scope has it."""
     has_unstored_cursors: bool = False
     """Whether pages were sent in this scope on a WebSocket whose cursors the client does not store. So a client that
-    sends an older cursor may have their rows all the same."""
+    sends an older cursor may nevertheless have their rows."""
     upserted_up_to: int = -1
     """The latest feed position at which an INSERT or UPDATE was sent in this scope; -1 if only `sent_up_to` is
     known."""

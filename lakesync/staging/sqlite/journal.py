@@ -2,9 +2,9 @@
 
 A *job* is a function that the store's owner thread runs; jobs that share a transaction are a *group*. Pushes are
 frequent, so their writes wait in memory until their group commits, and are then written with few statements. All other
-writes of a job go to the file at once, inside a savepoint, so that the job can be rolled back alone. The log has one
-row for each push; its *body* is the encoded deltas (changes of rows). An *hlc* is the client's timestamp of a delta, an
-*arrival* the gateway's timestamp of a push.
+writes of a job go to the file immediately, inside a savepoint, so that the job can be rolled back alone. The log has
+one row for each push; its *body* is the encoded deltas (changes of rows). An *hlc* is the client's timestamp of a
+delta, an *arrival* the gateway's timestamp of a push.
 
 `GroupCommit` begins and commits the groups. In between, the jobs read and write through `SqliteCommit`, which clients'
 requests use, and through `sqlite.store._Pipeline`. `JournalFile`, the base class, has the SQL statements.

@@ -185,7 +185,7 @@ class JiraSite:
 
         Args:
             issue: an issue, or the copy in the search index. Permissions are those of the issue itself, because a
-                change of permissions applies at once, also to the search.
+                change of permissions applies immediately, also to the search.
         """
         project = self.projects[issue.project]
         return not (self.issues.get(issue.id, issue).hidden or project.hidden or project.deleted)
