@@ -89,7 +89,7 @@ def check_push(push: SyncPush, claims: Claims, now_ms: int, limits: EngineLimits
     """
     if len(push.deltas) > limits.max_deltas:
         raise ValidationError(
-            f"the push holds {len(push.deltas)} deltas, at most {limits.max_deltas} are taken: send it in parts"
+            f"the push has {len(push.deltas)} deltas, at most {limits.max_deltas} are allowed: send it in parts"
         )
     sub, sender = claims.get("sub"), push.client_id
     if fault := check_id("clientId", sender):

@@ -127,9 +127,9 @@ class ShardedStore(ShardedPipeline):
         for gateway in {*self.default_store.gateways()} - {*store.gateways()}:
             if self.default_store.read(gateway, lambda view: view.sent_rows_of_shard(name)).result():
                 raise IntegrityError(
-                    f"the store of shard {name!r} knows nothing of gateway {gateway!r}, but clients were told of rows "
-                    f"there: put the store back, run `lakesync staging rebuild --from-lake --shard {name}`, or give "
-                    "the shard another name to begin with nothing"
+                    f"the store of shard {name!r} lacks gateway {gateway!r}, but clients were sent rows of that shard: "
+                    f"put the store back, run `lakesync staging rebuild --from-lake --shard {name}`, or give the shard "
+                    "another name to start without rows"
                 )
 
     def _check_tables(self, name: str, store: StagingStore) -> None:

@@ -89,7 +89,7 @@ def encode_body(deltas: Sequence[RowDelta]) -> bytes:
     text = _encode(deltas)
     if len(text) > MAX_BODY_BYTES:
         raise ValidationError(
-            f"the push has {len(text)} bytes as JSON, at most {MAX_BODY_BYTES} are taken: send it in parts"
+            f"the push has {len(text)} bytes as JSON, at most {MAX_BODY_BYTES} are allowed: send it in parts"
         )
     return _HEAD + _codec.compress(text)
 

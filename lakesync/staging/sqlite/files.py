@@ -90,7 +90,7 @@ def check_journal(folder: Path) -> None:
     if gateways:
         raise IntegrityError(
             f"{state} holds rows of {', '.join(gateways[:3])}{' and others' if gateways[3:] else ''}, but {journal} is "
-            f"gone: put it back, run `lakesync staging rebuild --from-lake`, or remove {state} to begin with nothing"
+            f"gone: put it back, run `lakesync staging rebuild --from-lake`, or remove {state} to start without rows"
         )
 
 
