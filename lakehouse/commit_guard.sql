@@ -1,9 +1,10 @@
--- For a Postgres that keeps the tables of Iceberg's JDBC catalogue, before the first commit.
+-- Run this on a Postgres with Iceberg's JDBC catalogue, before the first commit.
 --
--- A commit is "UPDATE iceberg_tables SET metadata_location = NEW WHERE … AND metadata_location = OLD". Where the
--- connection is lost before the answer, Iceberg sends it again, finds no row, takes its own commit for a rival's, and
--- removes the files of the snapshot that is now the table's newest. With this trigger such a statement ends in an error
--- instead, which leaves all files: whoever wanted the commit reads the table, and does it again where it is not there.
+-- A commit is "UPDATE iceberg_tables SET metadata_location = NEW WHERE … AND metadata_location = OLD". If the connection
+-- is lost before the response, Iceberg sends the statement again, which finds no row. Iceberg then believes that another
+-- writer has committed, and deletes the files of its own snapshot, although that is the table's newest now. With this
+-- trigger the repeated statement fails with an error, after which Iceberg deletes nothing. The caller reads the table,
+-- and repeats the commit if the change is missing.
 CREATE TABLE IF NOT EXISTS iceberg_tables (
     catalog_name VARCHAR(255) NOT NULL,
     table_namespace VARCHAR(255) NOT NULL,

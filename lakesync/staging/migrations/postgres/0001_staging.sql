@@ -1,4 +1,4 @@
--- Everything of a commit in one transaction, under the lock of its gateway's row.
+-- A commit is one transaction, which locks the row of its gateway.
 -- Text compares by code point (COLLATE "C"), as it does in Python and in SQLite.
 
 CREATE TABLE lakesync.gateway (
@@ -42,7 +42,7 @@ CREATE TABLE lakesync.log (
     body bytea,
     PRIMARY KEY (gateway, shard, epoch, seq)
 );
--- zstd has been over it already
+-- the body is compressed already
 ALTER TABLE lakesync.log ALTER COLUMN body SET STORAGE EXTERNAL;
 CREATE INDEX log_by_client ON lakesync.log (gateway, client_id, hlc_high, hlc_low);
 

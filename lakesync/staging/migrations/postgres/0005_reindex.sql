@@ -1,4 +1,4 @@
--- How far rows are brought in line with the rules of a version: those up to (table_name, row_id) are, or all of them.
+-- Re-indexes: rows up to (table_name, row_id) have the bucket keys of the rules with this version, and all if done.
 
 CREATE TABLE lakesync.reindex (
     gateway text COLLATE "C" PRIMARY KEY,

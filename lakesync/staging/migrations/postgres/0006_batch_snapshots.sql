@@ -1,2 +1,2 @@
--- The lake's snapshot in which a batch was read back.
+-- The Iceberg snapshot in which a batch was read back.
 ALTER TABLE lakesync.batch ADD COLUMN snapshot_id bigint;

@@ -1,4 +1,4 @@
--- Work for a destination's tables that follows a flush of the gateway's own; set_aside: 1 where it failed for good.
+-- Updates of destination tables after a flush of a gateway without a pipeline. set_aside is 1 if all attempts failed.
 
 CREATE TABLE lakesync.flush_job (
     gateway text COLLATE "C" NOT NULL,

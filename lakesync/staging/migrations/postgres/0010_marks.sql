@@ -1,4 +1,4 @@
--- How far each follower of the lake is, and what the pipeline last reported, as JSON.
+-- The pipeline's marks: how far each part of it is, and its latest report.
 
 CREATE TABLE lakesync.mark (
     name text COLLATE "C" PRIMARY KEY,

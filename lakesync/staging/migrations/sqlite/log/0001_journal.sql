@@ -1,4 +1,4 @@
--- log.db: the journal. Its commit is what a push's answer waits for.
+-- log.db: the journal. A push is acknowledged when it is committed here.
 
 CREATE TABLE store (
     only INTEGER PRIMARY KEY CHECK (only = 1),
@@ -28,7 +28,7 @@ CREATE TABLE shard (
     PRIMARY KEY (gateway, shard)
 ) STRICT, WITHOUT ROWID;
 
--- ids and body last: a reading of the numbers alone never touches their overflow pages.
+-- ids and body are last, so that reading the other columns touches no overflow page.
 CREATE TABLE log (
     gateway TEXT NOT NULL,
     shard TEXT NOT NULL,
@@ -49,7 +49,7 @@ CREATE TABLE log (
 ) STRICT;
 CREATE INDEX log_by_client ON log (gateway, client_id, hlc_high, hlc_low);
 
--- widest: the greatest hlc_high - hlc_low of any of the client's log rows; it bounds the search for known ids.
+-- widest: the greatest hlc_high - hlc_low of the client's log rows, which bounds the search for known ids.
 CREATE TABLE writer (
     gateway TEXT NOT NULL,
     client_id TEXT NOT NULL,

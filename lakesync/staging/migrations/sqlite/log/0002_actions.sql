@@ -1,6 +1,6 @@
--- Actions that were claimed or done, what is told of them, connectors, and what a gateway was told at run time.
+-- Actions, the log of attempts at them, connectors, and the settings that admins change at run time.
 
--- outcome: NULL until it ended; lease_ms: until when claim's holder is believed to be at it.
+-- outcome: NULL until the action has ended. lease_ms: until when the process with the claim may execute it.
 CREATE TABLE action (
     gateway TEXT NOT NULL,
     client_id TEXT NOT NULL,

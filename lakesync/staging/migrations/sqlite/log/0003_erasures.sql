@@ -1,7 +1,7 @@
--- What was erased for good, and what the lake must erase.
+-- Erasures: permanent deletions, which the lake must execute too.
 
--- Either table_name and row_id, or client_id. hlc: what is stamped up to there is erased. arrival: what the lake holds
--- of it is at or below. done_ms: when staging was done; lake_ms: when the lake was.
+-- An erasure has table_name and row_id, or client_id. It covers deltas up to hlc. Checkpoints from before arrival may
+-- contain erased values. done_ms, lake_ms: when staging and when the lake had executed it.
 CREATE TABLE erasure (
     gateway TEXT NOT NULL,
     seq INTEGER NOT NULL,

@@ -1,3 +1,3 @@
--- When a shard was last flushed is asked with every look at what waits.
+-- Each read of the backlog asks when a shard was last flushed.
 
 CREATE INDEX batch_by_end ON batch (gateway, shard, epoch, to_seq);

@@ -1,4 +1,4 @@
--- What cursors of a sharded gateway stand for that many followers were told at once: shard and cursor there, as JSON.
+-- Broadcast cursors of sharded gateways. parts: the cursor in each shard, as JSON.
 
 CREATE TABLE shared_cursor (
     gateway TEXT NOT NULL,

@@ -1,4 +1,4 @@
--- How tables and columns are spelled, once a namespace of the lake; gateway: which one used the name first.
+-- The spelling of table and column names in each namespace of the lake. gateway: the one that used the name first.
 
 CREATE TABLE spelled_name (
     gateway TEXT NOT NULL,

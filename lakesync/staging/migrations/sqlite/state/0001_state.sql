@@ -1,4 +1,4 @@
--- state.db: what can be made again from the journal. Written behind.
+-- state.db: rows and feed entries, which can be rebuilt from the journal. They are written after its commit.
 
 CREATE TABLE store (
     only INTEGER PRIMARY KEY CHECK (only = 1),

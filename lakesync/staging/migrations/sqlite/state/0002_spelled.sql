@@ -1,6 +1,6 @@
--- Rows as they are sent whole, and an index that answers the feed of a bucket by itself.
+-- Rows encoded as they are sent to clients, and an index that covers reads of a bucket's feed.
 
--- spelled: NULL where it has to be made of the body
+-- spelled: the encoded row. NULL if it must be encoded from the body.
 ALTER TABLE row_state ADD COLUMN spelled BLOB;
 ALTER TABLE row_state ADD COLUMN deltas INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE row_state ADD COLUMN writers BLOB NOT NULL DEFAULT x'5b5d';

@@ -1,9 +1,9 @@
--- Rows have numbers, by which the feed finds them: as they are sent, what one client sees lies on few pages; as they are
--- kept, they lie apart from that.
+-- Rows get numbers, by which entries refer to them. Encoded rows that one client sees are then on few pages of the
+-- file. The merge state is in a table of its own.
 
 CREATE TEMP TABLE numbered (number INTEGER PRIMARY KEY, old INTEGER NOT NULL UNIQUE);
 
--- those that are inside of a bucket beside each other, by the one with the longest name: it is likely to hold the fewest
+-- rows of one bucket get neighbouring numbers: of each row's buckets the one with the longest name, probably the smallest
 INSERT INTO numbered (old) SELECT old FROM (
     SELECT r.rowid AS old, e.bucket, max(length(b.name))
     FROM entry e CROSS JOIN bucket b ON b.id = e.bucket CROSS JOIN row_state r
@@ -17,7 +17,7 @@ ALTER TABLE row_state RENAME TO row_before;
 ALTER TABLE entry RENAME TO entry_before;
 DROP INDEX entry_feed;
 
--- spelled: NULL where it has to be made of the body, or the row is not visible, or its entries alone are written so far
+-- spelled: NULL if it must be encoded from the body, if the row is not visible, or if only its entries are written yet
 CREATE TABLE row_state (
     number INTEGER PRIMARY KEY,
     gateway TEXT NOT NULL,

@@ -1,5 +1,5 @@
--- A row that is what its first INSERT made of it is not kept apart: what it is sent as says it all, with its arrival and
+-- A row that consists of one INSERT has no row in row_body: its encoded form contains everything but its arrival and
 -- bucket keys.
 
--- born: NULL where row_body has the row, or its entries alone are written so far
+-- born: arrival and bucket keys of such a row. NULL if row_body has the row, or if only its entries are written yet.
 ALTER TABLE row_state ADD COLUMN born BLOB;
