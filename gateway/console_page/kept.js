@@ -25,12 +25,12 @@ async function aside(api, fault) {
 async function done(api) {
   const { entries } = await api.get("actions", { limit: 20 });
   const rows = entries.map((each) => [ago(each.atMs), each.clientId, `${each.connector}: ${each.actionType}`, String(each.attempt), each.code ?? "done", `${each.ms} ms`]);
-  show("done", table(["when", "client", "action", "try", "outcome", "took"], rows, "No action was asked for yet."));
+  show("done", table(["when", "client", "action", "try", "outcome", "took"], rows, "No client has requested an action yet."));
 }
 
 async function rules(api) {
   const [{ rules: active }, { writeScope }] = await Promise.all([api.get("sync-rules"), api.get("settings")]);
-  if (!active) return show("rules", element("p", { className: "none" }, "None were set: every client sees every row."));
+  if (!active) return show("rules", element("p", { className: "none" }, "No rules are active: every client sees every row."));
   const open = writeScope === "any" && active.buckets.length > 0;
   const warning = "The write scope is \"any\": a client can move any row into its own sight and read it.";
   show(

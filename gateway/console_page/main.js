@@ -52,10 +52,10 @@ function repeat(work, everyMs) {
 }
 
 async function flush(api) {
-  part("flushed").textContent = "asked for…";
+  part("flushed").textContent = "requested…";
   try {
     const reply = await api.post("flush", { wait: 20 });
-    part("flushed").textContent = reply.flushed ? `in the lake${reply.snapshotId ? `, snapshot ${reply.snapshotId}` : ""}` : "noted; it is not in the lake yet";
+    part("flushed").textContent = reply.flushed ? `in the lake${reply.snapshotId ? `, snapshot ${reply.snapshotId}` : ""}` : "requested; not in the lake yet";
     fault(flush, null);
   } catch (error) {
     part("flushed").textContent = "";

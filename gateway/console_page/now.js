@@ -31,7 +31,7 @@ function setAside(metrics) {
   const oldest = Math.min(...metrics.deadLetters.map((each) => each.sinceMs));
   const sum = metrics.deadLetters.reduce((total, each) => total + each.count, 0);
   const lines = metrics.deadLetters.map((each) => element("small", { className: "bad" }, `${count(each.count)} of ${each.kind} ${each.name}`));
-  return tile("Set aside", count(sum), element("small", { title: "lakesync dlq list" }, `the first was seen ${ago(oldest)}`), ...lines);
+  return tile("Dead letters", count(sum), element("small", { title: "lakesync dlq list" }, `the first was seen ${ago(oldest)}`), ...lines);
 }
 
 /** Return the tile of the pipeline's latest report; null without a pipeline. */
@@ -52,18 +52,18 @@ function pipeline(metrics) {
 }
 
 function tiles(metrics, newest) {
-  const oldest = metrics.oldestMs === null ? "nothing waits" : `the oldest for ${span(Date.now() - metrics.oldestMs)}`;
+  const oldest = metrics.oldestMs === null ? "everything is in the lake" : `the oldest for ${span(Date.now() - metrics.oldestMs)}`;
   const full = metrics.shards.some((shard) => shard.byteSize > metrics.maxBackpressureBytes);
   const late = metrics.clients.filter((client) => client.behindMs > LATE_MS).length;
   show(
     "tiles",
     tile("Newest commit", ago(newest) || "none yet"),
     tile(
-      "Waits for the lake",
+      "Unflushed",
       `${count(metrics.logSize)} ${metrics.logSize === 1 ? "delta" : "deltas"}`,
       element("small", {}, `${bytes(metrics.byteSize)}; ${oldest}`),
-      full ? element("small", { className: "bad" }, `pushes are turned away above ${bytes(metrics.maxBackpressureBytes)}`) : null,
-      line(remember(past.waiting, metrics.logSize), "deltas that waited, these five minutes"),
+      full ? element("small", { className: "bad" }, `pushes are rejected above ${bytes(metrics.maxBackpressureBytes)}`) : null,
+      line(remember(past.waiting, metrics.logSize), "unflushed deltas in the last five minutes"),
     ),
     tile("Last flush", ago(metrics.flushedMs) || "none yet"),
     pipeline(metrics),
@@ -73,7 +73,7 @@ function tiles(metrics, newest) {
       "Clients",
       late ? `${late} of ${metrics.clients.length} behind` : `${metrics.clients.length}, none behind`,
       element("small", { title: "a change by others that they may see and were not sent" }, "by a minute or more"),
-      line(remember(past.behind, Math.max(0, ...metrics.clients.map((client) => client.behindMs ?? 0))), "the furthest behind, these five minutes"),
+      line(remember(past.behind, Math.max(0, ...metrics.clients.map((client) => client.behindMs ?? 0))), "largest lag in the last five minutes"),
     ),
     tile("Rules", metrics.rulesVersion ? `version ${metrics.rulesVersion}` : "none", element("small", {}, metrics.rulesVersion ? "" : "every client sees every row")),
   );

@@ -58,7 +58,7 @@ async function spread(inputs, work) {
 }
 
 async function every(api, asked, clients, choose) {
-  if (!clients.length) return [element("p", { className: "none" }, "No client was seen: name one.")];
+  if (!clients.length) return [element("p", { className: "none" }, "This server has seen no client: enter a client id.")];
   const explanations = await spread(clients.slice(0, MOST_CLIENTS), (clientId) => api.get("explain", { ...asked, clientId }));
   const rows = explanations.map((each) => [
     element("button", { className: "link", onclick: () => choose(each.client.clientId) }, each.client.clientId),
@@ -69,7 +69,7 @@ async function every(api, asked, clients, choose) {
   const left = clients.length - rows.length;
   return [
     table(["client", "", "because", "seen"], rows, ""),
-    ...(left > 0 ? [element("p", {}, `${left} clients that are less far behind are not shown: name one.`)] : []),
+    ...(left > 0 ? [element("p", {}, `${left} clients with a smaller lag are not shown: enter a client id.`)] : []),
   ];
 }
 
@@ -84,7 +84,7 @@ export function listen(form, api, known) {
     event.preventDefault();
     const asked = { table: form.table.value, rowId: form.rowId.value, claims: form.claims.value };
     const clientId = form.clientId.value;
-    show("because", element("p", {}, "asking…"));
+    show("because", element("p", {}, "requesting…"));
     try {
       show("because", clientId ? one(await api.get("explain", { ...asked, clientId })) : await every(api, asked, known(), choose));
     } catch (error) {

@@ -78,12 +78,12 @@ def test_the_console_shows_the_error_of_an_invalid_request(page, world):
     page.get_by_role("button", name="Sign out").click()
     page.get_by_label("Admin token").fill("no token")
     expect(page.locator("#because")).to_be_empty()
-    page.get_by_role("button", name="Look").click()
+    page.get_by_role("button", name="Sign in").click()
     expect(page.get_by_role("alert")).to_have_text("Name the gateway: the token does not.")
     page.get_by_label("Gateway").fill(world[1].gateway)
-    page.get_by_role("button", name="Look").click()
+    page.get_by_role("button", name="Sign in").click()
     expect(page.get_by_role("alert")).to_contain_text("token")
-    expect(page.get_by_role("button", name="Look")).to_be_visible()
+    expect(page.get_by_role("button", name="Sign in")).to_be_visible()
 
 
 def test_the_console_reports_a_request_without_an_answer(page, world, monkeypatch):
