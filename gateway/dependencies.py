@@ -110,6 +110,8 @@ class BearerScheme(SecurityBase):
 
 GatewayId = Annotated[str, WithJsonSchema(GATEWAY), Path(description="Id of the gateway")]
 TokenHeaders = Annotated[list[str], Security(BearerScheme("token", bearer_format="JWT"))]
+"""All `Authorization` headers of a request, unchecked, as in the two below. The three differ only in the OpenAPI
+document, which names the token that a route needs."""
 AdminTokenHeaders = Annotated[
     list[str], Security(BearerScheme("admin", bearer_format="JWT", description="role `admin`"))
 ]
@@ -162,7 +164,9 @@ async def admin_caller(
 
 
 ClientCaller = Annotated[Caller, Depends(client_caller)]
+"""Parameter of a route that any token may call."""
 AdminCaller = Annotated[Caller, Depends(admin_caller)]
+"""Parameter of a route that needs a token with the role `admin`."""
 
 
 async def authenticate(

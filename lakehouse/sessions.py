@@ -47,6 +47,7 @@ KEEPALIVE: Mapping[str, int] = MappingProxyType(
 within 30 s. A request has no deadline, because a query may take hours. Servers close connections that ping more often
 than every 5 minutes."""
 _PROBE_METHOD = "/spark.connect.SparkConnectService/Config"
+"""The method that a probe of the server calls; any answer, also an error, shows that the server works."""
 
 _CREATED: list[ConnectSession] = []
 """Every session of this process, so that none is garbage-collected: pyspark's finaliser closes the threads that all

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from lakesync.model.schema import TableSchema
 
 _NAMESPACE_LOCK = threading.Lock()
+"""Held while a namespace is created."""
 
 
 class StateTable(msgspec.Struct, frozen=True):

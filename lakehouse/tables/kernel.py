@@ -43,6 +43,7 @@ CELL = pa.struct(
 """A column's value as JSON text, with the stamp, the id and the number of columns (`width`) of the delta that wrote it.
 """
 STAMP = pa.struct([("hlc", pa.int64()), ("client_id", pa.string())])
+"""A delta's stamp: the timestamp of its client, by which writes are ordered, and the client."""
 
 _READ = ("gateway", "row_id", "op", "client_id", "hlc", "delta_id", "width", "columns", "arrival")
 DELTAS = pa.schema([DELTAS_ARROW.field(name) for name in _READ])

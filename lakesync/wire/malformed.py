@@ -224,6 +224,7 @@ def _delta_id(raw: msgspec.Raw) -> str:
 
 _SAFELY_FINITE = 1e300
 """Numbers up to here certainly fit a double, whose limit is near 1.8e308."""
+# Values that need no further check: they are certainly canonical.
 _PlainInt = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 _PlainFloat = Annotated[float, msgspec.Meta(ge=-_SAFELY_FINITE, le=_SAFELY_FINITE)]
 _decode_plain = msgspec.json.Decoder(list[str | bool | _PlainInt | _PlainFloat | None]).decode

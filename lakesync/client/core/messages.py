@@ -34,6 +34,7 @@ class Wait(NamedTuple):
 
 
 Request = SyncPush | SyncPull | FetchCheckpoint
+"""What `ClientCore.next_request` returns for the driver to send."""
 
 
 class CheckpointFrame(NamedTuple):
@@ -82,6 +83,7 @@ CALLER_ERRORS = frozenset({"AUTH_ERROR", "FORBIDDEN", "NOT_FOUND"})
 """Codes with which the gateway rejects the caller; a retry helps only after the token or the gateway has changed."""
 
 Response = PushResult | SyncResponse | CheckpointFrame | CheckpointEnd | Broadcast | ErrorResponse | NoResponse
+"""What the driver passes to `ClientCore.receive`: answers to requests, and broadcasts, which need no request."""
 
 
 class CoreLimits(msgspec.Struct, frozen=True):

@@ -24,6 +24,7 @@ from lakesync.model.merge import RowState, decode_state, encode_state
 from lakesync.model.types import RowDelta, RowKey
 
 EditStatus = Literal["waiting", "sent", "refused"]
+"""Explained at `Edit.status`."""
 
 SOURCE_GENERATION = 0
 """The generation of rows from a named source (an adapter from which clients pull, beside the gateway's own changes).
