@@ -12,8 +12,10 @@ step compute it too. The code location (`lakesync_dagster.definitions`) calls th
 import json
 import time
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import dagster as dg
+import msgspec
 
 from assets.failure_policy import failure_policy
 from assets.names import CHECKPOINT, DELTAS, check_step, state_key, target_key
@@ -148,13 +150,26 @@ def _freshness_check(key: dg.AssetKey, snapshot: SchemaSnapshot, config: Config)
     return fresh
 
 
+class _Reported(NamedTuple):
+    """What the sensor reported of an asset; its cursor has the fields as a JSON array."""
+
+    late_days: list[str]
+    newest: int
+    """Id of the newest materialisation; 0 if there was none."""
+    at: float
+    """Time of the report, in seconds since 1970 by the system's clock."""
+
+    def differs(self, other: "_Reported") -> bool:
+        """Return whether the days or the materialisation differ."""
+        return (self.late_days, self.newest) != (other.late_days, other.newest)
+
+
 def freshness_sensor(
     config: Config, snapshot: SchemaSnapshot, open_staging: OpenStaging, lags: PipelineLags
 ) -> dg.SensorDefinition:
     """Create the sensor of the checks named `fresh`.
 
-    The sensor's cursor has, for each asset, what it reported last: the late days, the id of the newest materialisation
-    (0 if there was none), and the time in seconds since 1970 by the system's clock.
+    The sensor's cursor has, for each asset, what it reported last.
 
     Args:
         config: the project's configuration, which says after how many seconds a delta is late.
@@ -171,7 +186,7 @@ def freshness_sensor(
     )
     @skip_during_outage
     def watch(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
-        reported: dict[str, tuple[list[str], int, float]] = json.loads(context.cursor or "{}")
+        reported = msgspec.json.decode(context.cursor or "{}", type=dict[str, _Reported])  # by name of the asset
         now = time.time()
         gateway_now_ms = OffsetClock(config.clock_offset_file).now_ms()  # the clock by which arrivals are stamped
         allowed = config.dagster.late_after_seconds
@@ -182,12 +197,11 @@ def freshness_sensor(
                 name = key.to_user_string()
                 days = days_of_asset(store, key, behind, allowed_seconds=allowed, now_ms=gateway_now_ms)
                 newest = next(iter(context.instance.fetch_materializations(key, limit=1).records), None)
-                state = ([day.day for day in days if day.late], newest.storage_id if newest else 0)
-                # -1: never reported, so that the first state differs; 0 would be an asset that was never materialised
-                last_late_days, last_newest, reported_at = reported.get(name, ([], -1, 0.0))
-                if days and (state != (last_late_days, last_newest) or now - reported_at >= REPEAT_SECONDS):
+                report = _Reported([day.day for day in days if day.late], newest.storage_id if newest else 0, now)
+                last = reported.get(name)
+                if days and (last is None or report.differs(last) or now - last.at >= REPEAT_SECONDS):
                     events.append(_evaluation(key, days, newest))
-                    reported[name] = (*state, now)
+                    reported[name] = report
         if not events:
             return dg.SkipReason("no asset has become late or caught up since the last report")
         return dg.SensorResult(asset_events=events, cursor=json.dumps(reported))

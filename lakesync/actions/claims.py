@@ -74,7 +74,7 @@ def kept_outcome(record: ActionRecord | None, now_ms: int, limits: ActionLimits)
 
 
 def renew(commit: ActionCommit, record: ActionRecord, now_ms: int, limits: ActionLimits) -> bool:
-    """Extend the lease of an action, unless its outcome is already stored.
+    """Extend the lease of an action, unless the attempt has ended.
 
     Args:
         commit: the store's transaction.
@@ -86,7 +86,7 @@ def renew(commit: ActionCommit, record: ActionRecord, now_ms: int, limits: Actio
         False if another attempt has the claim.
     """
     stored = commit.action(record.client_id, record.action_id, record.idempotency_key)
-    if stored is not None and stored.claim == record.claim and stored.lease_ms:
+    if stored is not None and stored.claim == record.claim and stored.lease_ms:  # 0 once the attempt has ended
         lease_ms = now_ms + round(limits.lease * 1000)
         commit.put_action(msgspec.structs.replace(record, lease_ms=lease_ms, touched_ms=now_ms))
     return not _is_taken_over(stored, record)
