@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from lakesync.connectors.base import ConnectorConfig
 from lakesync.connectors.host_policy import PinnedAdapter
-from lakesync.connectors.sql.reader import ROWS_PER_PAGE, Column
+from lakesync.connectors.sql.reader import ROWS_PER_PAGE, Column, ResultPage
 from lakesync.connectors.sql.source import SqlSource
 from lakesync.model.errors import (
     AdapterError,
@@ -140,10 +140,8 @@ class BigQueryReader:
             for each in found
         ]
 
-    def query_pages(
-        self, statement: str, values: Sequence[Any] = ()
-    ) -> Iterator[tuple[list[str], list[tuple[Any, ...]]]]:
-        """Yield the names of a statement's columns with its rows, a page at a time.
+    def query_pages(self, statement: str, values: Sequence[Any] = ()) -> Iterator[ResultPage]:
+        """Yield the pages of a statement's result.
 
         Args:
             statement: the statement.
@@ -153,7 +151,7 @@ class BigQueryReader:
         names = [each.name for each in result.schema]
         for page in result.pages:
             if rows := [tuple(row.values()) for row in page]:
-                yield names, rows
+                yield ResultPage(names, rows)
 
     def _run(self, statement: str, values: Sequence[Any]) -> Any:
         """Run a statement as a job, and return its result."""

@@ -18,7 +18,7 @@ import msgspec
 
 from lakesync.connectors.base import ConnectorConfig
 from lakesync.connectors.host_policy import HostPolicy
-from lakesync.connectors.sql.reader import ROWS_PER_PAGE, AgeHorizon, Column, format_placeholders
+from lakesync.connectors.sql.reader import ROWS_PER_PAGE, AgeHorizon, Column, ResultPage, format_placeholders
 from lakesync.connectors.sql.source import SqlSource
 from lakesync.model.errors import AdapterError, AuthError, ConfigurationError, ForbiddenError, LakeSyncError, extra
 from lakesync.model.schema import ColumnType
@@ -184,10 +184,8 @@ class MySqlSnapshot:
             cursor.execute(f"SELECT * FROM ({query}) polled LIMIT 0")
             return [Column(each[0], _TYPES.get(each[1], "string")) for each in cursor.description or ()]
 
-    def query_pages(
-        self, statement: str, values: Sequence[Any] = ()
-    ) -> Iterator[tuple[list[str], list[tuple[Any, ...]]]]:
-        """Yield the names of a query's columns with its rows, a page at a time, as the server sends them.
+    def query_pages(self, statement: str, values: Sequence[Any] = ()) -> Iterator[ResultPage]:
+        """Yield the pages of a query's result, as the server sends them.
 
         Args:
             statement: the query.
@@ -200,7 +198,7 @@ class MySqlSnapshot:
             names = [each[0] for each in description]
             json_indexes = [index for index, each in enumerate(description) if each[1] == _JSON]
             while rows := cursor.fetchmany(ROWS_PER_PAGE):
-                yield names, [_with_decoded_json(row, json_indexes) for row in rows]
+                yield ResultPage(names, [_with_decoded_json(row, json_indexes) for row in rows])
 
 
 def map_error(error: pymysql.Error) -> LakeSyncError:

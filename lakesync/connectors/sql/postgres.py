@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from lakesync.connectors.base import ConnectorConfig
 from lakesync.connectors.host_policy import HostPolicy
-from lakesync.connectors.sql.reader import ROWS_PER_PAGE, Column, TransactionHorizon, format_placeholders
+from lakesync.connectors.sql.reader import (
+    ROWS_PER_PAGE,
+    Column,
+    ResultPage,
+    TransactionHorizon,
+    format_placeholders,
+)
 from lakesync.connectors.sql.source import SqlSource
 from lakesync.model.errors import AdapterError, AuthError, ConfigurationError, ForbiddenError, LakeSyncError, extra
 from lakesync.model.schema import ColumnType
@@ -173,15 +179,13 @@ class PostgresSnapshot:
         types = self._connection.adapters.types
         return [Column(each.name, _type(types.get(each.type_code), each.type_code)) for each in found.description or ()]
 
-    def query_pages(
-        self, statement: str, values: Sequence[Any] = ()
-    ) -> Iterator[tuple[list[str], list[tuple[Any, ...]]]]:
-        """Yield rows from a server-side cursor."""
+    def query_pages(self, statement: str, values: Sequence[Any] = ()) -> Iterator[ResultPage]:
+        """Yield the pages of a statement's result, from a server-side cursor."""
         with self._connection.cursor(name=f"polled_{next(self._numbers)}") as cursor:
             cursor.execute(format_placeholders(statement).encode(), list(values))
             names = [each.name for each in cursor.description or ()]
             while rows := cursor.fetchmany(ROWS_PER_PAGE):
-                yield names, rows
+                yield ResultPage(names, rows)
 
 
 def _type(known: psycopg.types.TypeInfo | None, code: int) -> ColumnType:

@@ -30,6 +30,15 @@ class Column(NamedTuple):
     type: ColumnType
 
 
+class ResultPage(NamedTuple):
+    """A page of a statement's result."""
+
+    names: list[str]
+    """The names of the columns."""
+    rows: list[tuple[Any, ...]]
+    """At most `ROWS_PER_PAGE` rows, with the driver's values."""
+
+
 class TransactionHorizon(NamedTuple):
     """Which transactions a snapshot may not see: those that were open when it was taken, and later ones."""
 
@@ -56,10 +65,8 @@ class Snapshot(Protocol):
     def columns(self, query: str) -> list[Column]:
         """Return the columns of a query's result, without reading rows."""
 
-    def query_pages(
-        self, statement: str, values: Sequence[Any] = ()
-    ) -> Iterator[tuple[list[str], list[tuple[Any, ...]]]]:
-        """Yield the pages of a statement's result, each as the column names and at most `ROWS_PER_PAGE` rows.
+    def query_pages(self, statement: str, values: Sequence[Any] = ()) -> Iterator[ResultPage]:
+        """Yield the pages of a statement's result.
 
         Args:
             statement: the SQL, with `?` as the placeholder for a value.
