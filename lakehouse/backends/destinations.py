@@ -283,7 +283,7 @@ def _latest_by_stream(spark: SparkSession, snapshot: int, names: LakeNames) -> d
 def _plan_ranges(
     spark: SparkSession, snapshot: int, names: LakeNames, after: Mapping[str, int], until: Mapping[str, int]
 ) -> list[ArrivalRange]:
-    """Return the files of the history that have the deltas in some ranges of arrivals."""
+    """Return the files of the history that have deltas later than `after`, up to `until`: stream → arrival."""
     with open_table(spark, names.deltas) as table:
         return arrival_ranges(table, snapshot, after, until)
 
@@ -305,7 +305,7 @@ def _begin_load(
     *,
     has_current_columns: bool,
 ) -> Load:
-    """Begin a load with some number of parts.
+    """Begin a load with some number of parts, which reads each stream up to its arrival in `until`.
 
     If the adapter has data and its destination tables lack columns of the schemas, one task rewrites the tables first.
     The parts of a load do not, because each part has a new mark, which does not show that the adapter has data.

@@ -75,8 +75,12 @@ class BackendErasure(msgspec.Struct, frozen=True):
                 self.requests, self.schemas, transform, touched
             )
             if self.registered is not None and isinstance(adapter, RowRemover):
-                rows = {*touched, *redacted.touched}
-                removed = adapter.remove_rows([row for row in rows if row[1] not in self.registered])
+                retired = [
+                    (gateway, table, row_id)
+                    for gateway, table, row_id in {*touched, *redacted.touched}
+                    if table not in self.registered
+                ]
+                removed = adapter.remove_rows(retired)
         yield ErasedCounts(deltas + redacted.deltas, redacted.rows + removed)
 
 

@@ -140,19 +140,20 @@ class LakeFlow(NamedTuple):
             readable, until = LoadBarrier(source), self.replay_range[1] if self.replay_range else None
             written = partial(written_streams, source, self.followers)
             pages = new_pages(readable, progress, self.row_filter, _no_stored_rows, until=until, written=written)
-            # a page: the number of deltas that were read, those that meet the filter, and the progress after the page
-            for scanned, deltas, progress in pages:
-                _push(intake, deltas, self.into)
+            for page in pages:
+                _push(intake, page.deltas, self.into)
                 crash_point("flow.after_push")  # tests kill the process here
+                progress = page.progress
                 progress_file.write(progress)
-                if scanned:
-                    yield FlowStep(scanned, len(deltas), progress, count_by_day(deltas))
+                if page.scanned:
+                    yield FlowStep(page.scanned, len(page.deltas), progress, count_by_day(page.deltas))
             if self.replay_range:
                 first, last = self.replay_range
                 query = DeltaQuery(since=first - 1, until=last, tables=self.row_filter.tables)
-                for scanned, deltas, _ in filtered_pages(readable, query, progress, self.row_filter, _no_stored_rows):
-                    _push(intake, deltas, self.into)
-                    yield FlowStep(scanned, len(deltas), progress, count_by_day(deltas), is_replay=True)
+                for again in filtered_pages(readable, query, progress, self.row_filter, _no_stored_rows):
+                    _push(intake, again.deltas, self.into)
+                    days = count_by_day(again.deltas)
+                    yield FlowStep(again.scanned, len(again.deltas), progress, days, is_replay=True)
 
 
 def _no_stored_rows(*_: object) -> set[str]:

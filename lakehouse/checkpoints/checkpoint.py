@@ -300,7 +300,7 @@ def _table_frames(
         linked = link_frames(before.frames, f"{target.directory}/{table}")
         if linked is not None:
             return msgspec.structs.replace(before, frames=linked)
-    written = _write_frames(spark, name, snapshot, gateway, f"{target.directory}/{table}", table, arrival)
+    written = _write_frames(spark, table, snapshot, target, names)
     files = sorted(written.to_pylist(), key=lambda file: str(file["uri"]))
     highest = max((file["highest_arrival"] for file in files), default=0)
     if highest > arrival:  # a checkpoint must be the state at exactly its arrival
@@ -318,12 +318,10 @@ def _table_frames(
     )
 
 
-def _write_frames(
-    spark: SparkSession, name: str, snapshot: int, gateway: str, directory: str, table: str, arrival: int
-) -> pa.Table:
-    """Write the frames of a gateway's rows of one table, in Spark tasks, and return what each task wrote."""
-    with open_table(spark, name) as opened:
-        planned = planned_files(opened, snapshot, condition("_gateway", "=", gateway))
+def _write_frames(spark: SparkSession, table: str, snapshot: int, target: _Target, names: LakeNames) -> pa.Table:
+    """Write the frames of the gateway's rows in a table's snapshot, in Spark tasks; return what each task wrote."""
+    with open_table(spark, names.state(table)) as opened:
+        planned = planned_files(opened, snapshot, condition("_gateway", "=", target.gateway))
         files = [DataFile.of(scan_task) for scan_task in planned]
-    count, write_part = frame_parts(files, gateway, directory, table, arrival)
+    count, write_part = frame_parts(files, target.gateway, f"{target.directory}/{table}", table, target.arrival)
     return in_tasks(spark, count, write_part, WRITTEN).toArrow()

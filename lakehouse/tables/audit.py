@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from pyspark.sql import functions as sf
@@ -82,7 +82,7 @@ def rows_unlike_merge(
         LakeUnavailableError: Spark cannot be reached.
     """
     ensure_deltas(spark, names)
-    keys, history = _sampled(spark, table, names, gateways, days, seed)
+    keys, history = _sample(spark, table, names, gateways, days, seed)
     version = read_version(spark, names.state(table))
     row_ids = sorted({row for _, row in keys})
     stored = _states(spark.table(names.state(table)).where(sf.col("_row").isin(row_ids)), table)
@@ -102,15 +102,24 @@ def rows_unlike_merge(
     return differences
 
 
-def _sampled(
+class _Sample(NamedTuple):
+    """The rows of a state table that are compared."""
+
+    keys: set[tuple[str, str]]
+    """Gateway and id of each row."""
+    deltas: list[dict[str, Any]]
+    """Their deltas, in the columns `_DELTA`; also those of other gateways' rows with the same ids."""
+
+
+def _sample(
     spark: SparkSession,
     table: str,
     names: LakeNames,
     gateways: Collection[str] | None,
     days: Collection[date] | None,
     seed: int,
-) -> tuple[set[tuple[str, str]], list[dict[str, Any]]]:
-    """Return the sampled keys, and the deltas of their rows. Other gateways' rows with the same ids are included."""
+) -> _Sample:
+    """Choose the rows to compare, and read their deltas; the parameters are those of the caller."""
     deltas = spark.table(names.deltas).where(sf.col("table_name") == table)
     if gateways is not None:
         deltas = deltas.where(sf.col("gateway").isin(*gateways))
@@ -126,7 +135,7 @@ def _sampled(
     )
     keys = {(row["gateway"], row["row_id"]) for row in chosen}
     of_rows = deltas.where(sf.col("row_id").isin(sorted({row for _, row in keys})))
-    return keys, of_rows.select(*_DELTA).toArrow().to_pylist()
+    return _Sample(keys, of_rows.select(*_DELTA).toArrow().to_pylist())
 
 
 def _states(states: DataFrame, table: str) -> dict[tuple[str, str], tuple[int, RowState]]:
