@@ -10,7 +10,7 @@ step that repeats past days (`assets.lake_tables`), call this module.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -39,12 +39,35 @@ if TYPE_CHECKING:
 
 MAX_RESULTS = 100
 """The most results that a check returns."""
-_LogKey = tuple[str, str, int]
-"""A log of staging: gateway, shard and epoch."""
-_PushRange = tuple[str, str, int, int, int]
-"""Pushes of a log: gateway, shard and epoch, and the numbers of the first and last push."""
 _KEY = ("gateway", "client_id", "delta_id")
 """Columns that identify a delta in the history."""
+
+
+class _Log(NamedTuple):
+    """A log of staging."""
+
+    gateway: str
+    shard: str
+    epoch: int
+
+
+class _PushRange(NamedTuple):
+    """Pushes of a log, from the first to the last number."""
+
+    gateway: str
+    shard: str
+    epoch: int
+    first_seq: int
+    last_seq: int
+
+
+class _Sums(NamedTuple):
+    """The deltas of a gateway that arrived on one day."""
+
+    deltas: int
+    """Their number."""
+    id_sum: int
+    """The sum of their ids, modulo 2**64."""
 
 
 class LedgerDifference(msgspec.Struct, frozen=True):
@@ -202,7 +225,7 @@ def days_against_lake(
                 day,
                 acknowledged,
                 acknowledged - sum(each.flushed_count for each in of_day),
-                sum(count for (_, lake_day), (count, _) in lake.items() if lake_day == day),
+                sum(sums.deltas for (_, lake_day), sums in lake.items() if lake_day == day),
                 tuple(each.gateway for each in differences if each.day == day),
             )
         )
@@ -342,13 +365,13 @@ def unfit_values(spark: SparkSession, table: str, names: LakeNames) -> list[Unfi
     )
 
 
-def _lake_sums(sums: Sequence[Row]) -> dict[tuple[str, str], tuple[int, int]]:
-    """Return (gateway, day) → number of deltas and sum of their ids in the lake."""
-    lake: dict[tuple[str, str], tuple[int, int]] = {}
-    for row in sums:
+def _lake_sums(rows: Sequence[Row]) -> dict[tuple[str, str], _Sums]:
+    """Return (gateway, day) → the sums of the lake, by the rows of `id_sums`, of which several may have one key."""
+    lake: dict[tuple[str, str], _Sums] = {}
+    for row in rows:
         key = row["gateway"], row["day"].isoformat()
-        count, total = lake.get(key, (0, 0))
-        lake[key] = count + row["count"], (total + int(row["total"])) % 2**64
+        sums = lake.get(key, _Sums(0, 0))
+        lake[key] = _Sums(sums.deltas + row["count"], (sums.id_sum + int(row["total"])) % 2**64)
     return lake
 
 
@@ -365,7 +388,7 @@ def _ledger(store: FlushStore, days: Collection[date] | None) -> dict[tuple[str,
 
 def _ledger_with_flushed(
     store: FlushStore, days: Collection[date] | None
-) -> tuple[dict[tuple[str, str], LedgerDay], dict[_LogKey, int]]:
+) -> tuple[dict[tuple[str, str], LedgerDay], dict[_Log, int]]:
     """Return the ledger, and for each log the number of the last push that the ledger has as flushed.
 
     The numbers are read before and after the ledger, until both are equal.
@@ -378,21 +401,21 @@ def _ledger_with_flushed(
             return ledger, flushed
 
 
-def _flushed(store: FlushStore) -> dict[_LogKey, int]:
+def _flushed(store: FlushStore) -> dict[_Log, int]:
     """Return the number of the last flushed push of each log."""
-    return {(each.gateway, each.shard, each.epoch): each.flushed_seq for each in store.backlog()}
+    return {_Log(each.gateway, each.shard, each.epoch): each.flushed_seq for each in store.backlog()}
 
 
-def _later_pushes(store: FlushStore, flushed: Mapping[_LogKey, int]) -> list[_PushRange]:
+def _later_pushes(store: FlushStore, flushed: Mapping[_Log, int]) -> list[_PushRange]:
     """Return the pushes of each log that were not flushed when `flushed` was read; no log without such pushes."""
-    newest = {(each.gateway, each.shard, each.epoch): each.last_seq for each in store.backlog()}
-    first = {key: flushed.get(key, 0) + 1 for key in newest}
-    return [(*key, first[key], last) for key, last in newest.items() if first[key] <= last]
+    newest = {_Log(each.gateway, each.shard, each.epoch): each.last_seq for each in store.backlog()}
+    ranges = [_PushRange(*log, flushed.get(log, 0) + 1, last) for log, last in newest.items()]
+    return [each for each in ranges if each.first_seq <= each.last_seq]
 
 
 def _without_pushes(deltas: DataFrame, pushes: Sequence[_PushRange]) -> DataFrame:
     """Return the rows of the history except those of some pushes."""
-    columns = "gateway string, shard string, epoch bigint, first_seq bigint, last_seq bigint"
+    columns = "gateway string, shard string, epoch bigint, first_seq bigint, last_seq bigint"  # of a `_PushRange`
     excluded = deltas.sparkSession.createDataFrame(pushes, columns)
     of_log = [deltas[name] == excluded[name] for name in ("gateway", "shard", "epoch")]
     is_excluded = deltas["seq"].between(excluded["first_seq"], excluded["last_seq"])
@@ -400,15 +423,15 @@ def _without_pushes(deltas: DataFrame, pushes: Sequence[_PushRange]) -> DataFram
 
 
 def _differing(
-    lake: Mapping[tuple[str, str], tuple[int, int]], ledger: Mapping[tuple[str, str], LedgerDay]
+    lake: Mapping[tuple[str, str], _Sums], ledger: Mapping[tuple[str, str], LedgerDay]
 ) -> list[LedgerDifference]:
     """Return the differences between the lake and the flushed deltas of the ledger, by gateway and day."""
-    empty = (0, 0)
-    flushed = {key: (day.flushed_count, day.flushed_id_sum) for key, day in ledger.items()}
+    none = _Sums(0, 0)
+    flushed = {key: _Sums(day.flushed_count, day.flushed_id_sum) for key, day in ledger.items()}
     return [
-        LedgerDifference(gateway, day, in_ledger[0], in_lake[0], in_ledger[1], in_lake[1])
+        LedgerDifference(gateway, day, in_ledger.deltas, in_lake.deltas, in_ledger.id_sum, in_lake.id_sum)
         for gateway, day in sorted(lake.keys() | flushed.keys())
-        if (in_ledger := flushed.get((gateway, day), empty)) != (in_lake := lake.get((gateway, day), empty))
+        if (in_ledger := flushed.get((gateway, day), none)) != (in_lake := lake.get((gateway, day), none))
     ]
 
 

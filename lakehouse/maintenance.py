@@ -229,7 +229,11 @@ def location_of(spark: SparkSession, name: str) -> str:
 def _rewrite(
     spark: SparkSession, names: LakeNames, name: str, section: MaintenanceSection, where: str | None = None
 ) -> int:
-    """Compact the files of a table, or those with rows that meet a condition; return the number of rewritten ones."""
+    """Compact the files of a table, or those with rows that meet `where`, a condition in Spark's SQL.
+
+    Returns:
+        The number of rewritten files.
+    """
     options = {
         "target-file-size-bytes": section.target_file_bytes,
         "min-input-files": section.min_input_files,

@@ -48,7 +48,7 @@ TransferKind = Literal["flow", "migration", "tier"]
 
 
 def transfer_mark(kind: TransferKind, name: str) -> str:
-    """Return the name of the mark of a flow, of tiers or of a migration, which move deltas between databases.
+    """Return the name of the mark of a flow, of tiers or of a migration, which transfer deltas between databases.
 
     A flow copies new deltas, tiers move old ones to a cheaper store; their mark's value is the time at which the last
     successful run began. The value for a migration, which copies whole tables, is the copied days (`CopiedDays`).
