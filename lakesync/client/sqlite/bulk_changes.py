@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import chain
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from lakesync.client.sqlite.bulk_decoding import NotBulkWritableError, TableTypes, decode_uniform, group_by_columns
 from lakesync.client.sqlite.change_tracking import ChangeTracking
@@ -32,8 +32,32 @@ from lakesync.model.types import RowDelta, RowKey
 
 _column_of, _value_of = attrgetter("column"), attrgetter("value")
 
-DecodedGroup = tuple[RowGroup, list[Sequence[Any]]]
-"""Rows, and the values of each of their columns, as SQLite binds them."""
+
+class DecodedRows(NamedTuple):
+    """Rows to insert or to replace."""
+
+    group: RowGroup
+    columns: list[Sequence[Any]]
+    """The values of each column, as SQLite binds them."""
+
+
+class UpdatedRows(NamedTuple):
+    """Rows to update."""
+
+    group: RowGroup
+    columns: list[Sequence[Any]]
+    """As in `DecodedRows`."""
+    records: list[Record]
+    """The rows' records after the update."""
+
+
+class _Updates(NamedTuple):
+    """UPDATEs of the same columns, each of another row."""
+
+    group: RowGroup
+    deltas: list[RowDelta]
+    records: list[Record]
+    """The stored records of the rows."""
 
 
 class BulkChanges:
@@ -49,12 +73,12 @@ class BulkChanges:
         """
         self.generation = generation
         self.types = types
-        self.new: list[DecodedGroup] = []
+        self.new: list[DecodedRows] = []
         """Rows that are not known."""
-        self.replaced: list[DecodedGroup] = []
+        self.replaced: list[DecodedRows] = []
         """Known rows whose values are all replaced."""
-        self.updated: list[tuple[RowGroup, list[Sequence[Any]], list[Record]]] = []
-        """Known rows with an UPDATE that is newer than all their deltas, and their records after it."""
+        self.updated: list[UpdatedRows] = []
+        """Known rows with an UPDATE that is newer than all their deltas."""
         self.deleted: dict[str, list[str]] = {}
         """Row ids by table."""
 
@@ -66,13 +90,13 @@ class BulkChanges:
     @property
     def count(self) -> int:
         """The number of changed rows."""
-        groups = [group for group, _ in (*self.new, *self.replaced)] + [group for group, *_ in self.updated]
-        return sum(len(group.row_ids) for group in groups) + sum(map(len, self.deleted.values()))
+        written: list[DecodedRows | UpdatedRows] = [*self.new, *self.replaced, *self.updated]
+        return sum(len(each.group.row_ids) for each in written) + sum(map(len, self.deleted.values()))
 
     @property
     def renewed_rows(self) -> set[RowKey]:
         """Known rows that get the page's generation, so that the end of a full pull does not remove them."""
-        return {(group.table, row_id) for group, _ in self.replaced for row_id in group.row_ids}
+        return {(each.group.table, row_id) for each in self.replaced for row_id in each.group.row_ids}
 
     def add(
         self,
@@ -146,21 +170,21 @@ class BulkChanges:
             except NotBulkWritableError:
                 rest += [deltas[index] for index in newer]
             else:
-                self.updated.append((selected, columns, [record for record in new_records if record is not None]))
+                updated_records = [record for record in new_records if record is not None]
+                self.updated.append(UpdatedRows(selected, columns, updated_records))
         return rest
 
     def _write_counts(self) -> list[tuple[Operation, dict[str, int]]]:
         """Return how many rows of which table each operation writes. A replaced row counts as INSERT and as UPDATE."""
-        replaced = [group for group, _ in self.replaced]
         return [
-            ("INSERT", _row_counts([*(group for group, _ in self.new), *replaced])),
-            ("UPDATE", _row_counts([*(group for group, *_ in self.updated), *replaced])),
+            ("INSERT", _row_counts([*self.new, *self.replaced])),
+            ("UPDATE", _row_counts([*self.updated, *self.replaced])),
             ("DELETE", {table: len(row_ids) for table, row_ids in self.deleted.items()}),
         ]
 
 
-def _add_created(groups: list[DecodedGroup], table: str, rows: PlannedRows, types: TableTypes) -> list[RowDelta]:
-    """Add rows that the page creates; return the deltas of those that cannot be written in bulk."""
+def _add_created(decoded: list[DecodedRows], table: str, rows: PlannedRows, types: TableTypes) -> list[RowDelta]:
+    """Add rows that the page creates to `decoded`; return the deltas of those that cannot be written in bulk."""
     created = RowGroups()
     try:
         created.add_inserts(table, rows.single, types, rows.stamps)
@@ -170,7 +194,7 @@ def _add_created(groups: list[DecodedGroup], table: str, rows: PlannedRows, type
     not_writable: set[str] = set()
     for group in created:
         try:
-            groups.append((group, group.sql_columns(types)))
+            decoded.append(DecodedRows(group, group.sql_columns(types)))
         except NotBulkWritableError:
             not_writable |= set(group.row_ids)
     if not not_writable:
@@ -187,30 +211,27 @@ def _parts_of(rows: Sequence[Sequence[RowDelta]]) -> Iterator[RowPart]:
             yield delta.table, delta.row_id, delta.hlc, delta.client_id, names, values
 
 
-def _by_layout(
-    table: str, rows: PlannedRows, types: TableTypes
-) -> Iterator[tuple[RowGroup, list[RowDelta], list[Record]]]:
+def _by_layout(table: str, rows: PlannedRows, types: TableTypes) -> Iterator[_Updates]:
     """Yield UPDATEs of the same columns of rows of the same layout, whose number is in a record's first four bytes.
 
     Raises:
         NotBulkWritableError: their columns cannot be decoded.
     """
-    for group, deltas, records in _by_updated_columns(table, rows, types):
+    for updates in _by_updated_columns(table, rows, types):
+        group, deltas, records = updates
         if len({record[:4] for record in records}) == 1:
-            yield group, deltas, records
+            yield updates
             continue
         by_layout: dict[Any, list[int]] = {}
         for index, record in enumerate(records):
             by_layout.setdefault(record[:4], []).append(index)
         for indexes in by_layout.values():
             selected = [deltas[index] for index in indexes], [records[index] for index in indexes]
-            yield group.select(indexes), *selected
+            yield _Updates(group.select(indexes), *selected)
 
 
-def _by_updated_columns(
-    table: str, rows: PlannedRows, types: TableTypes
-) -> Iterator[tuple[RowGroup, list[RowDelta], list[Record]]]:
-    """Yield UPDATEs of the same columns, with their deltas and stored records.
+def _by_updated_columns(table: str, rows: PlannedRows, types: TableTypes) -> Iterator[_Updates]:
+    """Yield UPDATEs of the same columns.
 
     Raises:
         NotBulkWritableError: their columns cannot be decoded.
@@ -220,18 +241,18 @@ def _by_updated_columns(
     decoded = decode_uniform(rows.single, types[table])
     if decoded is not None:
         stamps = rows.stamps or RowStamps.of(rows.single)
-        yield RowGroup.from_decoded(table, stamps, decoded), rows.single, rows.records
+        yield _Updates(RowGroup.from_decoded(table, stamps, decoded), rows.single, rows.records)
         return
     for names, indexes, values in group_by_columns(rows.single):
         group = RowGroup(table, (names,))
         deltas, records = [rows.single[index] for index in indexes], [rows.records[index] for index in indexes]
         group.add_rows(RowStamps.of(deltas), values)
-        yield group, deltas, records
+        yield _Updates(group, deltas, records)
 
 
-def _row_counts(groups: Sequence[RowGroup]) -> dict[str, int]:
+def _row_counts(rows: Sequence[DecodedRows | UpdatedRows]) -> dict[str, int]:
     """Return the number of rows by table."""
     counts: dict[str, int] = {}
-    for group in groups:
-        counts[group.table] = counts.get(group.table, 0) + len(group.row_ids)
+    for each in rows:
+        counts[each.group.table] = counts.get(each.group.table, 0) + len(each.group.row_ids)
     return counts

@@ -10,6 +10,7 @@ import re
 import sqlite3
 from collections.abc import Collection, Iterable
 from contextlib import suppress
+from typing import NamedTuple
 
 from lakesync.client.sqlite.change_tracking import JOURNAL_COLUMNS
 from lakesync.client.sqlite.sql_values import DECLARED, INVALID_ID, INVALID_VALUES, VALID_ID, find_invalid_utf8
@@ -72,15 +73,15 @@ def check_table(db: sqlite3.Connection, schema: TableSchema) -> None:
             f"{table!r} is a {_KIND_NAMES.get(kind, kind)} in this database, and only a table can have the triggers "
             "that track changes: synchronise a table"
         )
-    columns = {name.lower(): (declared, hidden) for _, name, declared, _, _, _, hidden in _columns_of(db, table)}
+    columns = _columns_of(db, table)
     if "row_id" not in columns:
         raise ConfigurationError(
             f"table {table!r} has no column row_id: add one for the row's id, as TEXT PRIMARY KEY NOT NULL"
         )
-    if not _stores_text_unchanged(columns["row_id"][0]):
+    declared = columns["row_id"].declared
+    if not _stores_text_unchanged(declared):
         raise ConfigurationError(
-            f"row_id of table {table!r} is declared {columns['row_id'][0]}, which turns text into numbers: declare it "
-            "TEXT"
+            f"row_id of table {table!r} is declared {declared}, which turns text into numbers: declare it TEXT"
         )
     if not _is_unique(db, table):
         raise ConfigurationError(
@@ -88,15 +89,17 @@ def check_table(db: sqlite3.Connection, schema: TableSchema) -> None:
             "collation of its own"
         )
     for column in schema.columns:
-        declared, hidden = columns.get(column.name.lower(), ("", 0))
-        if hidden in _GENERATED:
+        existing = columns.get(column.name.lower())
+        if existing is None:
+            continue
+        if existing.hidden in _GENERATED:
             raise ConfigurationError(
                 f"column {column.name!r} of table {table!r} is a generated column: remove it from the table's schema"
             )
-        if column.type in _NUMERIC and _turns_numbers_into_text(declared):
+        if column.type in _NUMERIC and _turns_numbers_into_text(existing.declared):
             raise ConfigurationError(
-                f"column {column.name!r} of table {table!r} is declared {declared}, which turns numbers into text, and "
-                f"its schema says {column.type}: declare it {DECLARED[column.type]}"
+                f"column {column.name!r} of table {table!r} is declared {existing.declared}, which turns numbers into "
+                f"text, and its schema says {column.type}: declare it {DECLARED[column.type]}"
             )
 
 
@@ -109,14 +112,17 @@ def check_text_columns(db: sqlite3.Connection, schema: TableSchema) -> None:
     Raises:
         ConfigurationError: a column does.
     """
-    declared = {name.lower(): kind for _, name, kind, *_ in _columns_of(db, schema.table)}
+    columns = _columns_of(db, schema.table)
     for column in schema.columns:
-        kind = declared.get(column.name.lower(), "")
-        is_time = any(part in kind.upper() for part in ("DATE", "TIME"))
-        if column.type == "string" and not is_time and not _stores_text_unchanged(kind):
+        existing = columns.get(column.name.lower())
+        if column.type != "string" or existing is None:
+            continue
+        declared = existing.declared
+        is_time = any(part in declared.upper() for part in ("DATE", "TIME"))
+        if not is_time and not _stores_text_unchanged(declared):
             raise ConfigurationError(
-                f"column {column.name!r} of table {schema.table!r} is declared {kind}, which turns text into numbers, "
-                f"and its schema says string: declare it {DECLARED['string']}"
+                f"column {column.name!r} of table {schema.table!r} is declared {declared}, which turns text into "
+                f"numbers, and its schema says string: declare it {DECLARED['string']}"
             )
 
 
@@ -132,16 +138,18 @@ def repair_table(db: sqlite3.Connection, schema: TableSchema) -> None:
     table = schema.table
     if _kind_and_strict(db, table)[0] != "table":
         return
-    columns = {name.lower(): (name, declared, hidden) for _, name, declared, _, _, _, hidden in _columns_of(db, table)}
-    name, declared, _ = columns.get("row_id", ("", "", 0))
-    if name and _stores_text_unchanged(declared) and not _is_unique(db, table):
+    columns = _columns_of(db, table)
+    row_id = columns.get("row_id")
+    if row_id is not None and _stores_text_unchanged(row_id.declared) and not _is_unique(db, table):
         with suppress(sqlite3.IntegrityError):  # an id exists twice
             db.execute(f'CREATE UNIQUE INDEX "_lakesync_id_{table}" ON "{table}" (row_id COLLATE BINARY)')
     for column in schema.columns:
-        name, declared, hidden = columns.get(column.name.lower(), ("", "", 0))
-        if name and column.type in _NUMERIC and _turns_numbers_into_text(declared) and not hidden:
+        existing = columns.get(column.name.lower())
+        if existing is None or column.type not in _NUMERIC or existing.hidden:
+            continue
+        if _turns_numbers_into_text(existing.declared):
             with suppress(sqlite3.OperationalError):  # an index or a trigger of the app depends on the column
-                _redeclare_column(db, table, name, DECLARED[column.type])
+                _redeclare_column(db, table, existing.name, DECLARED[column.type])
 
 
 def _redeclare_column(db: sqlite3.Connection, table: str, column: str, declared: str) -> None:
@@ -226,7 +234,7 @@ def lost_columns(db: sqlite3.Connection, schema: TableSchema) -> list[str]:
         db: the app's database.
         schema: the schema for which the table's triggers were created.
     """
-    existing = {name.lower() for _, name, *_ in _columns_of(db, schema.table)}
+    existing = _columns_of(db, schema.table)
     return [column.name for column in schema.columns if column.name.lower() not in existing]
 
 
@@ -239,7 +247,7 @@ def has_defaults(db: sqlite3.Connection, schema: TableSchema) -> bool:
     """
     names = {column.name.lower() for column in schema.columns}
     columns = _columns_of(db, schema.table)
-    return any(default is not None and name.lower() in names for _, name, _, _, default, *_ in columns)
+    return any(column.default is not None for name, column in columns.items() if name in names)
 
 
 def is_strict(db: sqlite3.Connection, table: str) -> bool:
@@ -259,9 +267,24 @@ def _kind_and_strict(db: sqlite3.Connection, table: str) -> tuple[str, bool]:
     return kind, bool(strict)
 
 
-def _columns_of(db: sqlite3.Connection, table: str) -> list[tuple[int, str, str, int, str | None, int, int]]:
-    """Return the columns of a table: number, name, declared type, NOT NULL, default, primary key, hidden."""
-    return db.execute(f'PRAGMA table_xinfo("{table}")').fetchall()
+class _Column(NamedTuple):
+    """A column of a table of the app, with the fields of SQLite's `table_xinfo`."""
+
+    number: int
+    name: str
+    declared: str
+    """The declared type."""
+    not_null: int
+    default: str | None
+    primary_key: int
+    hidden: int
+    """Not 0 for a column that `SELECT *` omits, and for a generated column (`_GENERATED`)."""
+
+
+def _columns_of(db: sqlite3.Connection, table: str) -> dict[str, _Column]:
+    """Return the columns of a table, by name in lower case; empty if the table does not exist."""
+    columns = [_Column(*row) for row in db.execute(f'PRAGMA table_xinfo("{table}")')]
+    return {column.name.lower(): column for column in columns}
 
 
 def _stores_text_unchanged(declared: str) -> bool:
