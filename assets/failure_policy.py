@@ -47,7 +47,7 @@ def failure_policy(
         context: the step's context.
         pyspark: the step's Spark resource, which gets a new session before a retry; None for a step without Spark.
         retried: whether Dagster retries the step after a transient error. False if a sensor requests another run for
-            the same work, so that the step fails at once.
+            the same work, so that the step fails immediately.
 
     Raises:
         RetryRequested: the error was transient, or one error of a group was. Dagster waits as long as the error says,

@@ -238,7 +238,7 @@ class GatewayServer(uvicorn.Server):
             log.info("listening", url=_url(bound))
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 the signature is uvicorn's
-        """Start to drain at the first signal; exit at once at a second SIGINT."""
+        """Start to drain at the first signal; exit immediately at a second SIGINT."""
         if self._loop is None or (self._drain_task is not None and sig == signal.SIGINT):
             self.should_exit = self.force_exit = True
         else:

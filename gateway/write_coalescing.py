@@ -1,9 +1,9 @@
 """An asyncio transport that sends head and body of an HTTP response together, and aborts if the client does not read.
 
 `gateway.compat_uvicorn` wraps the transport of each HTTP connection in it. uvicorn writes the head (status line and
-headers) and the body separately, and uvloop sends each at once: two system calls, two packets, and a client that wakes
-up twice. uvicorn has no setting for it. It also waits without end for a client that does not read, even to close its
-connection.
+headers) and the body separately, and uvloop sends each immediately: two system calls, two packets, and a client that
+wakes up twice. uvicorn has no setting for it. It also waits without end for a client that does not read, even to close
+its connection.
 """
 
 from __future__ import annotations

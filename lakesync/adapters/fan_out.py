@@ -146,7 +146,7 @@ class _Task(NamedTuple):
 
 
 class _Secondary:
-    """One secondary and its replication thread, which starts at once. `_changed` guards its queue and its state."""
+    """One secondary and its replication thread, which starts immediately. `_changed` guards its queue and its state."""
 
     def __init__(
         self, name: str, adapter: DatabaseAdapter, primary: DatabaseAdapter, first_wait_seconds: float

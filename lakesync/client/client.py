@@ -271,7 +271,7 @@ class Client:
         return self.coordinator.list_connector_types()
 
     def set_token(self, token: Token) -> None:
-        """Send this token, or the tokens of this function, from now on; auto-sync retries at once.
+        """Send this token, or the tokens of this function, from now on; auto-sync retries immediately.
 
         Raises:
             ConfigurationError: the transport sends no token.

@@ -31,7 +31,7 @@ POLL_SECONDS = 1.0
 """Seconds between two checks for due flushes."""
 
 QUEUE_SECONDS = 30.0
-"""Seconds between two checks of the queue of table updates; a flush triggers a check at once."""
+"""Seconds between two checks of the queue of table updates; a flush triggers a check immediately."""
 
 OnFlushed = Callable[[FlushReport], None]
 """Called with the report of a flush that wrote deltas."""

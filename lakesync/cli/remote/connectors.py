@@ -143,7 +143,7 @@ def probe_connector(
 
 @contextmanager
 def _without_retries() -> Iterator[None]:
-    """Switch off retries (by the library stamina), so that a check reports an error at once."""
+    """Switch off retries (by the library stamina), so that a check reports an error immediately."""
     import stamina
 
     stamina.set_active(False)

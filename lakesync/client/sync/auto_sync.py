@@ -266,7 +266,7 @@ class AutoSync:
         self._session.exchange.apply(None, Broadcast(page), result)
 
     def _wait_for_broadcast(self, subscription: Subscription, seconds: float) -> None:
-        """Wait at most some seconds for a broadcast and apply it; return at once if there is something to send.
+        """Wait at most some seconds for a broadcast and apply it; return immediately if there is something to send.
 
         Raises:
             LakeSyncError: the subscription has failed, or the machine slept meanwhile.

@@ -131,7 +131,7 @@ def _stage_deltas(
 def _encode_records(replica: Replica, group: RowGroup) -> list[Record]:
     """Return the rows' records as the app's database stores them, with numbers for client ids and column layouts.
 
-    Numbers that the app's database lacks are created there at once.
+    Numbers that the app's database lacks are created there immediately.
     """
     codec = replica.store.stamp_codec
     if codec.needs_new_numbers(group.layout, group.clients):

@@ -151,7 +151,7 @@ class CancellableTransport(Protocol):
     """Can cancel requests."""
 
     def cancel_requests(self) -> None:
-        """Make every request in progress raise `UnreachableError` at once. Any thread may call it."""
+        """Make every request in progress raise `UnreachableError` immediately. Any thread may call it."""
 
 
 @runtime_checkable

@@ -198,7 +198,7 @@ class HttpTransport:
         return self.tokens.send(lambda token: self._request_once(method, route, token, **options))
 
     def cancel_requests(self) -> None:
-        """Make every call in progress raise `UnreachableError` at once.
+        """Make every call in progress raise `UnreachableError` immediately.
 
         The HTTP request continues in a background thread until it ends or times out, and its response is discarded.
         """

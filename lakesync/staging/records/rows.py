@@ -28,7 +28,7 @@ WRITERS_KEPT = 8
 MAX_UNMERGED = 4
 """The most unmerged deltas of a row."""
 MAX_UNMERGED_WIDTH = 16
-"""The most columns of an unmerged delta. A wider one is merged at once."""
+"""The most columns of an unmerged delta. A wider one is merged immediately."""
 MAX_UNMERGED_COLUMNS = MAX_UNMERGED * MAX_UNMERGED_WIDTH
 """The most columns in all unmerged deltas of a row."""
 DELETED = -1

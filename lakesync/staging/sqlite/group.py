@@ -215,7 +215,7 @@ class GroupCommit:
     def _check_transactions(self) -> None:
         """Check that the transactions of both files are open: SQLite ends one by itself if the disk is full.
 
-        Without a transaction, each further write would be committed at once and could not be rolled back.
+        Without a transaction, each further write would be committed immediately and could not be rolled back.
 
         Raises:
             sqlite3.OperationalError: a transaction was ended; the group is lost.

@@ -152,7 +152,7 @@ def _handler(service: Service, calls: list[tuple[str, str, int]], lock: threadin
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
-        # Send a response in one write and at once: Nagle's algorithm with delayed acknowledgement would add 40 ms.
+        # Send a response in one write and immediately: Nagle's algorithm with delayed acknowledgement would add 40 ms.
         wbufsize = -1
         disable_nagle_algorithm = True
 

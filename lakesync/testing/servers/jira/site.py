@@ -72,7 +72,7 @@ class JiraSite:
     clock: Callable[[], int]
     """Returns the site's time in milliseconds since 1970. It may differ from the caller's, to test clock skew."""
     index_lag_ms: int = 0
-    """Milliseconds after which the search finds a change. Other routes return the change at once."""
+    """Milliseconds after which the search finds a change. Other routes return the change immediately."""
     utc_offset_minutes: int = 0
     """Time zone of the account, in which the API writes times."""
     projects: dict[str, Project] = field(default_factory=dict)
