@@ -25,6 +25,7 @@ from lakehouse.task_runner import Failure
 from lakesync.connectors.base import (
     Census,
     ConnectorConfig,
+    Cursor,
     Page,
     ParallelRead,
     ParallelSource,
@@ -227,18 +228,14 @@ class PollPlan(NamedTuple):
         position = table.position
         max_calls = None if self.max_calls is None else max(1, self.max_calls // tasks)
         known = RowDigests(KnownRows(table.landed, self.newest)) if table.lands_only_changes else None
-        deadline = time.monotonic() + SECONDS_PER_TASK
+        limits = _TaskLimits(position.cursor, self.max_bytes, max_calls)
         with closing(self.open_source(self.config)) as source:
             resumable = getattr(source, "resumable", False)  # whether the next poll can continue from any page's cursor
-            # Bytes before the first page that moved the cursor, from which `max_bytes` counts; None before that page.
-            # A landing that stopped before it would make no progress: the next one would read the same pages again.
-            bytes_before: int | None = None
             try:
                 for page in source.changes(table.name, position.cursor):
                     _check_table(page, table.name)
                     _check_rows(page)  # before `drop_unchanged`, which remembers the rows as landed
-                    if bytes_before is None and page.cursor is not None and page.cursor != table.position.cursor:
-                        bytes_before = rows.bytes
+                    limits.begin_page(page, rows.bytes)
                     changed = position.seen.drop_unchanged(page, table.identity)
                     if known is not None and changed.rows:
                         changed = known.changed(changed)
@@ -248,12 +245,9 @@ class PollPlan(NamedTuple):
                         position = result.position = msgspec.structs.replace(position, cursor=dict(page.cursor))
                     if rows.count >= ROWS_PER_BATCH:
                         yield rows.take()
-                    if resumable and page.cursor is not None and bytes_before is not None:
-                        are_calls_spent = max_calls is not None and source.usage.calls >= max_calls
-                        is_full = rows.bytes - bytes_before >= self.max_bytes
-                        if are_calls_spent or is_full or time.monotonic() > deadline:
-                            result.has_more = True
-                            break
+                    if resumable and page.cursor is not None and limits.are_reached(rows.bytes, source.usage.calls):
+                        result.has_more = True
+                        break
             finally:
                 _add_usage(result, source.usage)
                 # rows that land are in `position.seen`, so the position must land with them, even if the cursor is old
@@ -333,6 +327,52 @@ class PollPlan(NamedTuple):
     def _with_census_time(self, table: TablePlan, position: ReadPosition) -> ReadPosition:
         """Return a read position with the time of this poll as that of the last census, if the table records it."""
         return msgspec.structs.replace(position, census_ms=self.now_ms) if table.records_census else position
+
+
+class _TaskLimits:
+    """The limits of bytes, calls and seconds at which a task of a resumable source stops.
+
+    No limit counts before a page has moved the cursor: a landing that stopped earlier would make no progress, because
+    the next one would read the same pages again. Bytes count from that page.
+    """
+
+    def __init__(self, cursor: Cursor | None, max_bytes: int, max_calls: int | None) -> None:
+        """Begin the time of the task.
+
+        Args:
+            cursor: the cursor from which the task reads.
+            max_bytes: the most bytes of JSON, about.
+            max_calls: the most API calls; None for no limit.
+        """
+        self._cursor = cursor
+        self._max_bytes = max_bytes
+        self._max_calls = max_calls
+        self._deadline = time.monotonic() + SECONDS_PER_TASK
+        self._bytes_before: int | None = None
+        """Bytes before the first page that has moved the cursor; None before that page."""
+
+    def begin_page(self, page: Page, bytes_before: int) -> None:
+        """Record a page, before its rows are added.
+
+        Args:
+            page: the page.
+            bytes_before: bytes of the rows of earlier pages.
+        """
+        if self._bytes_before is None and page.cursor is not None and page.cursor != self._cursor:
+            self._bytes_before = bytes_before
+
+    def are_reached(self, bytes_read: int, calls: int) -> bool:
+        """Return whether the task stops after a page.
+
+        Args:
+            bytes_read: bytes of all rows, those of the page included.
+            calls: the API calls made so far.
+        """
+        if self._bytes_before is None:
+            return False
+        are_calls_spent = self._max_calls is not None and calls >= self._max_calls
+        is_full = bytes_read - self._bytes_before >= self._max_bytes
+        return are_calls_spent or is_full or time.monotonic() > self._deadline
 
 
 def _divide_table(number: int, position: ReadPosition, division: ParallelRead) -> list[Part]:
