@@ -227,7 +227,7 @@ def jars(config: Config) -> CheckResult:
 
 def staging(config: Config) -> CheckResult:
     """Check the staging stores: whether they exist, with the schema version of this LakeSync."""
-    from lakesync.cli.local.staging import urls_by_shard
+    from lakesync.cli.local.staging import check_not_lost, urls_by_shard
     from lakesync.staging import store_urls
 
     if config.staging.url.startswith("memory://"):
@@ -241,6 +241,10 @@ def staging(config: Config) -> CheckResult:
         except ConfigurationError:
             missing.append(shard)
     if not stores:
+        try:
+            check_not_lost(config)
+        except ConfigurationError as error:
+            return _problem(str(error), "see 'A store that was lost' in docs/durability.md")
         return _off("none yet; the first start creates it")
     if missing:
         return _problem(

@@ -54,6 +54,7 @@ def up(
     A process that ends is restarted. SIGTERM stops everything too. Secrets that are not configured are generated.
     """
     _require("platform", *_PLATFORM)
+    from lakesync.cli.local.staging import check_not_lost
     from lakesync.cli.up.stack import run
     from lakesync.cli.up.supervisor import Display
 
@@ -63,6 +64,7 @@ def up(
         gateway=overrides(host=host, port=port),
         dagster=overrides(port=dagster_port),
     )
+    check_not_lost(config)
     run(config, Display(json_events=json_events))
 
 
@@ -89,9 +91,12 @@ def gateway(
     Tokens of clients are verified with LAKESYNC_JWT_SECRET and the keys of [[gateway.issuers]].
     """
     _require("server", "fastapi", "uvicorn", "prometheus_client", "limits")
+    from lakesync.cli.local.staging import check_not_lost
+
     config = load_settings(
         data, gateway=overrides(host=host, port=port), staging=overrides(url=staging), flush=overrides(to_uri=flush_to)
     )
+    check_not_lost(config)
     environment = {**os.environ, **config.environment()}
     # replaces this process, so that signals of a service manager reach the gateway
     os.execve(sys.executable, [sys.executable, "-m", "gateway"], environment)  # noqa: S606 no shell is wanted

@@ -12,14 +12,15 @@ with its service token. `lakesync connectors test` uses it too, and `lakesync do
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lakesync.cli import output
 from lakesync.cli.commands import Data, Gateway, Json, Yes, command_app, complete_tables, examples, load_settings
-from lakesync.model.errors import ConfigurationError, StagingUnavailableError
+from lakesync.model.errors import ConfigurationError, LakeUnavailableError, StagingUnavailableError
+from lakesync.model.secrets import without_password
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -305,6 +306,40 @@ def urls_by_shard(config: Config, staging: str | None = None) -> dict[str, str]:
     shards = None if staging else shard_map(config.shard_config)
     url = staging or config.staging.url
     return {"": url} if shards is None else shard_urls(shards, url)
+
+
+def check_not_lost(config: Config) -> None:
+    """Raise ConfigurationError if the lake has deltas, but staging has no store.
+
+    The store was lost, or the settings name another one. A gateway would create an empty store, and clients would
+    delete every row that they have not written since. A lake that cannot be read here is not checked.
+    """
+    from importlib.util import find_spec
+
+    from lakesync.staging import store_urls
+
+    url = config.staging.url
+    if url.startswith("memory://") or find_spec("pyiceberg") is None:
+        return
+    for each in urls_by_shard(config).values():
+        try:
+            store_urls.store_status(each)
+        except ConfigurationError:  # there is no store
+            continue
+        except StagingUnavailableError:
+            pass
+        return
+    from lakesync.analysis.catalogue import LakeReader, may_have_catalogue
+
+    if not may_have_catalogue(config):
+        return
+    with suppress(LakeUnavailableError), LakeReader(config) as lake:
+        if lake.deltas is not None and lake.deltas.current_snapshot() is not None:
+            raise ConfigurationError(
+                f"there is no staging store at {without_password(url)}, but the lake has deltas. With an empty store, "
+                "clients would delete their rows. Restore the store or correct [staging] url; or run "
+                "`lakesync staging rebuild --from-lake`, which makes the store from the lake."
+            )
 
 
 @contextmanager

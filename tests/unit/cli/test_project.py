@@ -10,7 +10,9 @@ from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
 
 from gateway.bootstrap import Declarations
 from lakehouse.schema_snapshot import SchemaSnapshot
@@ -19,6 +21,7 @@ from lakesync.adapters import open_adapter
 from lakesync.cli.connection import GatewayConnection
 from lakesync.cli.exit_codes import ExitCode
 from lakesync.cli.local import doctor_checks
+from lakesync.cli.local.staging import check_not_lost
 from lakesync.engine import Engine
 from lakesync.model.errors import AuthError, ConfigurationError
 from lakesync.staging import open_staging
@@ -394,6 +397,28 @@ def test_doctor_checks_the_store_of_every_shard(run, monkeypatch):
     result = run("doctor", "--only", "staging", "--json")
     assert result.exit_code == ExitCode.FAILED
     assert "shard shard-orders has no store" in json.loads(result.stdout)["found"]
+
+
+def test_a_lost_store_is_not_replaced_by_an_empty_one(run, monkeypatch):
+    url = f"sqlite://{Path.cwd() / 'lakesync-data' / 'staging'}"
+    settings = config.load()
+    settings.data_dir.mkdir()
+    with closing(SqlCatalog("lake", uri=settings.lake.catalog_uri, warehouse=settings.lake.warehouse)) as lake:
+        lake.create_namespace("lakesync")
+        deltas = lake.create_table("lakesync.deltas", pa.schema([("n", pa.int64())]))
+        assert run("doctor", "--only", "staging").exit_code == ExitCode.OK
+        deltas.append(pa.table({"n": [1]}))
+    for words in (["gateway"], ["up"]):
+        result = run(*words)
+        assert result.exit_code == ExitCode.USAGE
+        assert "but the lake has deltas" in result.stderr
+        assert "staging rebuild --from-lake" in result.stderr
+    assert run("doctor", "--only", "staging").exit_code == ExitCode.FAILED
+    clock = ManualClock()
+    with closing(Engine(open_staging(url, None, clock), clock)) as engine:
+        engine.open()
+    check_not_lost(settings)
+    assert run("doctor", "--only", "staging").exit_code == ExitCode.OK
 
 
 def test_doctor_reports_an_invalid_configuration(run):
