@@ -61,6 +61,8 @@ SETTINGS = {
 }
 """Settings of every session."""
 
+_LOOPBACK = "127.0.0.1"
+
 _COMMIT_GUARD = Path(__file__).with_name("commit_guard.sql")
 """The file with the definition of the trigger, which an administrator may run too."""
 
@@ -144,7 +146,7 @@ def connect(config: Config, spark_config: Mapping[str, str] | None = None, *, sh
     if joined_id is not None:
         address += f";session_id={uuid.uuid5(joined_id, f'{datetime.now(UTC):%F}')}"
     os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"  # as `SparkSession.builder.remote` does, which takes no options
-    builder = ConnectSession.builder.channelBuilder(DefaultChannelBuilder(address, [*KEEPALIVE.items()]))
+    builder = ConnectSession.builder.channelBuilder(_ChannelBuilder(address, [*KEEPALIVE.items()]))
     for name, value in wanted.items():
         builder = builder.config(name, value)
     try:
@@ -181,6 +183,15 @@ def session(config: Config, *, shared: bool = False) -> Iterator[SparkSession]:
         spark.stop()
 
 
+class _ChannelBuilder(DefaultChannelBuilder):
+    """Connects to 127.0.0.1 for `localhost`, which a container without /etc/hosts cannot resolve."""
+
+    @property
+    def endpoint(self) -> str:
+        """The server's address and port."""
+        return super().endpoint.replace("localhost:", f"{_LOOPBACK}:", 1)
+
+
 def _parse_address(remote: str) -> tuple[str, int, uuid.UUID | None]:
     """Return host, port and the id of the shared session, which is None if the address names none.
 
@@ -196,7 +207,7 @@ def _parse_address(remote: str) -> tuple[str, int, uuid.UUID | None]:
     if parts.scheme != "sc" or not host:
         shown = remote.partition(";")[0]  # the options may contain a token
         raise ConfigurationError(f"spark.remote is {shown!r}; it must be sc://HOST:PORT[/;session_id=UUID]")
-    return ("localhost" if host == "127.0.0.1" else host), port, session_id
+    return ("localhost" if host == _LOOPBACK else host), port, session_id
 
 
 def _probe(host: str, port: int, address: str) -> None:
@@ -205,12 +216,12 @@ def _probe(host: str, port: int, address: str) -> None:
     The request is empty, which the server rejects before it creates a session.
     """
     try:
-        socket.create_connection((host, port), PROBE_SECONDS).close()
+        socket.create_connection((_LOOPBACK if host == "localhost" else host, port), PROBE_SECONDS).close()
     except OSError as error:
         raise LakeUnavailableError(
             f"nothing listens at {host}:{port}, where Spark should be ({error}); start it with `lakesync up`"
         ) from error
-    with DefaultChannelBuilder(address).toChannel() as channel:
+    with _ChannelBuilder(address).toChannel() as channel:
         try:
             channel.unary_unary(_PROBE_METHOD)(b"", timeout=RETRY_SECONDS, wait_for_ready=True)
         except grpc.RpcError as error:

@@ -348,7 +348,7 @@ def spark(config: Config) -> CheckResult:
     url = urlsplit(str(remote))
     host, port = url.hostname or "localhost", url.port or _SPARK_CONNECT_PORT
     try:
-        with socket.create_connection((host, port), _TIMEOUT_SECONDS):
+        with socket.create_connection(("127.0.0.1" if host == "localhost" else host, port), _TIMEOUT_SECONDS):
             return _ok(f"{url.scheme}://{host}:{port} accepts connections")
     except OSError as error:
         message = f"{host}:{port} does not answer: {error.strerror or error}"

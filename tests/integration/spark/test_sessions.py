@@ -2,6 +2,7 @@
 
 import gc
 import os
+import socket
 import sys
 from datetime import datetime, timedelta
 from typing import Any
@@ -46,6 +47,22 @@ def test_runs_share_a_session_and_its_python_workers(spark_server):
         third = workers_of(apart)
     assert {row["daemon"] for row in first} == {row["daemon"] for row in second} != {row["daemon"] for row in third}
     assert all(row["had"] for row in [*first, *second, *third])
+
+
+def test_the_name_localhost_need_not_resolve(spark_server, monkeypatch):
+    """A container may have no /etc/hosts. gRPC resolves names by itself, so the channel's address must be a number."""
+    resolve = socket.getaddrinfo
+
+    def without_localhost(host, *args, **options):
+        if host == "localhost":
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return resolve(host, *args, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", without_localhost)
+    with session(spark_server["config"]) as spark:
+        assert spark.range(3).count() == 3
+        assert spark.client.host == "localhost"  # for which PySpark sends the token without TLS
+    assert sessions._ChannelBuilder("sc://localhost:15002/;token=t").endpoint == "127.0.0.1:15002"
 
 
 def test_workers_do_not_import_from_archives(spark_server):
