@@ -61,6 +61,11 @@ _OPEN_STORAGE = frozenset({"code_server", "dagster", "daemon", "runs", "recovery
 """Services that open Dagster's storage, by the reference in `dagster.yaml`."""
 _PREFIX = "LAKESYNC_"
 """The first characters of the variables that are settings."""
+_CODE_TTL_SECONDS = 365 * 86_400
+"""Seconds without a heartbeat after which the code server's child, which has loaded the definitions, ends.
+
+The default of 30 s passes when a laptop sleeps, and the code server does not start another child. A child whose code
+server was killed ends with `lakesync up`."""
 _UNIQUE_CHARS = 16
 """A secret of at least this length is not part of another variable's value by chance."""
 
@@ -113,7 +118,10 @@ def services(
     result = [
         Service(
             name="code_server",
-            command=(*dagster, "code-server", "start", "-h", LOOPBACK, "-p", str(code_port), *location),
+            command=(
+                *(*dagster, "code-server", "start", "-h", LOOPBACK, "-p", str(code_port)),
+                *("--heartbeat-ttl", str(_CODE_TTL_SECONDS), *location),
+            ),
             ready=lambda: accepts(code_port),
             after=storage_creator,
             where=f"grpc port {code_port}",

@@ -355,6 +355,12 @@ def test_recovery_runs_before_the_daemon_after_an_earlier_run(conf, tmp_path):
     assert found["gateway"].environment[MARKER] == str(conf.data_dir)
 
 
+def test_the_code_server_outlives_a_night_without_heartbeats(conf, tmp_path):
+    """A laptop sleeps; Dagster does not start the process again that has ended meanwhile."""
+    (command,) = (each.command for each in services(conf, None, 1, tmp_path) if each.name == "code_server")
+    assert int(command[command.index("--heartbeat-ttl") + 1]) > 24 * 3600
+
+
 def test_the_readiness_of_dagster_is_checked_by_one_client(conf, tmp_path, monkeypatch):
     class Client:
         made = 0
