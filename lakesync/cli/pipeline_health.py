@@ -46,7 +46,9 @@ def failing_parts(report: Mapping[str, Any]) -> list[str]:
         return []
     parts = ", ".join(f"{part_name(part)} ({part['requests']} runs)" for part in failing[:_MAX_NAMED])
     more = f" and {len(failing) - _MAX_NAMED} more" if len(failing) > _MAX_NAMED else ""
-    return [f"runs fail: several were requested, and these parts are still behind: {parts}{more}"]
+    connector = next((part["name"].partition("/")[0] for part in failing if part["part"] == "poll"), None)
+    hint = f"; see `lakesync connectors test {connector}`" if connector else ""
+    return [f"runs fail: several were requested, and these parts are still behind: {parts}{more}{hint}"]
 
 
 def stalled_runs(report: Mapping[str, Any], now_ms: float) -> list[str]:
@@ -64,7 +66,9 @@ def stalled_runs(report: Mapping[str, Any], now_ms: float) -> list[str]:
         sentences.append(f"a run of {run['job']} was requested {waited} ago and has not started ({run['runId']})")
     silent_seconds = (now_ms - report["reportedMs"]) / 1000
     if silent_seconds > _SILENT_SECONDS:
-        sentences.append(f"the pipeline last reported {duration(silent_seconds)} ago; its sensors are stopped")
+        sentences.append(
+            f"the pipeline last reported {duration(silent_seconds)} ago; its sensors are stopped: restart `lakesync up`"
+        )
     return sentences
 
 

@@ -32,7 +32,7 @@ def test_a_backfill_without_dagster_explains_how_to_configure_it(run):
     assert gone.exit_code == 3
 
 
-PARTS = "table planes (3 runs), checkpoint (4 runs)"
+BEHIND = "several were requested, and these parts are still behind"
 
 
 def part(requests=0, kind="table", name="planes"):
@@ -46,7 +46,11 @@ def part(requests=0, kind="table", name="planes"):
         ({"reportedMs": 99_000, "behind": [part(2)], "queued": []}, []),
         (
             {"reportedMs": 99_000, "behind": [part(3), part(4, "checkpoint", "")], "queued": []},
-            ["runs fail: several were requested, and these parts are still behind: " + PARTS],
+            [f"runs fail: {BEHIND}: table planes (3 runs), checkpoint (4 runs)"],
+        ),
+        (
+            {"reportedMs": 99_000, "behind": [part(3, "poll", "desk")], "queued": []},
+            [f"runs fail: {BEHIND}: poll desk (3 runs); see `lakesync connectors test desk`"],
         ),
         (
             {"reportedMs": 99_000, "behind": [], "queued": [{"runId": "r1", "job": "flush", "sinceMs": 60_000}]},
@@ -54,7 +58,7 @@ def part(requests=0, kind="table", name="planes"):
         ),
         (
             {"reportedMs": 0, "behind": [], "queued": []},
-            ["the pipeline last reported 100.0 s ago; its sensors are stopped"],
+            ["the pipeline last reported 100.0 s ago; its sensors are stopped: restart `lakesync up`"],
         ),
     ],
 )
