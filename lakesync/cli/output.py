@@ -73,8 +73,14 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[RenderableType]
         rich_table.add_column(Text(heading), justify=cast("Any", justify), overflow="fold")
     for row in rows:
         rich_table.add_row(*row)
-    width = None if sys.stdout.isatty() else _NO_TERMINAL_WIDTH
-    Console(width=width, highlight=False, soft_wrap=False).print(rich_table)
+    if sys.stdout.isatty():
+        Console(highlight=False).print(rich_table)
+        return
+    console = Console(width=_NO_TERMINAL_WIDTH, highlight=False)
+    with console.capture() as capture:
+        console.print(rich_table)
+    for line in capture.get().splitlines():
+        print(line.rstrip())  # without the spaces that make all cells of the last column equally wide
 
 
 def print_fields(values: Mapping[str, Any], *, as_json: bool) -> None:
