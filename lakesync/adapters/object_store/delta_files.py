@@ -39,28 +39,33 @@ _KEY = re.compile(
 )
 
 
+class ValueRange(NamedTuple):
+    """The lowest and the highest arrival or hlc of some deltas."""
+
+    low: int
+    high: int
+
+
 class DeltaFile(NamedTuple):
     """An object's parsed key, with its metadata from a listing."""
 
     key: str
     gateway: str
-    arrivals: tuple[int, int]
-    """Lowest and highest arrival. A JSON object stores no arrivals, and all of its deltas get the highest one; so both
-    are the highest."""
-    hlcs: tuple[int, int]
-    """Lowest and highest hlc."""
+    arrivals: ValueRange
+    """A JSON object stores no arrivals, and all of its deltas get the highest one; so both ends are the highest."""
+    hlcs: ValueRange
     etag: str = ""
     """The object's ETag; empty if the key was not listed. An erasure changes the object and its ETag."""
     size: int = 0
     """Bytes of the object; 0 if the key was not listed."""
 
-    def span(self, order: Order) -> tuple[int, int]:
+    def span(self, order: Order) -> ValueRange:
         """Return `arrivals` or `hlcs`, depending on a query's order."""
         return self.arrivals if order == "arrival" else self.hlcs
 
 
-def value_range(deltas: pa.Table, name: Order) -> tuple[int, int]:
-    """Return the lowest and the highest value of a column.
+def value_range(deltas: pa.Table, name: Order) -> ValueRange:
+    """Return the range of a column.
 
     Args:
         deltas: deltas as an Arrow table.
@@ -69,7 +74,7 @@ def value_range(deltas: pa.Table, name: Order) -> tuple[int, int]:
     import pyarrow.compute as pc
 
     bounds = pc.min_max(deltas.column(name)).as_py()
-    return bounds["min"], bounds["max"]
+    return ValueRange(bounds["min"], bounds["max"])
 
 
 def envelope_deltas(data: bytes, file: DeltaFile) -> list[StoredDelta]:
@@ -83,7 +88,7 @@ def envelope_deltas(data: bytes, file: DeltaFile) -> list[StoredDelta]:
         IntegrityError: the envelope is damaged, or has another version.
     """
     envelope = decode_envelope(data)
-    return [StoredDelta(envelope.gateway_id, file.arrivals[1], delta) for delta in envelope.deltas]
+    return [StoredDelta(envelope.gateway_id, file.arrivals.high, delta) for delta in envelope.deltas]
 
 
 def decode_file(data: bytes, file: DeltaFile) -> pa.Table:
@@ -119,8 +124,8 @@ def parse_key(key: str) -> DeltaFile | None:
     if found is None:
         return None
     first_arrival, last_arrival, low_hlc, high_hlc = (int(value, 16) for value in found["spans"].split("-"))
-    arrivals = (first_arrival if found["ending"] == "parquet" else last_arrival, last_arrival)
-    return DeltaFile(key, found["gateway"], arrivals, (low_hlc, high_hlc))
+    arrivals = ValueRange(first_arrival if found["ending"] == "parquet" else last_arrival, last_arrival)
+    return DeltaFile(key, found["gateway"], arrivals, ValueRange(low_hlc, high_hlc))
 
 
 class HlcRange(msgspec.Struct, frozen=True):

@@ -51,6 +51,7 @@ from lakesync.adapters.object_store.delta_files import (
     DELTAS_PREFIX,
     DeltaFile,
     FlushFormat,
+    ValueRange,
     decode_file,
     encode_envelope,
     envelope_deltas,
@@ -98,7 +99,8 @@ class ObjectDeltas(ArrowAdapterBase):
             return super().insert_deltas(batch)
         arrivals = [stored.arrival for stored in batch.deltas]
         hlcs = [stored.delta.hlc for stored in batch.deltas]
-        file = self._delta_file(batch.batch_id, batch.gateway, (min(arrivals), max(arrivals)), (min(hlcs), max(hlcs)))
+        ranges = (ValueRange(min(values), max(values)) for values in (arrivals, hlcs))
+        file = self._delta_file(batch.batch_id, batch.gateway, *ranges)
         return self._put(file, encode_envelope(batch.gateway, batch.deltas, hlc.wall_clock()))
 
     def insert_arrow(self, batch_id: str, gateway: str, deltas: pa.Table) -> BatchChecksum:
@@ -124,9 +126,9 @@ class ObjectDeltas(ArrowAdapterBase):
             for file in self._files()
             # no upper bound of arrivals: in a JSON object all deltas have the last one
             if file.gateway in gateways
-            and file.arrivals[1] >= first_arrival
-            and file.hlcs[0] <= high
-            and file.hlcs[1] >= low
+            and file.arrivals.high >= first_arrival
+            and file.hlcs.low <= high
+            and file.hlcs.high >= low
         ]
         known = pa.concat_arrays([pa.array([], pa.string()), *stored])
         return deltas.filter(pc.invert(pc.is_in(_identities(deltas), value_set=known)))
@@ -202,7 +204,7 @@ class ObjectDeltas(ArrowAdapterBase):
         count = 0
         touched: dict[TouchedRow, None] = {}
         for file in self._files():
-            if not any(file.gateway == request.gateway and file.hlcs[0] <= request.hlc for request in requests):
+            if not any(file.gateway == request.gateway and file.hlcs.low <= request.hlc for request in requests):
                 continue
             data = self.objects.get_object(file.key)
             deltas, result = redact_table(decode_file(data, file), requests)
@@ -256,9 +258,9 @@ class ObjectDeltas(ArrowAdapterBase):
         """Close the object store."""
         self.objects.close()
 
-    def _delta_file(self, batch_id: str, gateway: str, arrivals: tuple[int, int], hlcs: tuple[int, int]) -> DeltaFile:
+    def _delta_file(self, batch_id: str, gateway: str, arrivals: ValueRange, hlcs: ValueRange) -> DeltaFile:
         """Return the file for a batch. Its key has the bounds of arrivals and HLCs, so that queries can skip files."""
-        day = day_text(day_of(arrivals[0]))
+        day = day_text(day_of(arrivals.low))
         spans = "-".join(f"{value:016x}" for value in (*arrivals, *hlcs))
         name = quote(batch_id.removeprefix(f"{gateway}."), safe="")
         ending = "parquet" if self._format == "parquet" else "json"
