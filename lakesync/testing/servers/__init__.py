@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 from urllib.parse import parse_qs, unquote, urlsplit
 
 _GZIP_BYTES = 10_000
@@ -95,14 +95,23 @@ class Routes:
         return None
 
 
+class Call(NamedTuple):
+    """A request that a server has answered."""
+
+    method: str
+    path: str
+    status: int
+    """Status of the response."""
+
+
 @dataclass(frozen=True)
 class RunningServer:
     """A service that listens on a port. `serve` returns it."""
 
     url: str
     """`http://127.0.0.1:PORT`, without a slash at the end."""
-    calls: list[tuple[str, str, int]]
-    """Method, path and status of every request so far."""
+    calls: list[Call]
+    """Every request so far."""
     _lock: threading.Lock
 
     def change_state(self, change: Callable[[], None]) -> None:
@@ -127,7 +136,7 @@ def serve(service: Service, *, host: str = "127.0.0.1", port: int = 0) -> Iterat
     Raises:
         OSError: the port is in use.
     """
-    calls: list[tuple[str, str, int]] = []
+    calls: list[Call] = []
     lock = threading.Lock()
     server = _Server((host, port), _handler(service, calls, lock))
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
@@ -147,7 +156,7 @@ class _Server(ThreadingHTTPServer):
     block_on_close = False  # do not wait for threads at the end: a client may keep its connection open for ever
 
 
-def _handler(service: Service, calls: list[tuple[str, str, int]], lock: threading.Lock) -> type[BaseHTTPRequestHandler]:
+def _handler(service: Service, calls: list[Call], lock: threading.Lock) -> type[BaseHTTPRequestHandler]:
     """Return the handler class for a service. It needs a class of its own, as `http.server` creates the instances."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -167,7 +176,7 @@ def _handler(service: Service, calls: list[tuple[str, str, int]], lock: threadin
             )
             with lock:
                 response = service.respond(request)
-                calls.append((request.method, request.path, response.status))
+                calls.append(Call(request.method, request.path, response.status))
             self._send(response, gzipped="gzip" in request.headers.get("accept-encoding", ""))
 
         def _send(self, response: Response, *, gzipped: bool) -> None:

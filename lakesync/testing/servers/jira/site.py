@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from itertools import count
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from lakesync.testing.servers import Response
 
@@ -65,6 +65,16 @@ class Issue:
     """Whether a security level hides the issue from the account."""
 
 
+class _IndexChange(NamedTuple):
+    """A change that the search index lacks."""
+
+    due_ms: int
+    """When the index gets it, in milliseconds since 1970."""
+    issue_id: str
+    issue: Issue | None
+    """A copy of the changed issue; None if the issue was deleted."""
+
+
 @dataclass
 class JiraSite:
     """The state of a site. Tests change it by these methods, requests by the API."""
@@ -84,8 +94,8 @@ class JiraSite:
     """Project key → the numbers in the keys of its further issues."""
     _index: dict[str, Issue] = field(default_factory=dict)
     """Id → the issue as the search finds it, a copy."""
-    _pending: list[tuple[int, str, Issue | None]] = field(default_factory=list)
-    """Changes that the index lacks: the time at which it gets them, issue id, and the changed copy (None: deleted)."""
+    _pending: list[_IndexChange] = field(default_factory=list)
+    """The changes that the index lacks."""
     _ordered: list[Issue] | None = None
     """The index in the order of `indexed`; None after a change."""
 
@@ -164,7 +174,7 @@ class JiraSite:
     def delete(self, issue: Issue) -> None:
         """Delete an issue and its comments, so that no route returns them."""
         del self.issues[issue.id]
-        self._pending.append((self.clock() + self.index_lag_ms, issue.id, None))
+        self._pending.append(_IndexChange(self.clock() + self.index_lag_ms, issue.id, None))
 
     def delete_project(self, key: str) -> None:
         """Move a project to the trash. No route returns its issues then."""
@@ -193,15 +203,15 @@ class JiraSite:
     def indexed(self) -> list[Issue]:
         """Return the issues in the search index, hidden ones too, sorted by time of update, then by key."""
         now = self.clock()
-        due = [entry for entry in self._pending if entry[0] <= now]
+        due = [change for change in self._pending if change.due_ms <= now]
         if due:
-            self._pending = [entry for entry in self._pending if entry[0] > now]
+            self._pending = [change for change in self._pending if change.due_ms > now]
             self._ordered = None
-        for _, name, issue in due:
-            if issue is None:
-                self._index.pop(name, None)
+        for change in due:
+            if change.issue is None:
+                self._index.pop(change.issue_id, None)
             else:
-                self._index[name] = issue
+                self._index[change.issue_id] = change.issue
         if self._ordered is None:
             self._ordered = sorted(
                 self._index.values(), key=lambda each: (each.updated, *_sort_key(each), int(each.id))
@@ -216,7 +226,7 @@ class JiraSite:
 
     def _drop_pending(self, issue: Issue) -> None:
         """Forget an issue's changes that the index lacks."""
-        self._pending = [entry for entry in self._pending if entry[1] != issue.id]
+        self._pending = [change for change in self._pending if change.issue_id != issue.id]
         self._ordered = None
 
     def _touch(self, issue: Issue) -> None:
@@ -226,7 +236,7 @@ class JiraSite:
 
     def _schedule_indexing(self, issue: Issue) -> None:
         """Let the search find an issue's current values when the index lag has passed."""
-        self._pending.append((self.clock() + self.index_lag_ms, issue.id, copy.deepcopy(issue)))
+        self._pending.append(_IndexChange(self.clock() + self.index_lag_ms, issue.id, copy.deepcopy(issue)))
 
 
 def _sort_key(issue: Issue) -> tuple[str, int]:

@@ -23,7 +23,7 @@ import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
-from lakesync.testing.servers import Request, Response, serve
+from lakesync.testing.servers import Call, Request, Response, serve
 from lakesync.testing.servers.oidc.vendors import VENDORS, User, Vendor
 
 __all__ = ["VENDORS", "OidcProvider", "SigningKey", "User", "Vendor", "serve_oidc"]
@@ -79,8 +79,8 @@ class OidcProvider:
     """Whether the provider responds to every request with 503."""
     keys: list[SigningKey] = field(default_factory=list)
     """The keys in the key set. The last one signs new tokens."""
-    calls: list[tuple[str, str, int]] = field(default_factory=list)
-    """Method, path and status of every request so far."""
+    calls: list[Call] = field(default_factory=list)
+    """Every request so far."""
     _sessions: dict[str, User] = field(default_factory=dict)
     """Renewal code → user. A client exchanges the code for a new token when the old one expires."""
 

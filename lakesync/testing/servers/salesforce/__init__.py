@@ -74,9 +74,9 @@ def deleted(api: SalesforceService, request: Request, kind: str) -> Response:
     if start < earliest - 60_000 or end <= start:
         raise SoqlError("INVALID_REPLICATION_DATE", "startDate before org replication enabled date")
     records = [
-        {"id": record_id, "deletedDate": time_text(deleted_ms)}
-        for deleted_ms, record_kind, record_id in api.org.deletions
-        if record_kind == kind and start <= deleted_ms < end
+        {"id": each.id, "deletedDate": time_text(each.ms)}
+        for each in api.org.deletions
+        if each.kind == kind and start <= each.ms < end
     ]
     body = {
         "deletedRecords": records,

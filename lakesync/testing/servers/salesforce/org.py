@@ -78,6 +78,16 @@ class Record:
         return self.fields.get(name)
 
 
+class Deletion(NamedTuple):
+    """A record that was deleted."""
+
+    ms: int
+    """When, in milliseconds since 1970."""
+    kind: str
+    """The object, such as `Account`."""
+    id: str
+
+
 TIMES: dict[str, Callable[[Record], int]] = {
     "CreatedDate": attrgetter("created"),
     "LastModifiedDate": attrgetter("modified"),
@@ -96,8 +106,8 @@ class SalesforceOrg:
     """Id → record, also records in the recycle bin."""
     users: dict[str, str] = field(default_factory=lambda: {"005000000000001AAA": "Ada", "005000000000002AAA": "Grace"})
     """Id → name."""
-    deletions: list[tuple[int, str, str]] = field(default_factory=list)
-    """The deleted records: time in milliseconds since 1970, object and record id. Purged records stay in it."""
+    deletions: list[Deletion] = field(default_factory=list)
+    """The deleted records, also purged ones."""
     _record_count: int = 0
     """Number of records that were ever created, for ids."""
 
@@ -126,12 +136,12 @@ class SalesforceOrg:
     def delete(self, record: Record) -> None:
         """Move a record to the recycle bin."""
         record.deleted, record.modified = True, self._now()
-        self.deletions.append((self._now(), record.kind, record.id))
+        self.deletions.append(Deletion(self._now(), record.kind, record.id))
 
     def restore(self, record: Record) -> None:
         """Restore a record from the recycle bin."""
         record.deleted, record.modified = False, self._now()
-        self.deletions = [deletion for deletion in self.deletions if deletion[2] != record.id]
+        self.deletions = [deletion for deletion in self.deletions if deletion.id != record.id]
 
     def purge(self, record: Record) -> None:
         """Delete a record permanently. `queryAll` does not return it; the route `deleted` does."""
