@@ -218,7 +218,15 @@ class AdapterGateway:
             gateway: the gateway whose deltas clients get, such as this gateway's own id; None for all deltas of the
                 adapter.
         """
-        self.sources.register(name, Source(LoadBarrier(as_database(adapter)), gateway))
+        until = self._flushed_until if gateway == self.gateway_id else lambda: None
+        self.sources.register(name, Source(LoadBarrier(as_database(adapter)), gateway, until))
+
+    def _flushed_until(self) -> int | None:
+        """Return the arrival up to which all deltas are flushed, for sources of this gateway's own deltas.
+
+        None for no bound: one store is flushed in order of arrival. A sharded gateway overrides this.
+        """
+        return None
 
     def unregister_source(self, name: str) -> None:
         """Unregister a source; its adapter stays open.

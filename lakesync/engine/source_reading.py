@@ -14,7 +14,7 @@ its token.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
@@ -42,6 +42,20 @@ class Source(NamedTuple):
     """An open adapter."""
     gateway: str | None
     """The gateway whose deltas are read; None for all deltas of the adapter."""
+    until: Callable[[], int | None] = lambda: None
+    """Returns the arrival (a gateway's timestamp of a commit) up to which the adapter has all deltas of the gateway.
+    Deltas above it are not read yet, because a reader continues in order of arrival. None for no bound."""
+
+    def newest_position(self) -> Position | None:
+        """Return the position of the last delta that can be read now; None if there is no delta.
+
+        Raises:
+            AdapterError: the source cannot be read.
+        """
+        newest, until = self.adapter.newest_position(self.gateway), self.until()
+        if newest is None or until is None or newest.value <= until:
+            return newest
+        return Position(until + 1, -1, "", "", "")  # before every delta with a higher arrival
 
 
 class SourcePage(NamedTuple):
@@ -75,9 +89,10 @@ def read_source(
         AdapterError: the source cannot be read.
     """
     deltas: list[RowDelta] = []
+    until = source.until()
     reached, has_more, reads, size = after, True, 0, 0
     while has_more and len(deltas) < limit and size < MAX_PAGE_BYTES and reads < _MAX_READS:
-        query = DeltaQuery(after=reached, gateway=source.gateway, limit=_DELTAS_PER_READ)
+        query = DeltaQuery(after=reached, gateway=source.gateway, until=until, limit=_DELTAS_PER_READ)
         chunk = source.adapter.query_deltas_since(query)
         reads += 1
         has_more = chunk.end is not None

@@ -18,7 +18,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
 from typing import NamedTuple
 
 import structlog
@@ -187,8 +186,7 @@ class Sources:
         ).result()
         claims_read = self._rules.index(config).claims_read(claims)
         rules = config.rules or all_rows_rules()
-        newest = partial(source.adapter.newest_position, source.gateway)
-        start = positions.page_start(record, name, pull.since_hlc, rules, claims_read, newest)
+        start = positions.page_start(record, name, pull.since_hlc, rules, claims_read, source.newest_position)
         page = read_source(source, start.after, start.position.access_periods, pull.max_deltas)
         position, cursor = positions.after_page(
             start, record, pull.since_hlc, page.end, page.tables, has_more=page.has_more

@@ -144,6 +144,7 @@ class Head(msgspec.Struct, frozen=True):
     def backlog(
         self,
         oldest_ms: int | None,
+        oldest_arrival: int | None,
         flushed_ms: int | None = None,
         flushed_snapshot: int | None = None,
         rules_without_checkpoint: int | None = None,
@@ -153,6 +154,7 @@ class Head(msgspec.Struct, frozen=True):
 
         Args:
             oldest_ms: the server's wall time of log row `flushed_seq + 1`; None if nothing is unflushed.
+            oldest_arrival: the arrival of that log row; None if nothing is unflushed.
             flushed_ms: when the batch up to `flushed_seq` was confirmed; None before the first.
             flushed_snapshot: the Iceberg snapshot in which that batch was read back; None without one.
             rules_without_checkpoint: the active rules version if the newest checkpoint has an older one; else None.
@@ -173,6 +175,7 @@ class Head(msgspec.Struct, frozen=True):
             flushed_snapshot=flushed_snapshot,
             rules_without_checkpoint=rules_without_checkpoint,
             checkpoint_arrival=checkpoint_arrival,
+            oldest_arrival=oldest_arrival,
         )
 
 

@@ -80,7 +80,8 @@ class PipelineTables(ABC):
     def _backlog(self, head: Head) -> Backlog:
         """Return the backlog of the gateway with this head."""
         shard = (head.gateway, head.shard, head.epoch)
-        oldest = self._query(f"SELECT committed_ms {_LOG} = ?", *shard, head.flushed_seq + 1)
+        oldest = self._query(f"SELECT committed_ms, arrival {_LOG} = ?", *shard, head.flushed_seq + 1)
+        oldest_ms, oldest_arrival = oldest[0] if oldest else (None, None)
         last_batch = self._query(
             "SELECT confirmed_ms, snapshot_id FROM batch WHERE gateway = ? AND shard = ? AND epoch = ? AND to_seq = ?",
             *shard,
@@ -91,7 +92,8 @@ class PipelineTables(ABC):
             "SELECT max(arrival) FROM cut WHERE gateway = ? AND epoch = ?", head.gateway, head.epoch
         )
         return head.backlog(
-            oldest_ms=oldest[0][0] if oldest else None,
+            oldest_ms=oldest_ms,
+            oldest_arrival=oldest_arrival,
             flushed_ms=flushed_ms,
             flushed_snapshot=flushed_snapshot,
             rules_without_checkpoint=self._rules_without_checkpoint(head),

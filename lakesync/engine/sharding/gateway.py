@@ -29,6 +29,7 @@ from lakesync.engine.sharding.shard_gateway import ShardGateway
 from lakesync.engine.sharding.vectors import IssuedCursor, Vectors
 from lakesync.engine.subscribers import Newcomer, ScanResult, SubscriberGroup, SubscriptionState
 from lakesync.model.errors import LakeSyncError, NotFoundError, SchemaError
+from lakesync.model.hlc import start_of
 from lakesync.model.schema import TableSchema, evolve, parse_schema
 from lakesync.model.types import Claims, PushResult, RowDelta, SyncPage, SyncPush
 from lakesync.rules.model import SyncRules
@@ -254,6 +255,18 @@ class ShardedGateway(SyncGateway):
         """Like `_restore` of the base class `AdapterGateway`, each delta in its shard."""
         for name, own in self._shard_map.divide(deltas).items():
             self._shards[name].rehydrate(own)
+
+    def _flushed_until(self) -> int:
+        """Return the arrival up to which the deltas of every shard are flushed; see `AdapterGateway`.
+
+        Each shard is flushed in order of arrival, but one may be flushed after another one with later arrivals.
+        """
+        now = start_of(self._wall())
+        return min(
+            # a shard without unflushed deltas may still accept a push in this millisecond
+            max(shard.last_arrival, now - 1) if shard.oldest_arrival is None else shard.oldest_arrival - 1
+            for shard in self.backlog()
+        )
 
     def _others(self) -> Iterator[ShardGateway]:
         """Yield the gateways of all shards but the default one."""

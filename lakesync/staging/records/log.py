@@ -121,6 +121,8 @@ class Backlog(msgspec.Struct, frozen=True):
     older rules is not served, so the pipeline makes a new one."""
     checkpoint_arrival: int | None = None
     """Arrival of the newest published checkpoint; None before the first."""
+    oldest_arrival: int | None = None
+    """Arrival of the oldest unflushed push; None if nothing is unflushed."""
 
 
 class LedgerDay(msgspec.Struct, frozen=True):

@@ -8,18 +8,27 @@ import pytest
 from msgspec.structs import replace
 
 from lakesync.adapters import open_adapter
+from lakesync.adapters.deltas import BatchChecksum, DeltaBatch
 from lakesync.engine import Engine
 from lakesync.engine.subscribers import Newcomer, SubscriberGroup, SubscriptionState
 from lakesync.feed import MAX_PAGE_BYTES
 from lakesync.flush import Outlet
 from lakesync.model.delta import delta_id
-from lakesync.model.errors import ConfigurationError, NotFoundError, ResyncRequiredError, StagingUnavailableError
+from lakesync.model.errors import (
+    AdapterError,
+    ConfigurationError,
+    FlushError,
+    NotFoundError,
+    ResyncRequiredError,
+    StagingUnavailableError,
+)
 from lakesync.model.schema import parse_schema
 from lakesync.model.types import ColumnValue, RowDelta, SyncPull, SyncPush
 from lakesync.rules.model import parse_rules
 from lakesync.staging import open_staging, open_store
 from lakesync.staging.sharded import ShardedStore
 from lakesync.staging.shards import ShardMap
+from lakesync.testing import ManualClock
 
 START = 1_700_000_000_000
 SHARDS = ShardMap({"orders": "shard-orders"}, "shard-default")
@@ -70,6 +79,46 @@ def test_both_shards_are_flushed_to_the_adapter_and_rehydrated_from_it(tmp_path:
         }
     finally:
         engine.close()
+
+
+def test_a_source_returns_rows_of_a_shard_that_was_flushed_after_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = ManualClock(START)
+    adapter = open_adapter(f"sqlite://{tmp_path / 'kept.db'}")
+    outlet = Outlet(adapter)
+    engine = Engine(open_staging(f"sqlite://{tmp_path / 'staging'}", SHARDS, clock), clock, outlet=outlet)
+    engine.open()
+    gateway = engine.gateway("g")
+    gateway.register_source("kept", adapter, gateway="g")
+    for table in ("orders", "todos"):
+        gateway.handle_push(SyncPush("alice", (delta(table, 1),)))
+        clock.advance(1)
+    cursor = gateway.handle_pull(SyncPull("bob", 0)).server_hlc
+
+    def pull() -> list[tuple[str, str]]:
+        nonlocal cursor
+        page = gateway.handle_pull(SyncPull("bob", cursor, source="kept"))
+        cursor = page.server_hlc
+        return [(each.op, each.table) for each in page.deltas]
+
+    def without_orders(batch: DeltaBatch) -> BatchChecksum:
+        if any(stored.delta.table == "orders" for stored in batch.deltas):
+            raise AdapterError("the connection was lost")
+        return insert_deltas(batch)
+
+    insert_deltas = outlet.database.insert_deltas
+    with monkeypatch.context() as patched:
+        patched.setattr(outlet.database, "insert_deltas", without_orders)
+        with pytest.raises(FlushError):
+            gateway.flush()
+    received = pull()
+    gateway.flush()
+    received += pull() + pull()
+    assert sorted(received) == [("DELETE", "orders"), ("DELETE", "todos"), ("INSERT", "orders"), ("INSERT", "todos")]
+    assert pull() == []
+    engine.close()
+    adapter.close()
 
 
 def test_a_change_that_reached_only_one_shard_is_completed_on_opening(tmp_path: Path) -> None:
