@@ -84,8 +84,8 @@ def open_gateway(
         limits = _limits(settings, max_backpressure_bytes, flushes=outlet is not None)
         url = f"sqlite://{staging.absolute()}" if isinstance(staging, Path) else staging
         engine = Engine(open_store(url, wall), wall, limits, outlet=outlet)
+        closing.callback(engine.close)  # also if `open` fails: the store may be open already, and locked
         engine.open()
-        closing.callback(engine.close)
         gateway = engine.gateway(gateway_id)
         for name, source in (sources or {}).items():
             gateway.register_source(name, source)

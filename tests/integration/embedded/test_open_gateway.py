@@ -16,6 +16,7 @@ import lakesync
 from lakesync import ActionPush, FlushSettings, make_action
 from lakesync.adapters import LocalDisk, ObjectDeltas, SqliteAdapter
 from lakesync.engine import Engine
+from lakesync.engine.gateway import SyncGateway
 from lakesync.engine.housekeeping import Housekeeping
 from lakesync.flush import MemoryFlushQueue, Outlet
 from lakesync.model.action_handlers import ActionDescriptor
@@ -25,6 +26,7 @@ from lakesync.model.errors import (
     ConfigurationError,
     FlushError,
     NotFoundError,
+    StagingUnavailableError,
     ValidationError,
 )
 from lakesync.model.schema import parse_schema
@@ -141,6 +143,23 @@ def test_opening_fails_with_the_setting_that_cannot_be_used(tmp_path):
         pass
     with pytest.raises(ConfigurationError, match="redis"), lakesync.open_gateway("shop", staging="redis://there"):
         pass
+
+
+def test_a_gateway_can_be_opened_again_after_opening_failed(tmp_path, monkeypatch):
+    def no_room(_):
+        raise StagingUnavailableError("the disk is full")
+
+    with lakesync.open_gateway("shop", staging=tmp_path / "staging"):
+        pass
+    with monkeypatch.context() as patched:
+        patched.setattr(SyncGateway, "continue_reindex", no_room)
+        with (
+            pytest.raises(StagingUnavailableError, match="full"),
+            lakesync.open_gateway("shop", staging=tmp_path / "staging"),
+        ):
+            pass
+    with lakesync.open_gateway("shop", staging=tmp_path / "staging") as gateway:
+        assert gateway.stats().log_size == 0
 
 
 def test_rehydrating_from_the_adapter_brings_everything_back_and_writes_nothing(clock, tmp_path):
