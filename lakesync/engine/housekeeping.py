@@ -195,13 +195,13 @@ class Housekeeping:
         self._flush(lambda flusher, backlog: flusher.thresholds.due(backlog))
 
     def flush_all(self) -> None:
-        """Flush every gateway that has unflushed deltas.
+        """Flush every gateway that has unflushed deltas, after a flush that the application has started.
 
         Raises:
             Exception: the error of the first gateway whose flush failed, after all were tried; LakeSyncError unless an
                 adapter or a callback raised another one.
         """
-        self._flush(lambda _, backlog: any(shard.deltas for shard in backlog))
+        self._flush(lambda _, backlog: any(shard.deltas for shard in backlog), wait=True)
 
     def update_tables(self) -> int:
         """Process the queue of table updates, and return the number of completed jobs; 0 if another process does it.
@@ -215,10 +215,13 @@ class Housekeeping:
         workers = [Materialiser(gateway, queue, destination, on_failure) for gateway in self._engine.gateways()]
         return sum(worker.run_once() for worker in workers)
 
-    def _flush(self, is_due: Callable[[Flusher, list[Backlog]], bool]) -> None:
-        """Flush each gateway for which `is_due` returns true, given its flusher and its unflushed deltas in each shard.
+    def _flush(self, is_due: Callable[[Flusher, list[Backlog]], bool], *, wait: bool = False) -> None:
+        """Flush some gateways.
 
-        A *shard* is a staging store with some of the tables; without sharding there is one.
+        Args:
+            is_due: returns whether to flush a gateway, given its flusher and its unflushed deltas in each *shard* (a
+                staging store with some of the tables; without sharding there is one).
+            wait: whether to wait for a flush of a gateway that the application has started; otherwise it is an error.
         """
         failures: list[Exception] = []
         shards = sorted(self._engine.store.backlog(), key=lambda shard: shard.gateway)
@@ -226,7 +229,7 @@ class Housekeeping:
             try:
                 flusher = self._engine.gateway(gateway_id).flusher
                 if is_due(flusher, list(backlog)):
-                    self._report(flusher.flush())
+                    self._report(flusher.flush(wait=wait))
             except Exception as error:  # an application's adapter or callback may raise any
                 failures.append(error)
                 self._report_failure(gateway_id, error)

@@ -122,8 +122,11 @@ class Flusher:
 
     # -- flushing ----------------------------------------------------------------------------------------------------
 
-    def flush(self) -> FlushReport:
+    def flush(self, *, wait: bool = False) -> FlushReport:
         """Flush the whole backlog.
+
+        Args:
+            wait: whether to wait for a running flush; otherwise it is an error.
 
         Raises:
             FlushError: there is no adapter, a flush is running, or a batch could not be written. Nothing is lost; the
@@ -131,7 +134,7 @@ class Flusher:
             IntegrityError: the adapter stores other deltas than were written; that batch was not confirmed.
             StagingUnavailableError: staging cannot be reached.
         """
-        return self._run(self._backlog_by_shard)
+        return self._run(self._backlog_by_shard, wait=wait)
 
     def flush_table(self, table: str) -> FlushReport:
         """Flush the backlog up to the last push that contains a table, including other tables' deltas.

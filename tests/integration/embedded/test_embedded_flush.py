@@ -7,9 +7,10 @@ import threading
 
 import pytest
 
+import lakesync
 from lakesync.adapters import LocalDisk, ObjectDeltas
 from lakesync.engine import Engine, EngineLimits
-from lakesync.flush import BufferStats, FlushSettings, Outlet
+from lakesync.flush import BufferStats, Flusher, FlushSettings, Outlet
 from lakesync.model.errors import BackpressureError, FlushError, IntegrityError
 from lakesync.model.types import SyncPull
 from lakesync.staging import open_store
@@ -95,6 +96,34 @@ def test_deltas_that_the_adapter_lacks_are_not_confirmed(clock, adapter):
             gateway.flush()
         assert gateway.buffer_stats().log_size == 1
         assert gateway.flush().deltas == 1
+
+
+def test_the_final_flush_waits_for_one_of_the_application(clock, tmp_path, monkeypatch):
+    entered, go_on = threading.Event(), threading.Event()
+
+    class Slow(Failing):
+        def insert_deltas(self, batch):
+            entered.set()
+            assert go_on.wait(120)
+            return super().insert_deltas(batch)
+
+    run = Flusher._run
+
+    def go_on_and_run(flusher, *args, **options):
+        if entered.is_set():  # the final flush
+            go_on.set()
+        return run(flusher, *args, **options)
+
+    monkeypatch.setattr(Flusher, "_run", go_on_and_run)
+    author, adapter = Author("a", clock), Slow(KINDS["sqlite"](tmp_path))
+    with lakesync.open_gateway("shop", adapter=adapter, background=False, wall=clock) as gateway:
+        sent = author.push(gateway, author.delta("r1", {"x": 1}))
+        flushing = threading.Thread(target=gateway.flush)
+        flushing.start()
+        assert entered.wait(120)
+        sent += author.push(gateway, author.delta("r2", {"x": 2}))
+    flushing.join()
+    assert ids(kept(adapter)) == ids(sent)
 
 
 def test_concurrent_flushes_run_one_at_a_time(clock, tmp_path):
