@@ -33,6 +33,8 @@ _MIGRATION_LOCK = 0x1A4E_5F2C
 _SETTINGS = (
     "SET search_path = lakesync",
     "SET synchronous_commit = on",
+    # a statement after the gateway's lock sees what was committed while it waited for that (`heads.load_head`)
+    "SET default_transaction_isolation = 'read committed'",
     "SET lock_timeout = '30s'",
     "SET idle_in_transaction_session_timeout = '60s'",
     # Every statement uses an index; the statistics of a small table must not make the planner prefer a scan.

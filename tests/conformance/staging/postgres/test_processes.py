@@ -87,6 +87,23 @@ def test_stores_share_one_arrival_order_and_no_reader_passes_an_invisible_arriva
     assert waiting.last_arrival == expected[-1][1]
 
 
+def test_commits_wait_for_each_other_if_the_database_isolates_transactions_more_strictly(url, clock):
+    strict = f"{url}?options=-c%20default_transaction_isolation%3Dserializable"
+    pair = [open_store(strict, clock) for _ in range(2)]
+    for store in pair:
+        store.open(Book())
+    pair[0].ensure_gateway("g")
+
+    def write(store) -> list[int]:
+        return [store.submit("g", lambda commit: commit.next_arrivals(1)[-1]).result() for _ in range(50)]
+
+    with ThreadPoolExecutor(2) as writers:
+        arrivals = [arrival for written in writers.map(write, pair) for arrival in written]
+    assert len(set(arrivals)) == 100
+    for store in pair:
+        store.close()
+
+
 def test_a_read_sees_one_snapshot(stores):
     first, second = stores
     book = Book()
