@@ -44,6 +44,11 @@ BROADCAST_RETENTION = (24 * 3_600_000) << 16
 within a millisecond. A client that comes back later still has its vector if it ever sent the cursor: then the vector
 was copied to the client's record (`with_broadcast_cursor`)."""
 
+MAX_AHEAD = 3_600_000 << 16
+"""How far a client's cursor may be ahead of the clock so that new cursors exceed it: an hour, as a difference of
+arrivals. One that is further ahead was not sent by the gateway. Broadcasts exceed the cursors of all clients. If they
+exceeded this one too, the vectors of a day would be forgotten, or their cursors be above `MAX_HLC`."""
+
 UNKNOWN_CURSOR = (1 << 40) + 1
 """The cursor that is passed to each shard for a client whose own cursor is unknown. It is below every arrival, and no
 shard returns it, so that each shard treats the client as one that may have any row. It is above `NEVER_PULLED` (1)."""
@@ -237,12 +242,15 @@ def issue(
         parts: the vector: the cursor in each shard, by shard name.
         next_shard: the shard at which the client's next page begins; empty for any.
         now_ms: server wall time in milliseconds since 1970.
-        above: a cursor that the client has, which may be a broadcast one; the new one is higher. 0 for none.
+        above: a cursor that the client has, which may be a broadcast one; the new one is higher, unless it is unknown
+            and more than `MAX_AHEAD` ahead of the clock. 0 for none.
 
     Returns:
         The updated cursors, and the new one.
     """
     known = sent_cursors or SentCursors(0)
+    if above > max(known.highest, start_of(now_ms) + MAX_AHEAD):
+        above = 0
     wanted = tuple(sorted(parts.items()))
     # The same vector needs no new cursor. Only the highest one is reused, because a client's cursor must not decrease.
     for vector in known.vectors:

@@ -237,6 +237,37 @@ def test_subscribers_in_the_same_state_share_one_page_and_its_cursor(tmp_path: P
         engine.close()
 
 
+@pytest.mark.parametrize("unknown", [(START + 2 * 24 * 3_600_000) << 16, 1 << 62, (1 << 63) - 1])
+def test_an_unknown_cursor_ahead_of_the_clock_affects_no_other_cursor(tmp_path: Path, unknown: int) -> None:
+    engine = opened(tmp_path)
+    latest = (START + 60_000) << 16  # no cursor is ahead of the clock by as much
+    try:
+        gateway = engine.gateway("g")
+        gateway.handle_push(both(1))
+
+        def broadcast_to(name: str, since: int, row: int) -> int:
+            """Return the cursor of a broadcast of a new row to a client that pulls once and subscribes."""
+            cursor = gateway.handle_pull(SyncPull(name, since)).server_hlc
+            assert cursor < latest
+            newcomer = Newcomer(name, {"sub": name}, SubscriptionState(cursor, 100))
+            (state,) = gateway.submit_subscribe([newcomer]).result()
+            gateway.handle_push(both(row))
+            group = SubscriberGroup(state, frozenset([name]), frozenset(), frozenset())
+            (found,) = gateway.submit_scan([group]).result()
+            page = found.page_of(name)
+            assert page is not None
+            return page.server_hlc
+
+        cursor = broadcast_to("bob", 0, row=2)
+        assert broadcast_to("eve", unknown, row=3) < latest
+        pushed = gateway.submit_push(both(4, "eve"), {"sub": "eve"}, known_cursor=unknown).result()
+        assert pushed.server_hlc < latest
+        page = gateway.handle_pull(SyncPull("bob", cursor))
+        assert {each.row_id for each in page.deltas} == {"3", "4"}, "its cursor is still known"
+    finally:
+        engine.close()
+
+
 def test_a_busy_shard_does_not_keep_peeks_from_the_other_one(tmp_path: Path) -> None:
     engine = opened(tmp_path)
     gateway, claims, cursor, seen = engine.gateway("g"), {"sub": "reader"}, "now", []
