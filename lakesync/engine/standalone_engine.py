@@ -58,7 +58,7 @@ def open_gateway(
         sources: adapters that clients can pull from, by source name. Clients get all deltas of an adapter; see
             `SyncGateway.register_source` for one with deltas of several gateways.
         queue: the queue of updates of destination tables (tables with the current rows, beside the deltas); by default
-            in memory, if the adapter maintains such tables.
+            in the staging store, if the adapter maintains such tables.
         on_flushed: called after each flush that wrote deltas, with its report.
         on_materialisation_failure: called for each update of a destination table that failed too often and was set
             aside.
