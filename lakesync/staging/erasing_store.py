@@ -155,9 +155,7 @@ class ErasingStore(ABC):
         """
 
         def confirm(commit: Commit) -> None:
-            erasure = next((each for each in commit.erasures() if each.seq == seq), None)
-            if erasure is None:
-                raise NotFoundError(f"gateway {gateway!r} has no erasure {seq}")
+            erasure = _stored(commit, seq)
             if erasure.lake_ms is None:
                 commit.put_erasure(msgspec.structs.replace(erasure, lake_ms=self._now_ms()))
 
@@ -185,11 +183,9 @@ class ErasingStore(ABC):
 
         def merge(commit: Commit) -> Erasure:
             commit.run_alone()  # the log does not have these changes, so they cannot be restored from it after a crash
-            erasures = commit.erasures()
-            erasure = next((each for each in erasures if each.seq == seq), None)
-            if erasure is None:
-                raise NotFoundError(f"gateway {gateway!r} has no erasure {seq}")
+            erasure = _stored(commit, seq)
             # the lake may not have executed other erasures yet, so their deltas still have values there
+            erasures = commit.erasures()
             self._merge(commit, [delta for delta in deltas if not any(each.covers(delta) for each in erasures)])
             restored = msgspec.structs.replace(erasure, arrival=commit.next_arrivals(1)[-1])
             commit.put_erasure(restored)
@@ -277,44 +273,44 @@ class ErasingStore(ABC):
             return erasure if erasure.done_ms is not None else self._execute(erasure)
 
     def _execute(self, erasure: Erasure) -> Erasure:
-        """Run every step of an erasure, record that it is done, and return it."""
-        redacted = self._redact(erasure)
+        """Run every step of an erasure, record that it is done, and return it.
+
+        Each step counts its deltas and rows in the commit that changes them, because a repeat after an interruption
+        finds only the others.
+        """
+        self._redact(erasure)
         crash_point("erasure.redacted")
         if erasure.client_id is None:
-            row_count = self.submit(
-                erasure.gateway, lambda commit: self._delete_rows(commit, erasure, [erasure.row])
-            ).result()
+
+            def delete_row(commit: Commit) -> None:
+                _count(commit, erasure, rows=self._delete_rows(commit, erasure, [erasure.row]))
+
+            self.submit(erasure.gateway, delete_row).result()
         else:
-            row_count = self._remove_columns_of(erasure, erasure.client_id)
+            self._remove_columns_of(erasure, erasure.client_id)
         crash_point("erasure.applied")
         self._purge()
         crash_point("erasure.purged")
 
         def finish(commit: Commit) -> Erasure:
-            done = msgspec.structs.replace(
-                erasure,
-                arrival=commit.arrival,
-                deltas=erasure.deltas + redacted,
-                row_count=erasure.row_count + row_count,
-                done_ms=self._now_ms(),
-            )
+            stored = _stored(commit, erasure.seq)
+            done = msgspec.structs.replace(stored, arrival=commit.arrival, done_ms=self._now_ms())
             commit.put_erasure(done)
             return done
 
         return self.submit(erasure.gateway, finish).result()
 
-    def _redact(self, erasure: Erasure) -> int:
-        """Remove the values of covered deltas from the log; return the number of these deltas."""
+    def _redact(self, erasure: Erasure) -> None:
+        """Remove the values of covered deltas from the log."""
         after: int | None = 0  # the log row after which to continue; None at the end of the log
-        redacted = 0
         while after is not None:
-            start = after
-            after, count = self.submit(
-                erasure.gateway,
-                lambda commit, start=start: commit.redact(start, _ROWS_PER_COMMIT, erasure.covers),  # type: ignore[misc]
-            ).result()
-            redacted += count
-        return redacted
+
+            def redact_some(commit: Commit, start: int = after) -> int | None:
+                end, redacted = commit.redact(start, _ROWS_PER_COMMIT, erasure.covers)
+                _count(commit, erasure, deltas=redacted)
+                return end
+
+            after = self.submit(erasure.gateway, redact_some).result()
 
     def _delete_rows(self, commit: Commit, erasure: Erasure, keys: list[RowKey]) -> int:
         """Delete rows for every client and the lake, by a push of DELETEs from `ERASER`.
@@ -334,19 +330,18 @@ class ErasingStore(ABC):
             self._required_replayer().replay(commit, entry)
         return len(remaining)
 
-    def _remove_columns_of(self, erasure: Erasure, client_id: str) -> int:
-        """Remove a client's columns from all rows, and its record; return the number of rows that had any."""
+    def _remove_columns_of(self, erasure: Erasure, client_id: str) -> None:
+        """Remove a client's columns from all rows, and its record."""
         after: RowKey | None = None  # the row after which to continue; None at first, and at the end
-        changed, more = 0, True
+        more = True
         while more:
-            start = after
 
-            def remove_some(commit: Commit, start: RowKey | None = start) -> tuple[RowKey | None, int]:
+            def remove_some(commit: Commit, start: RowKey | None = after) -> RowKey | None:
                 rows = [row.copy() for row in commit.scan_rows(start, _ROWS_PER_COMMIT)]
-                return (rows[-1].key if rows else None), self._remove_columns(commit, erasure, client_id, rows)
+                _count(commit, erasure, rows=self._remove_columns(commit, erasure, client_id, rows))
+                return rows[-1].key if rows else None
 
-            after, count = self.submit(erasure.gateway, remove_some).result()
-            changed += count
+            after = self.submit(erasure.gateway, remove_some).result()
             more = after is not None
 
         def forget(commit: Commit) -> None:
@@ -354,7 +349,6 @@ class ErasingStore(ABC):
             commit.put_client(ClientRecord(client_id, epoch=LOST, last_seen_ms=0))
 
         self.submit(erasure.gateway, forget).result()
-        return changed
 
     def _remove_columns(self, commit: Commit, erasure: Erasure, client_id: str, rows: list[StoredRow]) -> int:
         """Remove a client's columns from rows; return the number of rows that had any.
@@ -388,6 +382,29 @@ class ErasingStore(ABC):
         if self._replayer is None:
             raise ConfigurationError("this staging store was opened without an engine, so it cannot erase: pass one")
         return self._replayer
+
+
+def _stored(commit: Commit, seq: int) -> Erasure:
+    """Return an erasure by its sequence number; raises NotFoundError if there is none."""
+    erasure = next((each for each in commit.erasures() if each.seq == seq), None)
+    if erasure is None:
+        raise NotFoundError(f"gateway {commit.gateway!r} has no erasure {seq}")
+    return erasure
+
+
+def _count(commit: Commit, erasure: Erasure, *, deltas: int = 0, rows: int = 0) -> None:
+    """Add deltas and rows to the counts of an erasure.
+
+    Args:
+        commit: the commit that redacts the deltas or changes the rows.
+        erasure: the erasure.
+        deltas: the number of deltas.
+        rows: the number of rows.
+    """
+    if deltas or rows:
+        stored = _stored(commit, erasure.seq)
+        counts = {"deltas": stored.deltas + deltas, "row_count": stored.row_count + rows}
+        commit.put_erasure(msgspec.structs.replace(stored, **counts))
 
 
 def _stamps(row: StoredRow) -> list[Stamp]:
