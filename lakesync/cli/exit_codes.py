@@ -83,6 +83,11 @@ def code_of(kind: type[BaseException]) -> ExitCode | None:
     return _nearest(CODES, kind)
 
 
+def remedy_of(kind: type[BaseException]) -> str | None:
+    """Return the suggestion for a class of exceptions; None without one."""
+    return _nearest(REMEDIES, kind)
+
+
 def report_error(error: Exception, *, as_json: bool) -> ExitCode | None:
     """Report an exception on stderr and return its exit code.
 
@@ -106,7 +111,7 @@ def report_error(error: Exception, *, as_json: bool) -> ExitCode | None:
     if code is None:
         return None
     known: LakeSyncError = error  # type: ignore[assignment] # it has an exit code
-    return _report(str(error), known.code, code, _nearest(REMEDIES, type(error)), as_json=as_json)
+    return _report(str(error), known.code, code, remedy_of(type(error)), as_json=as_json)
 
 
 def report_unanswered(reason: str, *, as_json: bool) -> ExitCode:

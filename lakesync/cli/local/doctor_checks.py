@@ -25,11 +25,13 @@ from urllib.parse import urlsplit
 import requests
 
 from lakesync.cli.commands import declared_gateways
-from lakesync.cli.connection import connect, gateway_url, signing_secret
+from lakesync.cli.connection import connect, gateway_url, local_url, signing_secret
 from lakesync.cli.dagster_client import READY_SECONDS, DagsterClient, dagster_url
 from lakesync.cli.data_folder import running_service
+from lakesync.cli.exit_codes import remedy_of
 from lakesync.cli.pipeline_health import failing_parts, stalled_runs
 from lakesync.cli.up.process import LOOPBACK, LOOPBACK_HOSTS, check_port
+from lakesync.client.errors import UnreachableError
 from lakesync.client.transports.http import clock_difference
 from lakesync.model.errors import ConfigurationError, LakeSyncError, StartupError
 from lakesync.model.hlc import MAX_DRIFT_MS
@@ -144,8 +146,10 @@ def clock(config: Config) -> CheckResult:
 def ports(config: Config) -> CheckResult:
     """Check that the ports of `lakesync up` are free, or used by this LakeSync."""
     own_ports = {urlsplit(str(running_service(config, name).get("url") or "")).port for name in ("gateway", "dagster")}
-    if gateway(config).state == "ok":
-        own_ports.add(urlsplit(gateway_url(config)).port)
+    port = config.gateway.port
+    with suppress(requests.RequestException):
+        if port and _readiness(local_url(config.gateway.host, port)).ok:
+            own_ports.add(port)
     configured = {"--port": config.gateway.port, "--dagster-port": config.dagster.port}  # 0: any free port
     used_by_others = [
         f"{port} ({option})"
@@ -286,7 +290,7 @@ def gateway(config: Config) -> CheckResult:
     """Check that the gateway is ready."""
     url = gateway_url(config)
     try:
-        response = requests.get(f"{url}/ready", timeout=_TIMEOUT_SECONDS, auth=no_auth)
+        response = _readiness(url)
     except requests.RequestException:
         return _off(f"no answer from {url}", "start one with `lakesync up` or `lakesync gateway`")
     if response.ok:
@@ -312,11 +316,11 @@ def pipeline(config: Config) -> CheckResult:
             "\n".join(dict.fromkeys(problems)),  # stalled runs are the same for all gateways
             f"see the last runs in `lakesync status`, their errors in Dagster's web UI, and the logs in {logs}",
         )
-    if not reports:
-        return _off(_last_error(errors) or "no pipeline has ever reported; `lakesync up` starts one")
     found = "flushes succeed and sensors report"
     if errors:
-        return _unchecked(found, errors)
+        return _unchecked(found if reports else "", errors)
+    if not reports:
+        return _off("no pipeline has ever reported; `lakesync up` starts one")
     return _ok(found if checked == gateways else f"{found}; {len(checked)} of {len(gateways)} gateways checked")
 
 
@@ -334,10 +338,10 @@ def write_scope(config: Config) -> CheckResult:
             f"{', '.join(warnings)}: {next(iter(warnings.values()))}",
             "set write_scope in [gateways], or POST /admin/settings",
         )
-    if not answers:
-        return _off(_last_error(errors) or "no gateway is declared")
     found = f"no gateway with rules has the write scope `any`; {len(answers)} checked"
-    return _unchecked(found, errors) if errors else _ok(found)
+    if errors:
+        return _unchecked(found if answers else "", errors)
+    return _ok(found) if answers else _off("no gateway is declared")
 
 
 def spark(config: Config) -> CheckResult:
@@ -379,6 +383,11 @@ CHECKS: dict[str, Callable[[Config], CheckResult]] = {  # in the order of the ou
 }
 
 
+def _readiness(url: str) -> requests.Response:
+    """Return the response of the gateway at a URL to the question whether it is ready."""
+    return requests.get(f"{url}/ready", timeout=_TIMEOUT_SECONDS, auth=no_auth)
+
+
 def _stored_gateways(config: Config) -> list[str]:
     """Return the ids of the gateways in this machine's store; none if it cannot be read, which `staging` reports."""
     from lakesync.staging import store_urls
@@ -393,7 +402,7 @@ def _stored_gateways(config: Config) -> list[str]:
 
 def _call_each(
     config: Config, gateways: Iterable[str], call: Callable[[GatewayConnection], Any]
-) -> tuple[dict[str, Any], dict[str, str]]:
+) -> tuple[dict[str, Any], dict[str, LakeSyncError]]:
     """Call a function with the connection to each gateway.
 
     Returns:
@@ -404,26 +413,24 @@ def _call_each(
         try:
             answers[name] = call(connect(config, gateway=name))
         except LakeSyncError as error:
-            errors[name] = str(error)
+            errors[name] = error
     return answers, errors
 
 
-def _last_error(errors: Mapping[str, str]) -> str:
-    """Return the error of the last gateway that did not answer; empty if all did."""
-    return list(errors.values())[-1] if errors else ""
-
-
-def _unchecked(found: str, errors: Mapping[str, str]) -> CheckResult:
+def _unchecked(found: str, errors: Mapping[str, LakeSyncError]) -> CheckResult:
     """Return the result of a check that could not call some of the gateways.
 
     Args:
-        found: what it has found at the others.
+        found: what it has found at the others; empty if there are none.
         errors: the errors by gateway.
     """
+    last = list(errors.values())[-1]
+    if not found and isinstance(last, UnreachableError):
+        return _off(str(last))
     names = ", ".join(list(errors)[:_MAX_NAMED]) + (", …" if len(errors) > _MAX_NAMED else "")
     return _warning(
-        f"{found}; {len(errors)} not checked ({names}): {_last_error(errors)}",
-        "see what the gateway's log says about it",
+        f"{f'{found}; ' if found else ''}{len(errors)} not checked ({names}): {last}",
+        remedy_of(type(last)) or "see what the gateway's log says about it",
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import subprocess
 import time
 from contextlib import closing
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+import requests
 from pyiceberg.catalog.sql import SqlCatalog
 
 from gateway.bootstrap import Declarations
@@ -380,6 +382,39 @@ def test_doctor_names_gateways_that_it_could_not_check(run, monkeypatch, check):
         "ok",
         "50 of 60 gateways checked" if check == "pipeline" else "60 checked",
     )
+
+
+@pytest.mark.parametrize("check", ["pipeline", "write_scope"])
+def test_doctor_warns_if_every_gateway_rejects_the_token(run, monkeypatch, check):
+    def get(*_, **__):
+        raise AuthError("the token has expired")
+
+    monkeypatch.setattr(GatewayConnection, "get", get)
+    monkeypatch.setenv("LAKESYNC_GATEWAYS", '{"shop": {}}')
+    result = json.loads(run("doctor", "--only", check, "--json").stdout)
+    assert (result["state"], result["found"]) == ("warning", "1 not checked (shop): the token has expired")
+    assert "set LAKESYNC_TOKEN" in result["remedy"]
+
+
+def test_doctor_finds_the_port_of_a_remote_gateway_used_by_another_program(run, monkeypatch):
+    ready = requests.Response()
+    ready.status_code = 200
+
+    def get(url, **_):
+        if url == f"http://far.example:{port}/ready":
+            return ready
+        raise requests.ConnectionError(url)
+
+    monkeypatch.setattr(requests, "get", get)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        monkeypatch.setenv("LAKESYNC_GATEWAY_PORT", str(port))
+        monkeypatch.setenv("LAKESYNC_DAGSTER_PORT", "0")
+        monkeypatch.setenv("LAKESYNC_REMOTE_URL", f"http://far.example:{port}")
+        result = json.loads(run("doctor", "--only", "ports", "--json").stdout)
+    assert (result["state"], result["found"]) == ("warning", f"used by another program: {port} (--port)")
 
 
 def test_doctor_checks_the_store_of_every_shard(run, monkeypatch):
