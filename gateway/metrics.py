@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+import structlog
 from prometheus_client import (
     CollectorRegistry,
     Counter,
@@ -30,10 +31,13 @@ from prometheus_client.registry import Collector
 from gateway.client_tracker import GatewayLag
 from lakesync.analysis.marks import DeadLetters, Report, report_in
 from lakesync.flush import FlushQueue
+from lakesync.model.errors import LakeSyncError
 from lakesync.model.hlc import wall_of
 from lakesync.staging.records import Backlog
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # it would double the number of series
+
+log = structlog.get_logger("gateway")
 
 _MAX_TABLE_LABELS = 1000
 """Number of tables with a label of their own; the others share the label `other`."""
@@ -134,6 +138,7 @@ class Metrics:
 
     def _read_gauges(self) -> _Values:
         """Read the staging store, and yield the metrics in `_GAUGES`."""
+        yield from _lag_values(self.lags)
         backlog, report, queue = self._backlog(), report_in(self._marks()), self._queue()
         yield from _backlog_values(backlog)
         if report is not None:
@@ -141,10 +146,12 @@ class Metrics:
         gateways = {shard.gateway for shard in backlog}
         # a dead letter without a gateway is in the result for each gateway: the set removes the duplicates
         yield from _dead_letter_values({each for name in gateways for each in dead_letter_counts(report, queue, name)})
-        yield from _lag_values(self.lags)
 
     def text(self) -> bytes:
-        """Return all metrics in Prometheus's text format. It reads the staging store, so call it in a worker thread."""
+        """Return all metrics in Prometheus's text format. It reads the staging store, so call it in a worker thread.
+
+        If the store fails, the metrics that are read from it are missing, and the cause is logged.
+        """
         return generate_latest(self.registry)
 
 
@@ -185,8 +192,11 @@ class _GaugeCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         families = {name: GaugeMetricFamily(name, text, labels=labels) for name, (text, labels) in _GAUGES.items()}
-        for name, labels, value in self._read():
-            families[name].add_metric(labels, value)
+        try:
+            for name, labels, value in self._read():
+                families[name].add_metric(labels, value)
+        except LakeSyncError as error:  # the counters, with the failed requests, are needed most in an outage
+            log.warning("metrics are incomplete", code=error.code, reason=str(error))
         yield from families.values()
 
 

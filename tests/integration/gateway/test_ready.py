@@ -80,6 +80,18 @@ def test_readiness_fails_while_the_store_is_unreachable(serve):
     assert ready(served.url) == (503, "store")
 
 
+def test_counters_are_served_while_the_store_is_unreachable(serve):
+    served = serve()
+    assert served.client().push(delta("t1", {"n": 1})).status_code == 200
+    assert "lakesync_unflushed_deltas{" in requests.get(served.url + "/metrics", timeout=DEADLINE).text
+    served.engine.close()
+    assert served.client().push(delta("t1", {"n": 2})).status_code == 503
+    answer = requests.get(served.url + "/metrics", timeout=DEADLINE)
+    assert answer.status_code == 200
+    assert 'lakesync_errors_total{code="STAGING_UNAVAILABLE"} 1.0' in answer.text
+    assert "lakesync_unflushed_deltas{" not in answer.text
+
+
 def test_a_full_or_missing_disk_is_reported(serve, tmp_path):
     assert ready(serve(staging_folders=(tmp_path,), http_limits={"min_free_disk_bytes": 1 << 60}).url) == (503, "disk")
     assert ready(serve(staging_folders=(tmp_path, tmp_path / "gone")).url) == (503, "disk")
