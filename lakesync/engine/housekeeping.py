@@ -40,7 +40,7 @@ OnFlushFailed = Callable[[str, Exception], None]
 
 
 class PeriodicTask:
-    """Calls a function periodically in its own thread, and immediately when woken.
+    """Calls a function periodically in its own thread, and immediately when woken, unless the last call failed.
 
     Calls are due at multiples of the interval after the start, so that they do not drift. Those missed during a long
     call are skipped. An error is logged; each one in a row doubles the time until the next call, up to
@@ -63,7 +63,7 @@ class PeriodicTask:
         self._interval_seconds = interval_seconds
         self._max_wait_seconds = max_wait_seconds
         self._wake = threading.Event()
-        self._stopping = False
+        self._stopping = threading.Event()
         self._failures = 0
         self._thread: threading.Thread | None = None
 
@@ -74,12 +74,12 @@ class PeriodicTask:
             self._thread.start()
 
     def wake(self) -> None:
-        """Call the function now."""
+        """Call the function now; after an error, when the retry is due."""
         self._wake.set()
 
     def stop(self) -> None:
         """Stop after a running call, and wait for the thread."""
-        self._stopping = True
+        self._stopping.set()
         self._wake.set()
         if self._thread is not None:
             self._thread.join()
@@ -88,9 +88,10 @@ class PeriodicTask:
         """Call the function until `stop`; the thread's function."""
         due = time.monotonic() + self._interval_seconds
         while True:
-            self._wake.wait(max(0.0, due - time.monotonic()))
+            awaited = self._stopping if self._failures else self._wake
+            awaited.wait(max(0.0, due - time.monotonic()))
             self._wake.clear()  # before the check, so that a later `stop` or `wake` ends the next wait
-            if self._stopping:
+            if self._stopping.is_set():
                 return
             wait = self._call()
             due = _next_call(due, wait, time.monotonic())
@@ -164,10 +165,6 @@ class Housekeeping:
         if self._queue is not None and self._destination is not None:
             self._tables.start()
             self._tables.wake()  # an earlier process may have left work
-
-    def wake(self) -> None:
-        """Check for due flushes now, without waiting for the next check."""
-        self._flushes.wake()
 
     def stop(self) -> None:
         """Stop the threads; a flush or update in progress is completed first."""

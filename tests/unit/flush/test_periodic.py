@@ -77,6 +77,22 @@ def test_a_failing_task_is_retried():
     loop.stop()
 
 
+def test_a_wake_does_not_shorten_the_wait_after_a_failure():
+    first, second = threading.Event(), threading.Event()
+
+    def work():
+        (second if first.is_set() else first).set()
+        loop.wake()
+        raise RuntimeError("never")
+
+    loop = PeriodicTask("test", work, interval_seconds=LONG)
+    loop.start()
+    loop.wake()
+    assert first.wait(30)
+    assert not second.wait(0.2)
+    loop.stop()
+
+
 def test_failures_delay_the_next_call_up_to_a_limit():
     def work():
         raise RuntimeError("never")
