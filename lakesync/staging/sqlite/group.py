@@ -96,7 +96,7 @@ class GroupCommit:
     def _read(self, job: QueuedJob) -> None:
         """Run a read, and complete its future."""
         try:
-            self._behind.recover_if_lost()
+            self._recover()
             outcome = Outcome(job.future, job.function(False))
         except BaseException as exc:
             outcome = Outcome(job.future, error=self._error_for_caller(exc))
@@ -166,9 +166,15 @@ class GroupCommit:
         self._notices.deliver(self.announcement.take())
 
     def _begin(self, *, alone: bool = False) -> None:
-        """Begin a transaction; rows that were lost by an error are rebuilt first."""
-        self._behind.recover_if_lost()
+        """Begin a transaction, after `_recover`."""
+        self._recover()
         self._journal.begin(alone=alone)
+
+    def _recover(self) -> None:
+        """Repeat a rollback of `log.db` that failed, and rebuild rows that were lost by an error."""
+        if self._journal.intact:
+            self._journal.rollback()
+        self._behind.recover_if_lost()
 
     def _attempt(self, job: QueuedJob, *, alone: bool) -> Outcome:
         """Run one job in the group.
@@ -231,7 +237,8 @@ class GroupCommit:
             exc: the error, which `_error_for_caller` converts.
         """
         self.announcement.take()
-        self._journal.rollback()
+        with suppress(sqlite3.Error):  # before the next job, `_recover` repeats it
+            self._journal.rollback()
         if self._state.intact:
             try:
                 self._state.drop_group()

@@ -190,12 +190,18 @@ class Journal(JournalFile):
         return group.changed_gateways
 
     def rollback(self) -> None:
-        """Roll back the group, in the file and in memory."""
-        if self.sql.in_transaction:
-            self.sql.execute("ROLLBACK")
-        self._forget()
-        self._group.undo.undo_to(0)
-        self._group = _Group(alone=False)
+        """Roll back the group, in the file and in memory.
+
+        Raises:
+            sqlite3.Error: the file's transaction is still open; the group is rolled back in memory only.
+        """
+        try:
+            if self.sql.in_transaction:
+                self.sql.execute("ROLLBACK")
+        finally:
+            self._forget()
+            self._group.undo.undo_to(0)
+            self._group = _Group(alone=False)
 
     def begin_job(self) -> int:
         """Begin a job inside the group, and return its undo mark, for `roll_back_job`."""

@@ -68,8 +68,8 @@ class Recovery:
             for head in heads:
                 self._catch_up(head, applied.get((head.gateway, head.shard), _NOTHING), progress)
         except BaseException:
-            self._journal.rollback()
             self._state.rollback()
+            self._journal.rollback()
             raise
         return {shard: each.seq for shard, each in applied.items()}
 

@@ -195,10 +195,12 @@ class StateFile:
             os.close(file)
 
     def rollback(self) -> None:
-        """Roll back everything since the last commit; `intact` is false afterwards."""
-        if self.sql.in_transaction:
-            self.sql.execute("ROLLBACK")
-        self._reset()
+        """Roll back everything since the last commit; `intact` is false afterwards, also if the file raises."""
+        try:
+            if self.sql.in_transaction:
+                self.sql.execute("ROLLBACK")
+        finally:
+            self._reset()
 
     def restart(self) -> None:
         """Roll back to the last commit, and make the file usable. The caller then replays the log from `applied()`."""

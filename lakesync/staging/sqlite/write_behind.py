@@ -10,8 +10,9 @@ them the number of its last log row. A *shard* is one of the stores of a gateway
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import NamedTuple
 
@@ -126,7 +127,8 @@ class WriteBehind:
             exc: the error, which is logged.
         """
         _log.warning("rows in memory discarded: they are rebuilt from the log", error=str(exc))
-        self._state.rollback()
+        with suppress(sqlite3.Error):  # the recovery repeats it
+            self._state.rollback()
 
     @contextmanager
     def _discarding_on_error(self) -> Iterator[None]:

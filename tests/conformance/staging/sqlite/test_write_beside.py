@@ -68,13 +68,14 @@ def rows(number):
 
 
 _COMMIT = (sqlite3.SQLITE_TRANSACTION, "COMMIT")
+_ROLLBACK = (sqlite3.SQLITE_TRANSACTION, "ROLLBACK")
 
 
-def refuse(connection, what, unless=lambda: False):
-    """Have SQLite refuse to do something over a connection that nobody uses now; None allows everything again."""
+def refuse(connection, *what, unless=lambda: False):
+    """Have SQLite refuse some actions over a connection that nobody uses now; without any, it allows all again."""
 
     def asked(action, first, *_):
-        return sqlite3.SQLITE_DENY if (action, first) == what and not unless() else sqlite3.SQLITE_OK
+        return sqlite3.SQLITE_DENY if (action, first) in what and not unless() else sqlite3.SQLITE_OK
 
     connection.set_authorizer(asked if what else None)
 
@@ -110,7 +111,7 @@ def test_rows_are_written_behind_while_the_journal_waits_for_the_disk(store, tmp
     state.set_trace_callback(executed)
     refuse(journal, _COMMIT, unless=lambda: begun.wait(60))
     push_beside(store, 7)
-    store._read(lambda: (state.set_trace_callback(None), refuse(journal, None)))
+    store._read(lambda: (state.set_trace_callback(None), refuse(journal)))
     check_whole(store, tmp_path, written(range(8), tmp_path))
 
 
@@ -119,9 +120,31 @@ def test_a_failed_commit_rolls_back_only_its_own_group(store, tmp_path):
     refuse(journal, _COMMIT)
     with pytest.raises(StagingUnavailableError, match="nothing was committed"):
         push_beside(store, 7)
-    store._read(lambda: refuse(journal, None))
+    store._read(lambda: refuse(journal))
     push(store, Feed(), *rows(8))
     check_whole(store, tmp_path, written([*range(7), 8], tmp_path))
+
+
+@pytest.mark.parametrize("file", ["journal", "state"])
+def test_the_store_recovers_from_a_rollback_that_failed(tmp_path, file):
+    here = opened(tmp_path / "staging")
+    push(here, Feed(), *rows(0))
+    journal, state = here._open.journal.sql, here._open.state.sql
+    refuse(journal, _COMMIT, _ROLLBACK) if file == "journal" else refuse(journal, _COMMIT)
+    here._read(here._open.state.write_all)  # the rows are in an open transaction of the file
+    refuse(state, _ROLLBACK, (sqlite3.SQLITE_SAVEPOINT, "ROLLBACK"))
+    failing = [here.submit("g", Feed().push(rows(number))) for number in (1, 2)]
+    for each in failing:
+        with pytest.raises(StagingUnavailableError, match="nothing was committed"):
+            each.result(60)
+    if file == "journal":
+        with pytest.raises(StagingUnavailableError, match="not authorized"):
+            read(here, contents)
+    journal.set_authorizer(None)
+    state.set_authorizer(None)
+    push(here, Feed(), *rows(3))
+    check_whole(here, tmp_path, written([0, 3], tmp_path))
+    here.close()
 
 
 def test_a_failed_commit_keeps_the_rows_of_earlier_groups_that_a_scan_has_written(tmp_path):
@@ -140,7 +163,7 @@ def test_a_failed_commit_keeps_the_rows_of_earlier_groups_that_a_scan_has_writte
     for each in group:
         with pytest.raises(StagingUnavailableError, match="nothing was committed"):
             each.result(60)
-    here._read(lambda: refuse(journal, None))
+    here._read(lambda: refuse(journal))
     check_whole(here, tmp_path, written([0], tmp_path))
     here.close()
 
@@ -150,7 +173,7 @@ def test_a_failed_write_behind_does_not_affect_the_push(store, tmp_path):
     refuse(state, (sqlite3.SQLITE_INSERT, "entry"))
     with capture_logs() as told:
         push_beside(store, 7)
-        store._read(lambda: refuse(state, None))
+        store._read(lambda: refuse(state))
     assert "rows not written to state.db: the write is repeated" in [each["event"] for each in told]
     push(store, Feed(), *rows(8))
     check_whole(store, tmp_path, written(range(9), tmp_path))
