@@ -101,7 +101,7 @@ class Edit(msgspec.Struct, frozen=True):
     """A local change that the gateway has not acknowledged."""
 
     number: int
-    """From 1, in the order in which edits were made."""
+    """From 1, in the order in which edits were made; 0 for a rejected delta that the app put into its own queue."""
     delta: RowDelta
     """What the app wrote, as it is pushed."""
     status: EditStatus = "waiting"

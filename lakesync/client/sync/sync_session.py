@@ -13,22 +13,32 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 from msgspec.structs import replace
 
 from lakesync.client.core import ClientCore, NoResponse, Wait
+from lakesync.client.core.store import Edit
 from lakesync.client.errors import UnreachableError
+from lakesync.client.queues import SyncQueue
 from lakesync.client.sqlite.database import SyncLock
 from lakesync.client.status import EventListeners, SyncReport
 from lakesync.client.sync.exchange import CycleResult, Exchange
 from lakesync.client.sync.outbox import ActionQueue
 from lakesync.client.sync.replica import Replica
 from lakesync.client.transports.base import ActionTransport, SchemaTransport, SyncTransport
-from lakesync.model.errors import ConfigurationError, LakeSyncError, NotFoundError, SchemaError
+from lakesync.model.errors import (
+    ConfigurationError,
+    ForbiddenError,
+    LakeSyncError,
+    NotFoundError,
+    RejectedError,
+    Rejection,
+    SchemaError,
+)
 from lakesync.model.schema import TableSchema
-from lakesync.model.types import Action, ActionFailure, ActionPush, ActionResult, SyncPush
+from lakesync.model.types import Action, ActionFailure, ActionPush, ActionResult, RowDelta, SyncPush
 
 SCHEMA_INTERVAL = 60.0
 """Seconds between two requests of auto-sync for the schemas of tables whose schema refused an edit."""
@@ -145,7 +155,7 @@ class SyncSession:
             Seconds until the core has another request; None if it waits for an edit, or the method was stopped.
         """
         try:
-            self.push_custom_deltas(result)
+            self.push_custom_deltas(result, should_stop)
             while not should_stop():
                 request = self.replica.next_request()
                 if isinstance(request, Wait):
@@ -159,30 +169,60 @@ class SyncSession:
         finally:
             self.exchange.prefetcher.stop()
 
-    def push_custom_deltas(self, result: CycleResult) -> None:
+    def push_custom_deltas(self, result: CycleResult, should_stop: Callable[[], bool] = lambda: False) -> None:
         """Push the deltas that the app itself has put into its custom queue, which it passed to `lakesync.open`.
 
-        A delta is a change of one row. These deltas are not edits of this client, and do not change its rows. A failure
-        is stored in `result.error`, and the queue keeps the deltas.
+        A delta is a change of one row. These deltas are not edits of this client, and do not change its rows. The queue
+        removes those that the gateway rejects. After another failure, the queue keeps them.
+
+        Args:
+            result: the outcomes are added to it, also a failure.
+            should_stop: called before each request; True ends the method.
         """
         replica = self.replica
         link, limit = replica.store.edit_table.queue_link, replica.limits.push_deltas  # `link` has the custom queue
         if link is None or replica.core.mode == "pullOnly":
             return
-        while deltas := replica.step(lambda core: link.deltas_of_app(core.edits(), limit)):
+        while not should_stop() and (deltas := replica.step(lambda core: link.deltas_of_app(core.edits(), limit))):
             ids = [delta.delta_id for delta in deltas]
             link.queue.mark_sending(ids)
             result.had_contact = True
             try:
-                self.transport.push(SyncPush(replica.core.client_id, tuple(deltas), replica.core.cursor))
+                self._push_custom_batch(link.queue, deltas, result)
             except BaseException as error:
-                link.queue.nack(ids)
+                link.queue.nack(ids)  # it has only those that are neither accepted nor rejected
                 if not isinstance(error, LakeSyncError):
                     raise
                 result.error = error
                 return
-            link.queue.ack(ids)
-            result.pushed += len(ids)
+
+    def _push_custom_batch(self, queue: SyncQueue, deltas: Sequence[RowDelta], result: CycleResult) -> None:
+        """Push deltas of the app, and remove them from its queue; those that the gateway rejects are reported.
+
+        If the gateway rejects the push without naming deltas, the two halves are pushed until the cause is alone.
+        """
+        replica = self.replica
+        try:
+            self.transport.push(SyncPush(replica.core.client_id, tuple(deltas), replica.core.cursor))
+        except RejectedError as error:
+            rejections = {rejection.delta_id: rejection for rejection in error.rejected}
+            if len(deltas) == 1 and not isinstance(error, ForbiddenError):
+                rejections.setdefault(deltas[0].delta_id, Rejection(deltas[0].delta_id, error.code, str(error)))
+            rejected = [delta for delta in deltas if delta.delta_id in rejections]
+            if not rejected and isinstance(error, ForbiddenError):  # it rejects the client
+                raise
+            for delta in rejected:
+                rejection = rejections[delta.delta_id]
+                result.refused.append(Edit(0, delta, "refused", rejection.code, rejection.message))
+            queue.ack([delta.delta_id for delta in rejected])
+            rest = [delta for delta in deltas if delta.delta_id not in rejections]
+            middle = len(rest) if rejected else len(rest) // 2
+            for part in (rest[:middle], rest[middle:]):
+                if part:
+                    self._push_custom_batch(queue, part, result)
+        else:
+            queue.ack([delta.delta_id for delta in deltas])
+            result.pushed += len(deltas)
 
     def report_failure(self, error: LakeSyncError) -> None:
         """Record a failure, and call the listeners of `onError`."""

@@ -21,7 +21,14 @@ from lakesync.client import (
     create_client,
 )
 from lakesync.model.delta import extract_delta
-from lakesync.model.errors import BackpressureError, ConfigurationError, SchemaError, ValidationError
+from lakesync.model.errors import (
+    BackpressureError,
+    ConfigurationError,
+    ForbiddenError,
+    Rejection,
+    SchemaError,
+    ValidationError,
+)
 from lakesync.model.schema import parse_schema
 from lakesync.model.types import SyncPull
 
@@ -307,6 +314,37 @@ def test_deltas_pushed_into_a_custom_queue_are_sent_unchanged(opened, gateway):
     assert alice.sync().pushed == 3
     assert rows_there(gateway) == {"x", "y", "m"}
     assert queue.depth() == 0
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+def test_a_rejected_delta_of_the_app_does_not_block_the_others(opened, gateway, is_named):
+    class Transport(RecordingTransport):
+        def push(self, push):
+            invalid = [Rejection(each.delta_id, "SCHEMA_ERROR", "no") for each in push.deltas if each.row_id == "bad"]
+            if invalid:
+                self.pushed.append(["bad"])
+                raise SchemaError("no", invalid if is_named else ())
+            return super().push(push)
+
+    queue, transport = MemoryQueue(), Transport(gateway)
+    for row_id in ("x", "bad", "y", "z"):
+        queue.push(delta(row_id))
+    alice, told = opened(queue=queue, transport=transport), []
+    alice.on("onRejected", told.append)
+    report = alice.sync()
+    assert (report.pushed, queue.depth(), rows_there(gateway)) == (3, 0, {"x", "y", "z"})
+    assert [(each.delta.row_id, each.code, each.number) for each in report.refused] == [("bad", "SCHEMA_ERROR", 0)]
+    assert told == [report.refused]
+
+
+def test_deltas_of_the_app_stay_in_the_queue_if_the_gateway_rejects_the_client(opened, gateway):
+    queue, transport = MemoryQueue(), RecordingTransport(gateway)
+    for row_id in "xy":
+        queue.push(delta(row_id))
+    alice = opened(queue=queue, transport=transport)
+    transport.error = ForbiddenError("another client's token")
+    alice.sync()
+    assert (queue.depth(), transport.pushed) == (2, [["x", "y"]])
 
 
 def test_the_outbox_accepts_deltas_that_the_app_may_send_itself(opened, gateway):
