@@ -170,7 +170,7 @@ class QueueLink:
         """Delta id → number in the client's file, for waiting and sent edits."""
         self._notifications: list[tuple[str, RowDelta]] = []
         """Calls to make after the commit in progress: the queue's method, and its delta."""
-        self._may_differ = True
+        self.may_differ = True
         """Whether the queue may lack notifications."""
         self._missed_acks: set[str] = set(stored_acks)
         """Ids of deltas to remove from the queue, because a notification that included them failed or was not made."""
@@ -178,25 +178,23 @@ class QueueLink:
         """Ids of deltas that the queue has removed, and that the client's file still has as to be removed."""
 
     def reconcile(self, edits: Iterable[Edit]) -> None:
-        """Repeat the notifications that the queue lacks, if it may lack any.
+        """Repeat the notifications that the queue lacks, and notify it of what other clients of the file have changed.
 
         Args:
             edits: all edits of the client.
         """
-        if not self._may_differ:
-            return
         active: list[Edit] = []
-        removed = set(self._missed_acks)
+        removed = self._missed_acks | self._numbers.keys()
         for edit in edits:
             if edit.status == "refused":
                 removed.add(edit.id)
             else:
                 active.append(edit)
-        self._numbers = {edit.id: edit.number for edit in active}
-        removed -= self._numbers.keys()
+        numbers = {edit.id: edit.number for edit in active}
+        removed -= numbers.keys()
         if removed:
             self.queue.ack(removed)
-        queued = {item.id for item in self.queue.peek(sys.maxsize)}
+        queued = {item.id for item in self.queue.peek(sys.maxsize)} if self.may_differ else self._numbers.keys()
         missing = [edit for edit in active if edit.id not in queued]
         # The queue lacks such an edit, or has it as being sent or not due yet. `nack` changes only what it contains.
         waiting = [edit.id for edit in missing if edit.status == "waiting"]
@@ -204,9 +202,10 @@ class QueueLink:
             self.queue.nack(waiting)
         for edit in missing:
             self.queue.push(edit.delta)
+        self._numbers = numbers
         self.delivered_acks |= self._missed_acks
         self._missed_acks.clear()
-        self._may_differ = False
+        self.may_differ = False
 
     def collect_changes(self, before: Mapping[int, Edit], after: Mapping[int, Edit | None]) -> None:
         """Collect what the transaction in progress changes, for `notify` after its commit.
@@ -253,14 +252,14 @@ class QueueLink:
                     getattr(self.queue, method)([delta.delta_id for delta in deltas])
             self.delivered_acks |= acks
         except Exception:
-            self._may_differ = True
+            self.may_differ = True
             self._missed_acks |= acks
             log.exception("the custom queue %r raised; it will be notified again before the next push", self.queue)
 
     def discard_changes(self) -> None:
         """Discard the collected changes, whose transaction was rolled back."""
         self._notifications.clear()
-        self._may_differ = True
+        self.may_differ = True
 
     def next_edits(self, limit: int) -> list[int]:
         """Return the numbers of the edits that the queue sends next, in its order.

@@ -121,7 +121,8 @@ class EditTable:
 
     def _chosen_by_queue(self, link: QueueLink, limit: int) -> list[Edit]:
         """Return the waiting edits that the custom queue sends next, in its order."""
-        link.reconcile(edit for _, edit in self._select("ORDER BY number", []))
+        if link.may_differ:
+            link.reconcile(self.edits(None, None))
         numbers = link.next_edits(limit)
         by_number = self._by_number(numbers)
         return [edit for number in numbers if (edit := by_number.get(number)) is not None and edit.status == "waiting"]

@@ -316,6 +316,23 @@ def test_deltas_pushed_into_a_custom_queue_are_sent_unchanged(opened, gateway):
     assert queue.depth() == 0
 
 
+def test_edits_of_a_client_without_the_queue_are_pushed_at_the_next_sync(opened, gateway):
+    queue = MemoryQueue()
+    alice = opened(queue=queue)
+    alice["notes"].insert({"text": "a"}, row_id="a")
+    other = opened()
+    other["notes"].insert({"text": "b"}, row_id="b")
+    other["notes"].insert({"text": "c"}, row_id="c")
+    first, _, last = other.pending()
+    assert alice.sync().pushed == 3
+    assert rows_there(gateway) == {"a", "b", "c"}
+    alice["notes"].insert({"text": "d"}, row_id="d")
+    other.drop(other.pending()[0].number)
+    assert queue.depth() == 1
+    assert alice.sync().pushed == 0
+    assert (queue.depth(), alice.pending(), first.number, last.number) == (0, [], 1, 3)
+
+
 @pytest.mark.parametrize("is_named", [True, False])
 def test_a_rejected_delta_of_the_app_does_not_block_the_others(opened, gateway, is_named):
     class Transport(RecordingTransport):
