@@ -158,12 +158,13 @@ class Watch:
                 tables.add(first)
             return sqlite3.SQLITE_OK
 
+        self._db.execute("SELECT 1 FROM sqlite_schema")  # loads the schema, which may read `sqlite_stat1`
         self._db.set_authorizer(authorise)
         try:
             self._db.execute(f"EXPLAIN {self._sql}", self._params).fetchall()
         finally:
             self._db.set_authorizer(None)
-        return {table for table in tables if not table.startswith("sqlite_")}
+        return tables
 
 
 class Column(NamedTuple):

@@ -31,6 +31,22 @@ def test_a_watch_yields_only_when_a_table_that_it_reads_changed(opened):
         assert watch.next(0) is None
 
 
+def test_a_watch_of_the_schema_reports_new_tables(opened):
+    alice = opened()
+    alice.conn.execute("CREATE TABLE own (x)")
+    alice.conn.execute("INSERT INTO own VALUES (1)")
+    alice.conn.commit()
+    alice.conn.execute("ANALYZE")  # a connection that loads the schema then reads `sqlite_stat1`
+    names = "SELECT name FROM sqlite_schema WHERE name LIKE 'own%'"
+    with alice.watch(names) as watch, alice.watch("SELECT title FROM todos") as todos:
+        assert todos.tables == {"todos"}
+        assert watch.next(1) == [{"name": "own"}]
+        assert watch.next(0) is None
+        alice.conn.execute("CREATE TABLE own_2 (x)")
+        alice.conn.commit()
+        assert watch.next(1) == [{"name": "own"}, {"name": "own_2"}]
+
+
 def test_a_watch_whose_query_failed_runs_it_again(opened):
     alice = opened()
     alice["todos"].insert({"title": "{"}, row_id="t")
