@@ -191,6 +191,9 @@ class Config(BaseSettings):
                 scheme, separator, _ = value.partition("://")
                 start = repr(scheme) if separator else "no scheme"  # without one, the value may begin with a password
                 raise ValueError(f"{name} starts with {start}; it must start with one of {', '.join(known)}")
+        checkpoints = self.lake.checkpoints
+        if checkpoints.startswith("file:") and not {"?", "#"}.isdisjoint(checkpoints):
+            raise ValueError(f"lake.checkpoints is {checkpoints!r}, which ends at its ? or #; write %3F or %23")
         return self
 
     @model_validator(mode="after")

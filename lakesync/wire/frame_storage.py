@@ -28,7 +28,7 @@ class FrameFile:
         """Parse the file's URI.
 
         Args:
-            uri: `file:///…`, an absolute path, or `s3://BUCKET/KEY`.
+            uri: `file:///…`, percent-encoded, an absolute path, or `s3://BUCKET/KEY`.
 
         Raises:
             ConfigurationError: it has another form.
@@ -38,7 +38,10 @@ class FrameFile:
         if self.on_s3:
             self._path = uri.removeprefix(_S3)
         elif uri.startswith("file:///"):
-            self._path = unquote(urlsplit(uri).path)
+            parts = urlsplit(uri)
+            if parts.query or parts.fragment:
+                raise ConfigurationError(f"checkpoint frame {uri!r} ends at its ? or #: write %3F or %23")
+            self._path = unquote(parts.path)
         elif uri.startswith("/"):
             self._path = uri
         else:

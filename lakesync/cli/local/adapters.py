@@ -20,7 +20,6 @@ from contextlib import ExitStack, closing
 from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
-from urllib.parse import unquote, urlsplit
 
 import msgspec
 import typer
@@ -140,9 +139,10 @@ def _resolve_reference(option: str, uri: str) -> str:
 
 def _missing_path(uri: str) -> Path | None:
     """Return the path of a local URI if it does not exist. Opening its adapter would create it."""
-    parts = urlsplit(uri)
-    path = Path("/", unquote(parts.path).lstrip("/"))
-    return path if parts.scheme in ("file", "sqlite") and not path.exists() else None
+    from lakesync.adapters.uri import path_of
+
+    path = path_of(uri) if uri.startswith(("file:", "sqlite:")) else None
+    return path if path is not None and not path.exists() else None
 
 
 def _first_hlc(day: datetime) -> int:

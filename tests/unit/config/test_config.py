@@ -45,6 +45,13 @@ def test_an_address_without_a_scheme_is_rejected_without_its_password():
     assert "secret" not in str(raised.value)
 
 
+@pytest.mark.parametrize("folder", ["file:///data/a#b", "file:///data/a?b"])
+def test_a_folder_of_checkpoints_that_is_not_percent_encoded_is_rejected(folder):
+    """Arrow would write all files of the folder to `/data/a`."""
+    with pytest.raises(ConfigurationError, match=r"lake\.checkpoints is .*; write %3F or %23"):
+        config.load({"lake": {"checkpoints": folder}})
+
+
 def test_a_child_process_reads_back_an_equal_configuration(tmp_path, monkeypatch):
     loaded = config.load(
         {

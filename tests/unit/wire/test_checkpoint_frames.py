@@ -138,6 +138,12 @@ def test_a_frame_elsewhere_is_rejected(uri):
         FrameFile(uri)
 
 
+@pytest.mark.parametrize("uri", ["file:///data/a#b/x", "file:///data/a?b/x"])
+def test_a_frame_whose_path_is_not_percent_encoded_is_rejected(uri):
+    with pytest.raises(ConfigurationError, match="write %3F or %23"):
+        FrameFile(uri)
+
+
 def test_k3_a_full_disk_leaves_no_partial_file_and_a_retry_writes_it(tmp_path):
     uri = (tmp_path / "t" / "00000.frames").as_uri()
     rows = batch(*[row(f"r{number}", [("x", cell(1, '"' + "x" * 500 + '"'))]) for number in range(200)])
