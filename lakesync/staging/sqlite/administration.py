@@ -64,7 +64,8 @@ def _folder_named(url: str) -> Path:
 def status(url: str) -> Status:
     """Read a store's status from its files; a process may have it open.
 
-    The gateways' heads are left out if a newer LakeSync wrote the file, because its tables may differ.
+    The gateways' heads are left out if a newer LakeSync wrote the file, because its tables may differ, and if the
+    file has no tables yet.
 
     Args:
         url: `sqlite:///FOLDER`.
@@ -76,7 +77,7 @@ def status(url: str) -> Status:
     folder = folder_of(url)
     schemas = tuple(Schema(name, _version(folder / name), newest(database)) for name, database in _DATABASES)
     heads: tuple[GatewayHead, ...] = ()
-    if schemas[0].version <= schemas[0].newest:
+    if 0 < schemas[0].version <= schemas[0].newest:
         heads = tuple(GatewayHead(*row) for row in _select(folder / LOG_FILE, HEADS))
     size = sum(size_of(file) for file in folder.iterdir())
     return Status(url, schemas, size, heads)

@@ -129,6 +129,14 @@ def test_the_status_leaves_out_a_file_that_is_removed_while_it_is_read(old):
     assert store_status(old).bytes > 0
 
 
+def test_the_status_of_a_store_without_tables_has_its_versions(tmp_path):
+    """A process that creates a store may be killed before the first migration."""
+    (tmp_path / "log.db").touch()
+    status = store_status(f"sqlite://{tmp_path}")
+    assert [(each.version, each.newest > 0) for each in status.schemas] == [(0, True), (0, True)]
+    assert status.heads == ()
+
+
 def test_the_commands_report_the_versions(old):
     told = CliRunner().invoke(app, ["staging", "migrate", "--staging", old], catch_exceptions=False)
     assert f"schema version 1 → {_newest(old)[0]}" in told.stdout
