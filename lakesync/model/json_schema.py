@@ -21,7 +21,7 @@ _MAX_SHOWN_CHARS = 200
 
 
 class JsonSchema:
-    """A compiled JSON Schema (2020-12, unless its `$schema` names another version) that checks values."""
+    """A compiled JSON Schema (2020-12, unless its `$schema` names another version from draft 4) that checks values."""
 
     def __init__(self, schema: dict[str, Any], what: str) -> None:
         """Check and compile the schema.
@@ -31,14 +31,16 @@ class JsonSchema:
             what: what the schema belongs to, for the message, for example an action's name.
 
         Raises:
-            ConfigurationError: the schema is invalid.
+            ConfigurationError: the schema is invalid, or of draft 3.
         """
-        from jsonschema import Draft202012Validator
+        from jsonschema import Draft3Validator, Draft202012Validator
         from jsonschema.exceptions import SchemaError, best_match
         from jsonschema.validators import validator_for
         from referencing import Registry
 
         validator = validator_for(schema, default=Draft202012Validator)
+        if validator is Draft3Validator:  # `best_match` fails for its types
+            raise ConfigurationError(f"the JSON Schema of {what} is of draft 3; write it for draft 4 or newer")
         try:
             validator.check_schema(schema)
         except SchemaError as error:

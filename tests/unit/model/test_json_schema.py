@@ -2,6 +2,7 @@
 
 import pytest
 
+from lakesync.model.errors import ConfigurationError
 from lakesync.model.json_schema import JsonSchema
 
 OBJECT = {"type": "object", "additionalProperties": False}
@@ -28,6 +29,12 @@ OBJECT = {"type": "object", "additionalProperties": False}
 )
 def test_a_violation_is_one_sentence(schema, value, sentence):
     assert JsonSchema(schema, "a test").violation(value, "params") == sentence
+
+
+def test_a_schema_of_draft_3_is_rejected():
+    schema = {"$schema": "http://json-schema.org/draft-03/schema#", "properties": {"a": {"required": True}}}
+    with pytest.raises(ConfigurationError, match="of a test is of draft 3; write it for draft 4"):
+        JsonSchema(schema, "a test")
 
 
 def test_a_long_list_of_fields_is_cut_with_a_mark():
