@@ -23,11 +23,18 @@ from enum import Enum
 
 from lakesync.feed.positions import Position
 from lakesync.model.types import Stamp
-from lakesync.staging.records import DELETED, Entry, StoredRow
+from lakesync.staging.records import DELETED, NO_BASE, Entry, StoredRow
 
-_ASTRAY = DELETED - 1
-"""Result of `_written_since` for a client whose copy of the row is *astray*: it may differ from the row since the
-client's last write. The number is neither an arrival, nor 0, nor `DELETED`."""
+
+class _OwnWrites(Enum):
+    """How a client wrote to a row since its base without inserting it."""
+
+    UPDATED = "updated"
+    """It only updated the row."""
+    DELETED = "deleted"
+    """It deleted the row."""
+    ASTRAY = "astray"
+    """Its copy may differ from the row since its last write."""
 
 
 class RowPresence(Enum):
@@ -74,13 +81,13 @@ def presence_of_visible(row: StoredRow, history: Sequence[Entry], client_id: str
         may_have_kept_it = position.no_retry and any(entry.left for entry in history)  # it may have missed a DELETE
         in_doubt = position.may_hold_unknown_rows or may_be_writer or may_have_kept_it
         return RowPresence.UNSURE if presence is RowPresence.NO and in_doubt else presence
-    if written > 0:  # the client inserted the row since its base
+    if isinstance(written, int):  # the client inserted the row since its base
         # `stayed`: the row has not left any bucket after that INSERT, so the client was sent no DELETE of it
         stayed = not position.is_transition and all(entry.left <= written for entry in history)
         has_lost_columns = presence is not RowPresence.NO and _columns_removed_by_others(row, client_id, position)
         return RowPresence.OWN if stayed and not has_lost_columns else RowPresence.UNSURE
-    # 0: the client updated a row that it had. A negative number: it deleted the row, or its copy may differ.
-    return RowPresence.YES if presence is RowPresence.YES and written == 0 else RowPresence.UNSURE
+    has_updated = presence is RowPresence.YES and written is _OwnWrites.UPDATED
+    return RowPresence.YES if has_updated else RowPresence.UNSURE
 
 
 def _lost_own_writes(row: StoredRow, client_id: str, position: Position) -> bool:
@@ -111,7 +118,7 @@ def writers_known_from(position: Position) -> int:
     returned arrival, the client may be a writer that is missing. Writes before the base do not matter, because the
     client had their result at its base.
     """
-    if position.base >= 0:
+    if position.base != NO_BASE:
         return position.base
     # without a base, a client that never pushed cannot be a writer
     return 0 if position.has_pushed else position.newest_at_start
@@ -144,7 +151,8 @@ def may_hold_hidden(row: StoredRow, history: Sequence[Entry], client_id: str, po
         position: the client's feed position.
     """
     written = _written_since(row, client_id, position)
-    if written is not None and (written != DELETED or position.own_writes_up_to is not None or position.resync):
+    has_deleted = written is _OwnWrites.DELETED
+    if written is not None and (not has_deleted or position.own_writes_up_to is not None or position.resync):
         return True  # a restored database may be from before the client's own DELETE
     if row.writers_floor > writers_known_from(position) and any(_was_shown(entry, position) for entry in history):
         return True  # the client may be a writer that the row no longer stores
@@ -183,21 +191,21 @@ def _may_hold(entry: Entry, position: Position) -> bool:
     )
 
 
-def _written_since(row: StoredRow, client_id: str, position: Position) -> int | None:
+def _written_since(row: StoredRow, client_id: str, position: Position) -> int | _OwnWrites | None:
     """Return how the client wrote to the row since its base.
 
     Returns:
-        The arrival of the client's INSERT; 0 if it only updated the row; `DELETED` if it deleted the row; `_ASTRAY` if
-        its copy may differ from the row since then; None if it did not write. A copy that differed before the base does
-        not count, because the client was sent the difference before it reached the base.
+        The arrival of the client's INSERT, or its other writes; None if it did not write. A copy that differed before
+        the base does not count, because the client was sent the difference before it reached the base.
     """
     writer = row.writers.get(client_id)
     if writer is None or writer.latest <= position.base:
         return None
     if writer.astray_since:
-        return _ASTRAY if writer.astray_since > position.base else 0
-    own_copy = writer.own_copy
-    return own_copy if own_copy == DELETED or own_copy > position.base else 0
+        return _OwnWrites.ASTRAY if writer.astray_since > position.base else _OwnWrites.UPDATED
+    if writer.own_copy == DELETED:
+        return _OwnWrites.DELETED
+    return writer.own_copy if writer.own_copy > max(position.base, 0) else _OwnWrites.UPDATED
 
 
 def certainly_lacks(entry: Entry, position: Position) -> bool:

@@ -35,8 +35,8 @@ class Reader(NamedTuple):
     """
 
     base: int
-    """The arrival (the gateway's timestamp of a commit) at which the client had exactly what it could see; -1 if it had
-    nothing."""
+    """The arrival (the gateway's timestamp of a commit) at which the client had exactly what it could see; `NO_BASE`
+    if it had nothing."""
     writer: bytes
     """The client's id, as `encode_client_id` returns it."""
     known_from: int
