@@ -34,6 +34,9 @@ _REPEATED_PAGES = 6
 """How often in a row a named source (an adapter from which clients pull, beside the gateway's own changes) may send the
 same page. It repeats a page until the client confirms it."""
 
+_DRIFTED = "SELECT 1 FROM _lakesync_edits WHERE status = 'refused' AND code = ? LIMIT 1"
+"""Selects an edit that was refused for a reason."""
+
 
 class _SourcePage(NamedTuple):
     """A page of a named source that may be repeated."""
@@ -157,7 +160,8 @@ class Exchange:
                 if row is not None and table in types
             )
         is_last_page = isinstance(response, SyncResponse) and not response.has_more
-        if is_last_page or isinstance(response, PushResult):  # the transport has just measured the gateway's clock
+        has_measured_clock = is_last_page or isinstance(response, PushResult)
+        if has_measured_clock and self._replica.read(_DRIFTED, (ClockDriftError.code,)):
             self._replica.step(lambda core: core.retry_drifted(self.clock_offset or 0.0))
         return refused
 
