@@ -270,4 +270,6 @@ def extra(name: str, needs: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        raise ConfigurationError(f"{needs}: pip install 'lakesync[{name}]'") from error
+        # an installed package may lack a library of its own, and says which
+        cause = "" if isinstance(error, ModuleNotFoundError) else f" ({error})"
+        raise ConfigurationError(f"{needs}: pip install 'lakesync[{name}]'{cause}") from error

@@ -9,7 +9,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from lakesync.model.errors import ConfigurationError
+from lakesync.model.errors import ConfigurationError, extra
 from tests.unit.client.todos import TODOS
 
 SCHEMAS = [TODOS]
@@ -77,3 +77,8 @@ def test_a_missing_dataframe_package_is_reported_with_its_install_command(opened
     monkeypatch.setitem(sys.modules, needs, None)
     with pytest.raises(ConfigurationError, match=rf"to_{kind} needs {needs}: pip install 'lakesync\["):
         getattr(opened(), f"to_{kind}")("todos")
+
+
+def test_a_package_that_lacks_a_library_is_reported_with_the_cause():
+    with pytest.raises(ConfigurationError, match=r"it: pip install 'lakesync\[x\]' \(no libpq\)"), extra("x", "it"):
+        raise ImportError("no libpq")
