@@ -166,9 +166,11 @@ def error_response(error: Exception, request_id: str) -> Response:
     status = status_of(type(error))
     rejected = tuple(map(_with_short_message, error.rejected)) if isinstance(error, RejectedError) else ()
     headers = {}
-    if status in (429, 503):
-        known = error.retry_after if isinstance(error, TransientError) else None
-        headers["Retry-After"] = str(math.ceil(RETRY_AFTER if known is None else known))
+    seconds = error.retry_after if isinstance(error, TransientError) else None
+    if seconds is None and status in (429, 503):
+        seconds = RETRY_AFTER
+    if seconds is not None:
+        headers["Retry-After"] = str(math.ceil(seconds))
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     return _response(status, ErrorBody(shortened(str(error)), error.code, request_id, rejected), headers)

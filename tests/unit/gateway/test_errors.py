@@ -8,7 +8,7 @@ import pytest
 
 from gateway.errors import STATUSES, error_response, status_of
 from lakesync.model import errors as exceptions
-from lakesync.model.errors import LakeSyncError, RejectedError, Rejection, TransientError
+from lakesync.model.errors import AdapterError, LakeSyncError, RejectedError, Rejection, TransientError
 
 GROUPS = {"TerminalError", "TransientError", "RejectedError"}
 ERRORS = [
@@ -65,6 +65,11 @@ def test_retry_after_is_in_whole_seconds(given, said):
     kinds = [kind for kind in ERRORS if issubclass(kind, TransientError) and status_of(kind) in (429, 503)]
     for kind in kinds:
         assert error_response(kind("later", retry_after=given), "r").headers["retry-after"] == said
+
+
+def test_a_known_wait_is_reported_with_every_status():
+    answer = error_response(AdapterError("the backend is busy", retry_after=30.0), "r")
+    assert (answer.status_code, answer.headers["retry-after"]) == (502, "30")
 
 
 def test_an_unexpected_error_reveals_no_details():
