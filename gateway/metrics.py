@@ -206,7 +206,8 @@ def _backlog_values(backlog: Sequence[Backlog]) -> _Values:
         labels = [shard.gateway, shard.shard]
         yield "lakesync_unflushed_bytes", labels, shard.bytes
         yield "lakesync_unflushed_deltas", labels, shard.deltas
-        yield "lakesync_last_arrival_timestamp_seconds", labels, wall_of(shard.last_arrival) / 1000
+        if shard.last_arrival:
+            yield "lakesync_last_arrival_timestamp_seconds", labels, wall_of(shard.last_arrival) / 1000
         if shard.oldest_ms is not None:
             yield "lakesync_oldest_unflushed_timestamp_seconds", labels, shard.oldest_ms / 1000
         if shard.flushed_ms is not None:
