@@ -137,7 +137,7 @@ def drop(
     again. In an app, a dropped change is reverted.
     """
     _check_selection(letter_id, everything=everything)
-    output.confirm(f"Drop {letter_id or 'all dead letters'}?", assume_yes=yes)
+    output.confirm(f"Drop {letter_id or ('all work' if app_file is None else 'all dead letters')}?", assume_yes=yes)
     _retry_or_drop("drop", letter_id, app_file, options, as_json=as_json)
 
 
