@@ -284,6 +284,12 @@ def _check_names(sync_rules: SyncRules, schemas: Path) -> None:
     files = sorted(schemas.glob("*.json")) if schemas.is_dir() else [schemas]
     known = {schema.table: schema.types for schema in (_parsed(path, read_json(path), parse_schema) for path in files)}
     for bucket in sync_rules.buckets:
+        columns = {each.column for each in bucket.filters}
+        if not bucket.tables and known and not any(columns <= types.keys() for types in known.values()):
+            raise ValidationError(
+                f"bucket {bucket.name!r} filters on {', '.join(sorted(columns))}, which no table in {schemas} has, so "
+                "no row would match; correct the columns"
+            )
         for table in bucket.tables or known:
             if table not in known:
                 raise ValidationError(

@@ -60,6 +60,16 @@ def test_rules_must_name_existing_columns(files):
     assert "'owner', which table 'todos' lacks" in result.stderr
 
 
+def test_a_bucket_for_every_table_must_filter_on_columns_of_one(files):
+    Path("todos.json").write_text(json.dumps({"table": "todos", "columns": [{"name": "team", "type": "string"}]}))
+    Path("rules.json").write_text(rules({**TEAM, "tables": []}))
+    assert files("rules", "validate", "rules.json", "--schemas", "todos.json").exit_code == 0
+    Path("rules.json").write_text(rules({**MINE, "tables": []}))
+    result = files("rules", "validate", "rules.json", "--schemas", "todos.json")
+    assert result.exit_code == ExitCode.INVALID
+    assert "'mine' filters on owner, which no table in todos.json has" in result.stderr
+
+
 def test_visible_rows_of_a_client_are_counted(files):
     words = ("rules", "test", "mine.json", "--rows", "rows.jsonl", "--as", "sub=alice", "--as", '{"sub": "bob"}')
     result = [json.loads(line) for line in files(*words, "--list", "--json").stdout.splitlines()]
