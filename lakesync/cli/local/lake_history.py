@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import date
+from functools import cached_property
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, Self
@@ -73,7 +74,7 @@ class LakeHistory:
 
     def gateways(self) -> list[str]:
         """Return every gateway with deltas or a configuration."""
-        return sorted({*self._delta_counts(), *self._configs()})
+        return sorted({*self._delta_counts, *self._configs()})
 
     def config(self, gateway: str) -> GatewayConfig | None:
         """Return a gateway's schemas and rules, as the pipeline last wrote them; None if it never did."""
@@ -87,15 +88,16 @@ class LakeHistory:
 
     def pushes(self, gateway: str) -> Iterator[LakePush]:
         """Yield every push in order of arrival. One day at a time is in memory; of a day with many deltas, a part."""
-        for day, count in sorted(self._delta_counts().get(gateway, {}).items()):
+        for day, count in sorted(self._delta_counts.get(gateway, {}).items()):
             for first, last in self._arrival_ranges(gateway, day, count):
                 rows = self._read(gateway, day, _COLUMNS, first, last)
                 ordered = rows.sort_by([(column, "ascending") for column in (*_POSITION, "ordinal")])
                 for _, push in groupby(_dicts(ordered), itemgetter(*_POSITION)):
                     yield _push(list(push))
 
+    @cached_property
     def _delta_counts(self) -> dict[str, dict[date, int]]:
-        """Return the number of deltas by gateway and day of arrival."""
+        """The number of deltas by gateway and day of arrival. Reading them scans two columns of the whole history."""
         counts: dict[str, dict[date, int]] = {}
         for batch in self._deltas.scan(selected_fields=("gateway", "day")).to_arrow_batch_reader():
             for counted in pa.table(batch).group_by(["gateway", "day"]).aggregate([([], "count_all")]).to_pylist():
