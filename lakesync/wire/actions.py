@@ -139,6 +139,7 @@ def decode_response(data: bytes) -> ActionResponse:
         kind = item.WhichOneof("outcome")
         if kind == "result":
             succeeded = item.result
+            check_range(f"results[{index}].serverHlc", succeeded.server_hlc)
             result = ActionResult(succeeded.action_id, _raw(succeeded.data), succeeded.server_hlc)
             _check_json(result.data, f"results[{index}].data")
             results.append(result)
