@@ -217,8 +217,7 @@ class Client:
         Raises:
             NotFoundError: a number does not belong to a refused change.
         """
-        outbox = self.coordinator.outbox
-        outbox.retry(*(numbers or [edit.number for edit in outbox.all("refused")]))
+        self.coordinator.outbox.retry(*numbers)
 
     def drop(self, *numbers: int) -> None:
         """Delete the changes with these `Edit.number`s, and restore their rows as if they had never been made.

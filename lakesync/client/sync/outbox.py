@@ -95,12 +95,14 @@ class Outbox:
         return self._count("refused")
 
     def retry(self, *numbers: int) -> None:
-        """Push refused edits with these numbers again.
+        """Push refused edits with these numbers again, or all.
 
         Raises:
             NotFoundError: a number does not belong to a refused edit.
         """
-        self._replica.step(lambda core: core.retry(numbers))
+        self._replica.step(
+            lambda core: core.retry(numbers or [edit.number for edit in core.edits() if edit.status == "refused"])
+        )
         self._wake()
 
     def drop(self, *numbers: int) -> None:
