@@ -46,6 +46,10 @@ CLOSE_TIMEOUT = 0.5
 """Seconds that closing waits for the request in progress before it cancels it."""
 
 
+_CALLER_ERRORS = ("AUTH_ERROR", "NOT_FOUND")
+"""A rejected token or an unknown gateway is no fault of the actions in the request, which may succeed later."""
+
+
 class SyncSession:
     """The steps of a synchronisation, for the app's threads and for auto-sync; one runs at a time.
 
@@ -287,16 +291,20 @@ class SyncSession:
             tables = self.replica.tables()
         elif self.is_foreground or time.monotonic() >= self._next_schema_check:
             tables = self._schemas.tables_with_refused_edits()
+        failure: LakeSyncError | None = None
         try:
             for table in tables:
-                self._schemas.fetch(self.transport, table)
-            self._knows_schemas = True
+                try:
+                    self._schemas.fetch(self.transport, table)
+                except SchemaError as error:  # of this table alone
+                    failure = failure or error
+            self._knows_schemas = self._knows_schemas or failure is None
         except LakeSyncError as error:
             return error
         finally:
             if tables:
                 self._next_schema_check = time.monotonic() + SCHEMA_INTERVAL
-        return None
+        return failure
 
 
 class SchemaSynchroniser:
@@ -413,23 +421,36 @@ class ActionSender:
         while isinstance(self._transport, ActionTransport) and (actions := self._queue.peek()):
             result.had_contact = True
             try:
-                outcomes = self._execute(*actions)
+                outcomes = self._outcomes(actions)
             except LakeSyncError as error:
-                # a rejected token or an unknown gateway is no fault of the actions, which may succeed later
-                if error.retryable or error.code in ("AUTH_ERROR", "NOT_FOUND"):
-                    result.error = error
-                    return self._queue.postpone(actions, getattr(error, "retry_after", None))
-                # One action may have made the gateway reject the request. Sent alone, the others are executed.
-                outcomes = [self._execute_alone(action) for action in actions]
+                result.error = error
+                return self._queue.postpone(actions, getattr(error, "retry_after", None))
             for ended in self._queue.record_outcomes(outcomes):
                 self._listeners.emit("onActionComplete", ended.action_id, ended)
         return self._queue.delay()
+
+    def _outcomes(self, actions: Sequence[Action]) -> list[ActionResult | ActionFailure]:
+        """Send actions in one request, and return the outcome of each.
+
+        One action may make the gateway reject the request. Sent alone, the others are executed.
+
+        Raises:
+            LakeSyncError: the actions may succeed later.
+        """
+        try:
+            return self._execute(*actions)
+        except LakeSyncError as error:
+            if error.retryable or error.code in _CALLER_ERRORS:
+                raise
+        return [self._execute_alone(action) for action in actions]
 
     def _execute_alone(self, action: Action) -> ActionResult | ActionFailure:
         """Send one action alone, after the gateway rejected a request with several, and return its outcome."""
         try:
             (outcome,) = self._execute(action)
         except LakeSyncError as error:
+            if error.code in _CALLER_ERRORS:
+                raise
             return ActionFailure(action.action_id, error.code, str(error), error.retryable)
         return outcome
 

@@ -7,6 +7,7 @@ import pytest
 
 from lakesync.client import LocalTransport, UnreachableError
 from lakesync.client.core.messages import RetryPolicy
+from lakesync.model.errors import AuthError, ValidationError
 from lakesync.model.types import ActionFailure, ActionResponse, ActionResult
 
 SCHEMAS = []
@@ -43,6 +44,28 @@ class RejectingTransport(LocalTransport):
     def execute_actions(self, push):
         failures = (ActionFailure(each.action_id, "NOT_FOUND", "unknown", retryable=False) for each in push.actions)
         return ActionResponse(tuple(failures), 0)
+
+
+class ExpiringTransport(LocalTransport):
+    """Rejects requests with several actions; the token expires after one action was sent alone."""
+
+    has_expired = False
+
+    def execute_actions(self, push):
+        if self.has_expired:
+            raise AuthError("the token has expired")
+        if len(push.actions) > 1:
+            raise ValidationError("one of them is invalid")
+        self.has_expired = True
+        return ActionResponse((ActionResult(push.actions[0].action_id, b"1", 0),), 0)
+
+
+def test_actions_stay_queued_if_the_token_expires_while_they_are_sent_alone(opened, gateway):
+    alice = opened(transport=ExpiringTransport(gateway), retry=RetryPolicy(first_delay=3600, longest_delay=3600))
+    names = [alice.execute_action("desk", "open", {}) for _ in range(2)]
+    with pytest.raises(AuthError):
+        alice.sync()
+    assert [alice.action(name).status for name in names] == ["waiting", "waiting"]
 
 
 def test_auto_sync_sends_actions_that_the_app_pushes_and_retries_in_the_queue(opened, gateway):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lakesync.client import UnreachableError
-from lakesync.model.errors import ConfigurationError
+from lakesync.model.errors import ConfigurationError, SchemaError
 from lakesync.model.schema import parse_schema
 
 NARROW = {"table": "notes", "columns": [{"name": "text", "type": "string"}]}
@@ -40,6 +40,16 @@ def test_a_write_over_an_unsent_change_survives_reopening(opened, schema):
     alice.sync()
     bob.sync()
     assert rows(alice) == rows(bob) == expected
+
+
+def test_a_table_whose_schema_conflicts_does_not_keep_others_from_new_columns(opened, gateway):
+    other = {"table": "others", "columns": [{"name": "a", "type": "string"}]}
+    alice = opened(schemas=[WIDE, other])
+    gateway.register_schema(parse_schema({**WIDE, "columns": [{"name": "mark", "type": "string"}]}))
+    gateway.register_schema(parse_schema({**other, "columns": [*other["columns"], {"name": "b", "type": "string"}]}))
+    with pytest.raises(SchemaError, match="mark"):
+        alice.sync()
+    assert [row[1] for row in alice.conn.execute("PRAGMA table_info(others)")] == ["row_id", "a", "b"]
 
 
 def test_an_added_column_is_filled_in_rows_with_unrecorded_writes(opened):
