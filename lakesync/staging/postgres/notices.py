@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 import msgspec
@@ -38,9 +38,22 @@ _WAIT_SECONDS = (0.05, 0.2, 1.0, 5.0)
 _NAME = "lakesync notices"
 """The `application_name` of the connection."""
 
-_Payload = tuple[str, int, str, list[str] | None, tuple[Presence, ...]]
-"""Id of the process that committed, number of the notice there, gateway, bucket keys (None for any), connected clients.
-"""
+
+class _Payload(NamedTuple):
+    """A notice as NOTIFY sends it, encoded as a JSON array."""
+
+    process_id: str
+    """The process that committed."""
+    number: int
+    """The notice's number among those of the process."""
+    gateway: str
+    buckets: list[str] | None
+    """The bucket keys; None for any."""
+    presence: tuple[Presence, ...]
+    """The connected clients."""
+
+
+_encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(_Payload).decode
 
 
@@ -110,10 +123,11 @@ class PostgresNotices:
         if self._thread is not None:
             self._own.add(number)
         buckets = None if notice.buckets is None else sorted(notice.buckets)
-        payload = msgspec.json.encode((self._process_id, number, notice.gateway, buckets, notice.presence))
-        if len(payload) > _MAX_PAYLOAD:
-            payload = msgspec.json.encode((self._process_id, number, notice.gateway, None, ()))
-        connection.execute("SELECT pg_notify(%s, %s)", (_CHANNEL, payload.decode()))
+        payload = _Payload(self._process_id, number, notice.gateway, buckets, notice.presence)
+        encoded = _encode(payload)
+        if len(encoded) > _MAX_PAYLOAD:
+            encoded = _encode(payload._replace(buckets=None, presence=()))
+        connection.execute("SELECT pg_notify(%s, %s)", (_CHANNEL, encoded.decode()))
         return number
 
     def deliver(self, notices: Iterable[Notice]) -> None:
@@ -200,10 +214,11 @@ class PostgresNotices:
         finally:
             selector.unregister(socket)
 
-    def _deliver_payload(self, payload: str) -> None:
+    def _deliver_payload(self, encoded: str) -> None:
         """Deliver a notice to the listeners, unless it is of this process and was delivered already."""
-        process, number, gateway, buckets, presence = _decode(payload)
-        if process == self._process_id and number in self._own:
-            self._own.discard(number)
+        payload = _decode(encoded)
+        if payload.process_id == self._process_id and payload.number in self._own:
+            self._own.discard(payload.number)
         else:
-            self.deliver([Notice(gateway, None if buckets is None else frozenset(buckets), presence)])
+            buckets = None if payload.buckets is None else frozenset(payload.buckets)
+            self.deliver([Notice(payload.gateway, buckets, payload.presence)])
