@@ -6,8 +6,12 @@ lake to the primary and to each secondary independently.
 A write waits only for the primary. Each secondary has a thread that applies batches in order, and retries each until it
 succeeds. A secondary may miss batches: those that were queued when the process ended, and those that did not fit into
 the queue. So it catches up when its thread starts, and after a full queue: it reads the primary's deltas again, from a
-day before the newest delta that it has itself. Its destination tables do not catch up: if the process ends while writes
-to them are queued, those rows stay as they were until they change again, or until `materialise` is called for them.
+day before the newest delta that it has itself. After a full queue it also rewrites the destination tables for which a
+write did not fit, from its own deltas. If the process ends while writes to destination tables are queued, those rows
+stay as they were until they change again, or until `materialise` is called for them.
+
+Deltas are deleted from the primary only, for example when a `LifecycleAdapter` moves old ones to its cold tier. The
+secondaries keep theirs, as those of a `[fan_out]` in `lakesync.toml` do.
 
 A *delta* is a change of a row; its *arrival* is the gateway's timestamp of the push. A *destination table* has the
 current rows of a synced table, beside its deltas; to materialise rows is to write them there.
@@ -20,7 +24,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import structlog
@@ -29,6 +33,7 @@ from lakesync.adapters.arrow_access import copy_page, read_pages, write_arrow
 from lakesync.adapters.base import DatabaseAdapter, Materialisable, StateWriter
 from lakesync.adapters.composite import CompositeBase
 from lakesync.adapters.deltas import BatchChecksum, DeltaQuery, RowContent, RowId
+from lakesync.adapters.transfer.table_rewrites import rewrite_table
 from lakesync.model import hlc
 from lakesync.model.backoff import doubled_wait
 from lakesync.model.schema import TableSchema
@@ -36,12 +41,11 @@ from lakesync.model.schema import TableSchema
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_R = TypeVar("_R")
-"""The result of a write."""
 log = structlog.get_logger("adapters")
 
-MAX_QUEUED_DELTAS = 200_000
-"""Limit of deltas queued in memory per secondary. Deltas beyond it are read from the primary later."""
+MAX_QUEUED_CHANGES = 200_000
+"""Limit of deltas and of rows of destination tables that are queued in memory per secondary. What exceeds it is dropped
+and written again later: deltas are read from the primary, and tables are rewritten."""
 LOOK_BACK_MS = 24 * 3600 * 1000
 """Milliseconds before the arrival of a secondary's newest delta from which it catches up. Deltas do not reach the
 primary in order of arrival, so a missing one may be older."""
@@ -58,8 +62,10 @@ class SecondaryLag(msgspec.Struct, frozen=True):
     """The secondary's name."""
     deltas: int
     """Deltas queued in memory."""
+    rows: int
+    """Rows of destination tables whose write is queued in memory."""
     is_catching_up: bool
-    """Whether the secondary reads, or must read, the primary again, because it may lack further deltas."""
+    """Whether the secondary reads, or must read, the primary again, because it may lack further deltas or rows."""
     failures: int
     """Consecutive failed attempts."""
     error: str | None
@@ -91,22 +97,30 @@ class FanOutAdapter(CompositeBase):
         """Insert a batch into the primary and queue it for the secondaries."""
         stored = write_arrow(self._primary, batch_id, gateway, deltas)
         for secondary in self._secondaries:
-            secondary.enqueue(_Task(len(deltas), lambda adapter: write_arrow(adapter, batch_id, gateway, deltas)))
+            secondary.enqueue(_Task(lambda adapter: write_arrow(adapter, batch_id, gateway, deltas), len(deltas)))
         return stored
 
     def ensure_schema(self, schema: TableSchema) -> None:
         """Create the table in the primary, then in the secondaries, if they have destination tables."""
-        self._write_all(lambda each: each.ensure_schema(schema) if isinstance(each, Materialisable) else None)
+
+        def write(adapter: DatabaseAdapter) -> int:
+            if isinstance(adapter, Materialisable):
+                adapter.ensure_schema(schema)
+            return 0
+
+        self._write_tables(schema, write)
 
     def materialise(self, gateway: str, schema: TableSchema, row_ids: Sequence[str]) -> int:
         """Rewrite rows in the primary, then in the secondaries, if they have destination tables."""
-        return self._write_all(
-            lambda each: each.materialise(gateway, schema, row_ids) if isinstance(each, Materialisable) else 0
+        return self._write_tables(
+            schema, lambda each: each.materialise(gateway, schema, row_ids) if isinstance(each, Materialisable) else 0
         )
 
     def write_states(self, schema: TableSchema, read: Callable[[], Mapping[RowId, RowContent]]) -> int:
         """Write rows in the primary, then in the secondaries, if they have destination tables."""
-        return self._write_all(lambda each: each.write_states(schema, read) if isinstance(each, StateWriter) else 0)
+        return self._write_tables(
+            schema, lambda each: each.write_states(schema, read) if isinstance(each, StateWriter) else 0
+        )
 
     def lags(self) -> list[SecondaryLag]:
         """Return the lag of each secondary."""
@@ -128,21 +142,23 @@ class FanOutAdapter(CompositeBase):
             for secondary in reversed(self._secondaries):
                 closing.callback(secondary.stop)
 
-    def _write_all(self, write: Callable[[DatabaseAdapter], _R]) -> _R:
-        """Call `write` with the primary, queue the call for the secondaries, and return the primary's result."""
-        result = write(self._primary)
+    def _write_tables(self, schema: TableSchema, write: Callable[[DatabaseAdapter], int]) -> int:
+        """Call `write` with the primary, queue it for the secondaries, and return the primary's number of rows."""
+        rows = write(self._primary)
         for secondary in self._secondaries:
-            secondary.enqueue(_Task(0, write))
-        return result
+            secondary.enqueue(_Task(write, max(rows, 1), schema))
+        return rows
 
 
 class _Task(NamedTuple):
     """A write to repeat on a secondary."""
 
-    deltas: int
-    """Number of deltas that it inserts; 0 if it writes destination tables."""
     write: Callable[[DatabaseAdapter], object]
     """Called with the secondary; again until it succeeds."""
+    changes: int
+    """Number of deltas that it inserts, or of rows that it writes: at least 1."""
+    schema: TableSchema | None = None
+    """The destination table that it writes; None if it inserts deltas."""
 
 
 class _Secondary:
@@ -157,6 +173,8 @@ class _Secondary:
         self._first_wait_seconds = first_wait_seconds
         self._tasks: deque[_Task] = deque()
         self._deltas = 0
+        self._rows = 0
+        self._outdated: dict[str, TableSchema] = {}  # tables for which a write was dropped
         self._must_catch_up = True  # the previous process may have lost queued tasks
         self._is_catching_up = False
         self._failures = 0
@@ -167,20 +185,27 @@ class _Secondary:
         self._thread.start()
 
     def enqueue(self, task: _Task) -> None:
-        """Queue a task after all earlier ones. If an insert does not fit, drop it, and catch up later instead."""
+        """Queue a task after all earlier ones. If it does not fit, drop it, and catch up later instead."""
         with self._changed:
-            if task.deltas and self._deltas + task.deltas > MAX_QUEUED_DELTAS:
-                self._must_catch_up = True
-            else:
+            if self._deltas + self._rows + task.changes <= MAX_QUEUED_CHANGES:
                 self._tasks.append(task)
-                self._deltas += task.deltas
+                self._count(task, task.changes)
+            else:
+                self._must_catch_up = True
+                if task.schema is not None:
+                    self._outdated[task.schema.table] = task.schema
             self._changed.notify_all()
 
     def lag(self) -> SecondaryLag:
         """Return how far the secondary lags behind the primary."""
         with self._changed:
             return SecondaryLag(
-                self._name, self._deltas, self._must_catch_up or self._is_catching_up, self._failures, self._error
+                self._name,
+                self._deltas,
+                self._rows,
+                self._must_catch_up or self._is_catching_up,
+                self._failures,
+                self._error,
             )
 
     def wait_until_replicated(self, seconds: float) -> bool:
@@ -211,8 +236,15 @@ class _Secondary:
             elif task is not None and self._attempt(lambda task=task: task.write(self._adapter)):  # type: ignore[misc]
                 with self._changed:
                     self._tasks.popleft()
-                    self._deltas -= task.deltas
+                    self._count(task, -task.changes)
                     self._changed.notify_all()
+
+    def _count(self, task: _Task, changes: int) -> None:
+        """Add to the number of queued deltas, or to that of queued rows, by what a task writes."""
+        if task.schema is None:
+            self._deltas += changes
+        else:
+            self._rows += changes
 
     def _attempt(self, call: Callable[[], object]) -> bool:
         """Call a function and return whether it succeeded. After a failure of any kind, wait before returning."""
@@ -231,9 +263,10 @@ class _Secondary:
         return True
 
     def _catch_up(self) -> None:
-        """Copy from the primary every delta that the secondary may lack."""
+        """Copy from the primary every delta that the secondary may lack, then rewrite its outdated tables."""
         with self._changed:
             self._must_catch_up, self._is_catching_up = False, True  # `enqueue` may request another one meanwhile
+            outdated, self._outdated = self._outdated, {}
         is_complete = False
         try:
             newest = self._adapter.newest_position()
@@ -243,8 +276,13 @@ class _Secondary:
                     return
                 if len(page.deltas):
                     copy_page(self._adapter, "fan-out", page.deltas)
+            if isinstance(self._adapter, StateWriter):
+                for schema in outdated.values():
+                    rewrite_table(self._adapter, schema)
             is_complete = True
         finally:
             with self._changed:
+                if not is_complete:
+                    self._outdated = outdated | self._outdated
                 self._must_catch_up, self._is_catching_up = self._must_catch_up or not is_complete, False
                 self._changed.notify_all()

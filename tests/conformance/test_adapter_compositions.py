@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from contextlib import closing
 
 import pytest
 
@@ -23,6 +24,7 @@ from lakesync.adapters import (
     StoredDelta,
     migrate_adapter,
 )
+from lakesync.adapters import fan_out as fan_out_module
 from lakesync.adapters.arrow_access import copy_page
 from lakesync.adapters.deltas import position_of
 from lakesync.adapters.digests import DigestScope
@@ -128,6 +130,33 @@ def test_a_failing_secondary_does_not_block_writes_and_catches_up(databases, err
         assert identities(databases(name)) == identities(databases("primary"))
     assert [(lag.deltas, lag.is_catching_up, lag.error) for lag in fan_out.lags()] == [(0, False, None)] * 2
     fan_out.close()
+
+
+def test_table_writes_beyond_the_queue_are_dropped_and_the_table_is_rewritten(databases, monkeypatch):
+    monkeypatch.setattr(fan_out_module, "MAX_QUEUED_CHANGES", 10)
+    slow = Stoppable(databases("secondary"))
+    with closing(FanOutAdapter(databases("primary"), {"copy": slow}, first_wait_seconds=0.01)) as fan_out:
+        assert fan_out.wait_until_replicated(WAIT)
+        slow.refuses = True
+        fan_out.insert_deltas(batch(1, *(make_delta("c", number, f"r{number}", x=number) for number in range(1, 5))))
+        fan_out.ensure_schema(NOTES)
+        for _ in range(100):
+            fan_out.materialise("g", NOTES, [f"r{number}" for number in range(1, 5)])
+        assert [(lag.deltas, lag.rows, lag.is_catching_up) for lag in fan_out.lags()] == [(4, 5, True)]
+        slow.refuses = False
+        assert fan_out.wait_until_replicated(WAIT)
+        assert [(lag.deltas, lag.rows, lag.is_catching_up) for lag in fan_out.lags()] == [(0, 0, False)]
+        assert rows(databases("secondary")).keys() == rows(databases("primary")).keys() == {"r1", "r2", "r3", "r4"}
+
+
+def test_secondaries_keep_deltas_that_move_to_a_cold_tier(databases):
+    fan_out = FanOutAdapter(databases("primary"), {"copy": databases("secondary")})
+    with closing(LifecycleAdapter(fan_out, databases("cold"), 0)) as tiers:
+        tiers.insert_deltas(aged(10))
+        assert fan_out.wait_until_replicated(WAIT)
+        assert tiers.migrate_to_tier().deltas == 10
+        assert everything(databases("primary")) == []
+        assert identities(databases("secondary")) == identities(databases("cold")) != []
 
 
 def test_a_secondary_catches_up_after_more_failures_than_a_float_can_count(databases):

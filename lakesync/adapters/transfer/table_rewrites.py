@@ -3,7 +3,8 @@
 A *follower* copies deltas (changes of rows) from the lake to an adapter, its destination, which may also have a
 *destination table* with the current rows of each synced table. `follow_history` calls `rewrite_outdated_tables` before
 it copies new deltas. So does `run_flow`, which copies them from another adapter; its flow is the follower here. A table
-that cannot be written is *suspended*: it gets no rows until a retry succeeds.
+that cannot be written is *suspended*: it gets no rows until a retry succeeds. `FanOutAdapter` calls `rewrite_table` for
+tables of which it dropped a write.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from lakesync.adapters.arrow_access import read_contents, read_pages
-from lakesync.adapters.base import ContentTransform, DatabaseAdapter, StateWriter, SuspendsTables
+from lakesync.adapters.base import ContentTransform, DatabaseAdapter, StateWriter, SuspendsTables, unchanged
 from lakesync.adapters.deltas import DeltaQuery, RowContent, RowId, TableSelection
 from lakesync.model.errors import AdapterError, SchemaError
 from lakesync.model.hlc import wall_clock
@@ -20,6 +21,7 @@ from lakesync.model.schema import TableSchema
 
 TableColumns = Mapping[str, tuple[str, ...]]
 """Synced table → columns of its destination table that every row has."""
+_EVERYTHING = TableSelection()
 
 
 def columns_of_tables(adapter: DatabaseAdapter, schemas: Sequence[TableSchema]) -> dict[str, tuple[str, ...]]:
@@ -88,7 +90,7 @@ def _rewrite_or_suspend(
 ) -> None:
     """Rewrite every row of a table; if that fails, suspend the table."""
     try:
-        _rewrite_rows(adapter, schema, transform, selection, cold)
+        rewrite_table(adapter, schema, transform, selection, cold)
     except (AdapterError, SchemaError) as error:
         if not isinstance(adapter, SuspendsTables):
             raise
@@ -98,14 +100,26 @@ def _rewrite_or_suspend(
         adapter.resume_table(follower, schema.table)
 
 
-def _rewrite_rows(
+def rewrite_table(
     adapter: StateWriter,
     schema: TableSchema,
-    transform: ContentTransform,
-    selection: TableSelection,
-    cold: Sequence[DatabaseAdapter],
+    transform: ContentTransform = unchanged,
+    selection: TableSelection = _EVERYTHING,
+    cold: Sequence[DatabaseAdapter] = (),
 ) -> None:
-    """Write every row again from its deltas, those in cold tiers included."""
+    """Write every row of a destination table again from its deltas, those in cold tiers included.
+
+    Args:
+        adapter: has the table and its deltas.
+        schema: the table.
+        transform: changes row contents before they are written. It adds those of the cold tiers.
+        selection: selects the deltas of cold tiers whose rows are written.
+        cold: the adapters to which old deltas were moved, perhaps all deltas of a row.
+
+    Raises:
+        AdapterError: an adapter cannot be reached, or rejects a write; rows before it are written.
+        SchemaError: the adapter cannot create the table.
+    """
 
     def read_rows(rows: Sequence[RowId]) -> Mapping[RowId, RowContent]:
         return transform(schema, rows, read_contents(adapter, schema.table, rows))
