@@ -17,7 +17,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from lakesync.model.errors import ConfigurationError
-from lakesync.model.hlc import wall_of
 from lakesync.staging.head import MAIN_SHARD
 from lakesync.staging.shards import shard_map
 
@@ -86,7 +85,8 @@ class RunState:
         self._now_ms = now_ms
         self._flushed: dict[str, int] | None = None
         self._flushed_by_shard: dict[str, dict[str, int]] = {}
-        self._cut_points: dict[str, CutPoint] = {}
+        self._cut_points: dict[str, CutPoint] | None = None
+        self._cut_points_read_ms = 0
         self.set_aside: list[SetAside] = []
         """Failures that did not stop the run, in the order in which they occurred."""
         self.merged: dict[tuple[str, str], MergeReport] = {}
@@ -141,11 +141,13 @@ class RunState:
             StagingUnavailableError: the staging store, or one of its shards, cannot be reached.
         """
         store = self._store()
+        self._cut_points_read_ms = self._now_ms()
         self._cut_points = {gateway: store.cut_point(gateway) for gateway in store.gateways()}
 
     def drop_cut_point(self, gateway: str) -> None:
         """Exclude a gateway from this run's checkpoints, because it could not be flushed."""
-        self._cut_points.pop(gateway, None)
+        if self._cut_points is not None:
+            self._cut_points.pop(gateway, None)
 
     def checkpoint_obstacle(self, gateway: str, tables: Iterable[str]) -> str | None:
         """Return which faults keep a gateway from getting a checkpoint in this run; None for no fault.
@@ -170,31 +172,29 @@ class RunState:
         Raises:
             StagingUnavailableError: the staging store, or one of its shards, cannot be reached.
         """
-        if not self._cut_points:
+        if self._cut_points is None:
             self.read_cut_points()
             for backlog in self._store().backlog():
                 if backlog.deltas:
-                    self._cut_points.pop(backlog.gateway, None)
-        return self._cut_points
+                    self.drop_cut_point(backlog.gateway)
+        return self._cut_points or {}
 
     def forget_positions(self) -> None:
         """Discard all positions, so that they are read again. An erasure calls it, because it adds later arrivals."""
-        self._cut_points, self._flushed, self._flushed_by_shard = {}, None, {}
+        self._cut_points, self._flushed, self._flushed_by_shard = None, None, {}
 
     def valid_through_ms(self) -> int:
-        """Return the time up to which the history has all acknowledged deltas, in milliseconds since 1970.
+        """Return the server wall time up to which the history has all acknowledged deltas, in milliseconds since 1970.
 
-        Call it after the run's flush. Assets report it as the freshness of their data.
+        That is when the cut points were read, or when the oldest delta arrived that a gateway without a cut point has
+        not flushed. Call it after the run's flush. Assets report it as the freshness of their data.
 
         Raises:
             StagingUnavailableError: the staging store cannot be reached.
         """
-        cut_points, store = self.cut_points(), self._store()
-        moments = [wall_of(point.arrival) for point in cut_points.values()]
-        if cut_points.keys() != set(store.gateways()):  # the other gateways have unflushed deltas
-            backlog = [shard for shard in store.backlog() if shard.gateway not in cut_points]
-            moments += [shard.oldest_ms for shard in backlog if shard.oldest_ms is not None]
-        return min(moments, default=self._now_ms())
+        cut_points = self.cut_points()
+        unflushed = (shard.oldest_ms for shard in self._store().backlog() if shard.gateway not in cut_points)
+        return min([self._cut_points_read_ms, *(oldest_ms for oldest_ms in unflushed if oldest_ms is not None)])
 
     def flushed(self, *, reread: bool = False) -> dict[str, int]:
         """Return gateway → the arrival up to which its deltas are in the lake.
@@ -251,8 +251,9 @@ class RunState:
 
     def _at_cut_points(self, arrivals: dict[str, int]) -> dict[str, int]:
         """Replace the arrival of each gateway that has a cut point by the cut point."""
+        cut_points = self._cut_points or {}
         return {
-            gateway: self._cut_points[gateway].arrival if gateway in self._cut_points else arrival
+            gateway: cut_points[gateway].arrival if gateway in cut_points else arrival
             for gateway, arrival in arrivals.items()
         }
 
