@@ -68,8 +68,7 @@ def rebuild_days(spark: SparkSession, follower: Follower, days: Sequence[date], 
         writers = max_writers(adapter)
     tasks = [_rebuild_task(spark, follower, reached, day, names) for day in days]
     written: dict[date, int] = {}
-    for start in range(0, len(tasks), writers):  # as many days at a time as the adapter allows writers
-        concurrent = tasks[start : start + writers]
+    for concurrent in concurrent_tasks(tasks, writers):
         reports = one_report_each(spark, concurrent, RebuildReport)
         written |= {task.day: report.deltas for task, report in zip(concurrent, reports, strict=True)}
     return written
@@ -116,6 +115,30 @@ class RebuildTask(NamedTuple):
             )
             not_empty = (batch for batch in history if batch.num_rows)
             yield RebuildReport(restore(adapter, follower.name, not_empty, scope, cold, cold_tier_contents(cold)))
+
+
+def concurrent_tasks(tasks: Sequence[RebuildTask], writers: int) -> list[list[RebuildTask]]:
+    """Divide tasks into groups that run one after another. No two tasks of a group write the same batch.
+
+    Two transactions that write the same deltas at once may deadlock.
+
+    Args:
+        tasks: the tasks. A batch that was flushed around midnight belongs to two days, and so to two tasks.
+        writers: the most tasks in a group.
+    """
+    groups: list[list[RebuildTask]] = []
+    for task in tasks:
+        free = (
+            group
+            for group in groups
+            if len(group) < writers and all(task.batches.isdisjoint(other.batches) for other in group)
+        )
+        group = next(free, None)
+        if group is None:
+            groups.append([task])
+        else:
+            group.append(task)
+    return groups
 
 
 @lake_errors
