@@ -46,6 +46,7 @@ CLOSING_SECONDS = 10.0
 _MAX_REASON_BYTES = 123
 """Longest reason in a close frame, by RFC 6455."""
 
+_UPGRADE_WITH_BODY = "A request with a body cannot ask for an upgrade; leave out its Upgrade header."
 _TOO_LONG = f"the head of the request is above {MAX_HEAD_BYTES} bytes; send fewer or shorter headers"
 
 
@@ -120,11 +121,22 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         """Record that a head has ended."""
         self._in_head = False
         self._stop_timer()
+        if self.parser.should_upgrade() and self._announces_body():
+            # the parser reads no body after such a head: it would take the body for the next request
+            self._reject(400, _UPGRADE_WITH_BODY)
+            return
         super().on_headers_complete()
         self._in_body = not self.parser.should_upgrade()
 
+    def _announces_body(self) -> bool:
+        """Return whether the headers announce a body. Some devices send a length of 0 when they open a WebSocket."""
+        lengths = [value for name, value in self.headers if name in (b"content-length", b"transfer-encoding")]
+        return any(length != b"0" for length in lengths)
+
     def on_message_complete(self) -> None:
         """Record that a request has ended."""
+        if self._is_rejected:
+            return
         self._has_ended = True
         if self._in_body:
             self._in_body = False
@@ -147,6 +159,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     def handle_websocket_upgrade(self) -> None:
         """Give the unwrapped connection to the WebSocket protocol."""
+        if self._is_rejected:
+            return
         self._is_upgraded = True
         self._output.stop_checking()
         self.transport = self._output.inner

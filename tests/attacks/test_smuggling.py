@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+from contextlib import suppress
 
 import pytest
 import requests
@@ -33,6 +34,9 @@ AMBIGUOUS = {
     "a bare line feed": [b"X: y\nContent-Length: 5"],
     "a bare carriage return": [b"X: y\rContent-Length: 5"],
     "a NUL in a name": [b"Content\x00-Length: 5"],
+    "an upgrade with a length": [b"Connection: Upgrade", b"Upgrade: h2c", b"Content-Length: 5"],
+    "an upgrade with chunks": [b"Connection: Upgrade", b"Upgrade: h2c", b"Transfer-Encoding: chunked"],
+    "a WebSocket with a length": [b"Connection: Upgrade", b"Upgrade: websocket", b"Content-Length: 5"],
 }
 
 
@@ -57,6 +61,26 @@ def no_errors(served, caplog):
 def test_ambiguous_requests_are_rejected_and_end_the_connection(served, name):
     count, status = answers(served, *AMBIGUOUS[name], body=CHUNKED)
     assert (count, status) == (1, 400), name
+
+
+@pytest.mark.parametrize("name", [name for name in AMBIGUOUS if "upgrade" in name or "WebSocket" in name])
+def test_what_follows_the_answer_to_an_ambiguous_request_is_no_request(served, name):
+    host, port = served.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), DEADLINE) as line:
+        line.sendall(b"\r\n".join([b"POST /sync/gw/pull HTTP/1.1", b"Host: x", *AMBIGUOUS[name], b"", b""]))
+        said = line.recv(65536)
+        with suppress(ConnectionError):
+            line.sendall(HIDDEN)
+            said += b"".join(iter(lambda: line.recv(65536), b""))
+    assert said.startswith(b"HTTP/1.1 400 ")
+    assert said.count(b"HTTP/1.1 ") == 1
+
+
+def test_an_upgrade_that_the_server_does_not_know_is_ignored(served):
+    """Java's HTTP client asks for HTTP/2 in this way."""
+    headers = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": "h2c", "HTTP2-Settings": "AAEAAEAAAAIAAAABAAMAAABk"}
+    answer = requests.get(f"{served.url}/health", headers=headers, timeout=DEADLINE)
+    assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
 
 
 @pytest.mark.parametrize("size", [b"0x5", b"+5", b"5 ", b"ffffffffffffffff5", b"5\n", b"", b"-1", b"5;\n"])

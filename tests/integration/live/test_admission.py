@@ -34,6 +34,14 @@ def test_a_websocket_token_may_be_in_the_query(served, prefix):
         assert live.pull().deltas == ()
 
 
+def test_a_handshake_may_have_a_length_of_0(served):
+    """Some devices send it."""
+    client = served.client()
+    headers = {"Authorization": f"Bearer {client.token}", "Content-Length": "0"}
+    with Live(client, additional_headers=headers) as live:
+        assert live.pull().deltas == ()
+
+
 @pytest.mark.parametrize(
     ("query", "headers", "status", "code"),
     [
