@@ -1,7 +1,10 @@
 import json as stdlib
 import re
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lakesync.model.errors import ValidationError
 from lakesync.model.types import ColumnValue, PushResult, RowDelta, SyncPull, SyncResponse
@@ -25,6 +28,14 @@ def push(**changes):
 @pytest.mark.parametrize("hlc", ["115579079884800003", 115579079884800003])
 def test_an_hlc_is_a_decimal_string_or_a_bare_integer(hlc):
     assert json.decode_push(push(hlc=hlc)).deltas[0].hlc == 115579079884800003
+
+
+@given(st.text(st.characters()))
+def test_texts_of_javascript_are_decoded_with_replacement_characters(text):
+    """`json.dumps` writes half of a surrogate pair as `JSON.stringify` does."""
+    decoded = json.decode_push(push(columns=[{"column": "a", "value": {text: [text]}}]))
+    expected = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    assert msgspec.json.decode(decoded.deltas[0].columns[0].value) == {expected: [expected]}
 
 
 ODD = [
