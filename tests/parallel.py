@@ -1,4 +1,4 @@
-"""How tests are shared out between the workers of a run: whole files, all that need Spark to one, the longest first."""
+"""How tests are shared out between the workers of a run: whole files, Spark's to two, the longest first."""
 
 from __future__ import annotations
 
@@ -11,11 +11,17 @@ _ROOT = Path(__file__).parent.parent
 
 
 class Rooms(LoadScopeScheduling):
-    """Gives a worker whole files, so that what a file shares is made once, and the one Spark to one of them."""
+    """Gives a worker whole files, so that what a file shares is made once.
+
+    Files that need Spark are divided between two workers, each with a Spark of its own. With one Spark, the other
+    workers end long before the one that has it.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
         file = _file(nodeid)
-        return "spark" if needs_spark(file) else file
+        if not needs_spark(file):
+            return file
+        return "spark: lakehouse" if file.startswith("tests/integration/lakehouse/") else "spark"
 
 
 def turn(nodeid: str) -> int:
