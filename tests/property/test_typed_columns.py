@@ -40,11 +40,17 @@ def in_the_lake(texts, kind):
     return typed_values(pa.array(texts, pa.string()), kind).to_pylist()
 
 
-def in_duckdb(texts, kind):
-    with duckdb.connect() as database:
-        database.register("cells", pa.table({"number": range(len(texts)), "text": pa.array(texts, pa.string())}))
-        sql = f"SELECT {typed_value(kind, 'text')} FROM cells ORDER BY number"
-        return [value for (value,) in database.execute(sql).fetchall()]
+@pytest.fixture(scope="module")
+def database():
+    """A database in memory. Opening one takes longer than all queries of an example."""
+    with duckdb.connect() as opened:
+        yield opened
+
+
+def in_duckdb(database, texts, kind):
+    database.register("cells", pa.table({"number": range(len(texts)), "text": pa.array(texts, pa.string())}))
+    sql = f"SELECT {typed_value(kind, 'text')} FROM cells ORDER BY number"
+    return [value for (value,) in database.execute(sql).fetchall()]
 
 
 def at_a_destination(values, kind):
@@ -71,10 +77,10 @@ def same(first, second):
 @settings(deadline=None, max_examples=150)
 @given(values=st.lists(VALUES, min_size=1, max_size=12))
 @example(values=["a", 'q"\n\\', "é😀", "\0", None, True, 0, -1.5e300, 5e-324, {"k": [1]}, [], "\\u0000"])
-def test_the_lake_and_queries_type_values_alike(values):
+def test_the_lake_and_queries_type_values_alike(database, values):
     texts = [*map(jcs_raw, map(msgspec.json.encode, values)), None]
     for kind in KINDS:
-        for text, lake, query in zip(texts, in_the_lake(texts, kind), in_duckdb(texts, kind), strict=True):
+        for text, lake, query in zip(texts, in_the_lake(texts, kind), in_duckdb(database, texts, kind), strict=True):
             assert same(lake, query), (kind, text, lake, query)
 
 
