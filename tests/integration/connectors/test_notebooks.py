@@ -6,7 +6,6 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-import dagster as dg
 import pytest
 from pyspark import cloudpickle
 
@@ -15,6 +14,7 @@ from lakehouse.sessions import session
 from lakesync.connectors import ConnectorConfig, ConnectorDescriptor, ConnectorType
 from lakesync.connectors.base import Page, SourceRow, Table, Usage
 from lakesync.model.schema import Column, TableSchema
+from tests.dagster_instance import dagster_instance
 from tests.integration.connectors.jira_support import desk
 from tests.integration.dagster.poll_support import House
 
@@ -52,7 +52,7 @@ DESK = ConnectorType(
 @pytest.fixture
 def house(serve, spark_server):
     with (
-        dg.instance_for_test() as instance,
+        dagster_instance() as instance,
         closing(House(serve(), spark_server["config"], instance, "notebooks")) as house,
     ):
         yield house

@@ -23,6 +23,7 @@ from sensors.alerts import (
     check_failure_sensor,
     run_failure_sensor,
 )
+from tests.dagster_instance import dagster_instance
 
 SECRET = "a secret that receiver and sender share"
 RECOVERED = RunRecovered("r", "flush", [])
@@ -86,7 +87,7 @@ def alerts(receiver):
 
 @pytest.fixture
 def instance():
-    with dg.instance_for_test() as instance:
+    with dagster_instance() as instance:
         yield instance
 
 

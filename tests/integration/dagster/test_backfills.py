@@ -14,6 +14,7 @@ from lakesync.model.delta import extract_delta
 from lakesync.model.schema import parse_schema
 from lakesync.model.types import SyncPush
 from lakesync_dagster.definitions import make_definitions
+from tests.dagster_instance import dagster_instance
 from tests.integration.gateway_support import SERVICE
 
 pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy
@@ -103,7 +104,7 @@ def counted(run, *names):
 
 @pytest.fixture(scope="module")
 def house(serve, spark_server, tmp_path_factory):
-    with dg.instance_for_test() as instance:
+    with dagster_instance() as instance:
         yield House(serve, spark_server["config"], instance, tmp_path_factory.mktemp("frames"))
 
 

@@ -24,6 +24,7 @@ from lakesync.adapters.transfer.loads import begin_load, is_announced
 from lakesync.adapters.transfer.migration import MigrationScope, scope_checksum
 from lakesync.analysis.marks import FollowerMark
 from tests.conformance.test_adapters import everything
+from tests.dagster_instance import dagster_instance
 from tests.integration.dagster.destination_support import DAY, LEAVES, Moves, Warehouse, told
 from tests.integration.gateway_support import until, wall_ms
 from tests.postgres_server import postgres_server
@@ -35,7 +36,7 @@ pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute whe
 @pytest.fixture(scope="module", params=[3, pytest.param(10, marks=pytest.mark.deep)])
 def warehouse(request, serve, spark_server, tmp_path_factory):
     """With so many flushes while Postgres is away."""
-    with dg.instance_for_test() as instance, postgres_server() as postgres:
+    with dagster_instance() as instance, postgres_server() as postgres:
         yield Warehouse(
             serve(), spark_server["config"], instance, tmp_path_factory.mktemp("warehouse"), postgres, request.param
         )

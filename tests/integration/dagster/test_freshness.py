@@ -18,6 +18,7 @@ from lakesync.model.types import SyncPush
 from lakesync.staging import open_store
 from sensors.freshness import days_of_asset, freshness_sensor
 from sensors.lags import PipelineLags
+from tests.dagster_instance import dagster_instance
 
 NOON = 1_772_366_400_000  # of 2026-03-01
 DAYS = ["2026-03-01", "2026-03-02"]
@@ -59,7 +60,7 @@ class House:
 
 @pytest.fixture
 def house(tmp_path):
-    with dg.instance_for_test() as instance:
+    with dagster_instance() as instance:
         house = House(tmp_path, instance)
         yield house
         house.engine.close()

@@ -33,6 +33,7 @@ from sensors.external_systems import destination_sensor
 from sensors.lags import PipelineLags
 from sensors.staging import flush_sensor
 from tests.conformance.test_adapters import everything
+from tests.dagster_instance import dagster_instance
 from tests.integration.gateway_support import SERVICE, wall_ms
 
 pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy
@@ -145,7 +146,7 @@ class Pipeline:
 
 @pytest.fixture(scope="module")
 def pipeline(serve, spark_server, tmp_path_factory):
-    with dg.instance_for_test() as instance:
+    with dagster_instance() as instance:
         made = Pipeline(serve(), spark_server["config"], instance, tmp_path_factory.mktemp("healing"))
         made.push()
         made.heal()

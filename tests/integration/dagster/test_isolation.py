@@ -21,6 +21,7 @@ from lakesync.model.schema import parse_schema
 from lakesync.model.types import SyncPush
 from lakesync_dagster.definitions import make_definitions
 from sensors.lags import PipelineLags
+from tests.dagster_instance import dagster_instance
 from tests.integration.gateway_support import SERVICE, wall_ms
 
 pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy
@@ -76,7 +77,7 @@ class Tenants:
 
 @pytest.fixture
 def tenants(serve, spark_server, tmp_path):
-    with dg.instance_for_test() as instance:
+    with dagster_instance() as instance:
         yield Tenants(serve(), spark_server["config"], instance, tmp_path)
 
 

@@ -27,6 +27,7 @@ from lakesync.model.types import SyncPush
 from lakesync_dagster.definitions import make_definitions
 from sensors.lags import PipelineLags
 from tests.conformance.test_adapters import everything
+from tests.dagster_instance import dagster_instance
 from tests.integration.connectors.jira_support import desk
 from tests.integration.dagster.poll_support import KEY
 from tests.integration.gateway_support import SERVICE, wall_ms
@@ -175,7 +176,7 @@ class System:
 
 @pytest.fixture(scope="module")
 def system(serve, spark_server, tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patched, dg.instance_for_test() as instance, ExitStack() as stack:
+    with pytest.MonkeyPatch.context() as patched, dagster_instance() as instance, ExitStack() as stack:
         patched.setattr(lakesync_dagster.definitions, "WATCH_SECONDS", 0.0)
         patched.setattr(sensors.lags, "READ_SECONDS", 1.0)
         made = System(serve(), spark_server["config"], instance, tmp_path_factory.mktemp("matrix"), stack)

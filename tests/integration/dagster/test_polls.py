@@ -7,7 +7,6 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-import dagster as dg
 import pytest
 
 from lakehouse.landing import delivery, lake_landing
@@ -17,6 +16,7 @@ from lakesync.engine.gateway import SyncGateway
 from lakesync.testing.servers import Response
 from lakesync.testing.servers.jira.site import error_body
 from sensors import backoff
+from tests.dagster_instance import dagster_instance
 from tests.integration.connectors.jira_support import Moving, desk, document
 from tests.integration.connectors.salesforce_support import ACCOUNTS_ALONE, company
 from tests.integration.dagster.poll_support import NUMBERS, House, connection, reason, told
@@ -54,7 +54,7 @@ def clear(store, gateway, stop):
 def house(serve, spark_server, request):
     limits = EngineLimits(max_backpressure_bytes=getattr(request, "param", 1 << 30), retry_after=0.1)
     with (
-        dg.instance_for_test() as instance,
+        dagster_instance() as instance,
         closing(House(serve(limits), spark_server["config"], instance, f"polls_{next(NUMBERS)}")) as house,
     ):
         yield house

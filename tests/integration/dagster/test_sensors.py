@@ -35,6 +35,7 @@ from sensors import lags
 from sensors.lags import PipelineLags
 from sensors.schema import ReloadError, schema_sensor
 from sensors.staging import flush_sensor
+from tests.dagster_instance import dagster_instance
 
 DAY = "2026-03-01"
 NOON = 1_772_366_400_000  # of that day
@@ -112,7 +113,7 @@ def house(tmp_path):
     config = load({"data_dir": tmp_path, "clock_offset_file": offset, "flush": {"max_bytes": 10_000}})
     engine = Engine(open_store(config.staging.url, clock), clock)
     engine.open()
-    with dg.instance_for_test() as instance:
+    with dagster_instance() as instance:
         yield House(config, clock, engine, instance)
     engine.close()
 

@@ -29,6 +29,7 @@ from lakesync.wire.frames import encode_checkpoint_frame, read_checkpoint
 from lakesync.wire.protobuf import decode_response, encode_response
 from lakesync_dagster.definitions import make_definitions
 from lakesync_dagster.jobs import assets_to_audit
+from tests.dagster_instance import dagster_instance
 from tests.integration.gateway_support import SERVICE
 
 pytestmark = [
@@ -120,7 +121,7 @@ def spark(spark_server):
 
 @pytest.fixture(scope="module")
 def house(serve, spark_server, tmp_path_factory):
-    with dg.instance_for_test() as instance:
+    with dagster_instance() as instance:
         yield House(serve, spark_server["config"], instance, tmp_path_factory.mktemp("damage"))
 
 

@@ -33,6 +33,7 @@ from lakesync.model.types import SyncPush
 from lakesync.staging import open_store
 from lakesync.staging.records import Backlog
 from lakesync_dagster.jobs import maintenance_job
+from tests.dagster_instance import dagster_instance
 from tests.integration.gateway_support import wall_ms
 from tests.lake_support import states
 from tests.run_support import resources_of
@@ -168,7 +169,7 @@ def test_maintenance_compacts_a_table_and_keeps_snapshots_of_checkpoints(world, 
     assert world.rows() == now != then
     version = at_snapshot(world.spark, NAMES.state("notes"), tagged.snapshot_id)
     assert {key: spelled(state) for key, state in states(version).items()} == then
-    with dg.instance_for_test() as instance:
+    with dagster_instance() as instance:
         told = world.run_maintenance(spark_server["config"], instance)
         assert list(told) == ["deltas", "tables/notes", "staging", "runs"]
         idle = world.run_maintenance(spark_server["config"], instance)

@@ -18,6 +18,7 @@ from lakesync.model.schema import parse_schema
 from lakesync.model.types import SyncPush
 from lakesync_dagster.definitions import make_definitions
 from resources.stores import LakeResource
+from tests.dagster_instance import dagster_instance
 from tests.integration.gateway_support import SERVICE, wall_ms
 
 pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy
@@ -109,7 +110,7 @@ def told(run):
 
 @pytest.fixture(scope="module")
 def pipeline(serve, spark_server, tmp_path_factory):
-    with dg.instance_for_test() as instance:
+    with dagster_instance() as instance:
         yield Pipeline(serve(), spark_server["config"], instance, tmp_path_factory.mktemp("work"))
 
 

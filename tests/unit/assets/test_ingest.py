@@ -26,6 +26,7 @@ from sensors import backoff as attempts
 from sensors.due_times import timed_parts
 from sensors.external_systems import poll_sensor
 from sensors.lags import PipelineLags
+from tests.dagster_instance import dagster_instance
 
 DESK = PolledConnector("shop", "support-desk", "jira", ("jira_issues", "jira_projects"), 30_000)
 CRM = PolledConnector("shop", "support.desk", "salesforce", ("sf_accounts",), 3_600_000)
@@ -90,7 +91,7 @@ def test_an_interrupted_poll_is_requested_again_and_never_concurrently(tmp_path,
     snapshot = SchemaSnapshot(connectors=(DESK,))
     days, shared = day_partitions("2026-01-01"), PipelineLags(config, snapshot)
     sensor = poll_sensor(config, snapshot, days, lambda: nullcontext(engine.store), shared)
-    with dg.instance_for_test() as instance:
+    with dagster_instance() as instance:
 
         def tick(cursor):
             with dg.build_sensor_context(instance, cursor=cursor) as context:
@@ -116,7 +117,7 @@ def test_a_table_that_fails_is_reported_until_it_succeeds_and_a_connector_of_fai
     now = wall_clock()
 
     def reported():
-        with dg.instance_for_test() as instance:
+        with dagster_instance() as instance:
             PipelineLags(config, snapshot).read(engine.store, lambda: instance)
         report = report_in(engine.store.marks())
         return [(lag.key, lag.since_ms, report.requests.get(lag.key)) for lag in report.lags]
@@ -187,7 +188,7 @@ class Polls:
 
 @pytest.fixture
 def polls(tmp_path, monkeypatch):
-    with dg.instance_for_test() as instance:
+    with dagster_instance() as instance:
         made = Polls(tmp_path, instance, monkeypatch)
         yield made
         made.engine.close()

@@ -25,6 +25,7 @@ from sensors import backoff as attempts
 from sensors.due_times import timed_parts
 from sensors.external_systems import transfer_sensor
 from sensors.lags import PipelineLags
+from tests.dagster_instance import dagster_instance
 
 DECLARED = """
 [adapters]
@@ -176,7 +177,7 @@ def test_flows_and_tiers_are_due_by_their_schedules_and_again_after_a_run_that_f
     names = ("flows_slice", "flows_home", "tiers_aged")
     jobs = dg.Definitions(jobs=[dg.define_asset_job(name, selection=dg.AssetSelection.all()) for name in names])
     sensor = transfer_sensor(config, jobs, days, lambda: nullcontext(store), PipelineLags(config, SchemaSnapshot()))
-    with dg.instance_for_test() as instance:
+    with dagster_instance() as instance:
 
         def tick(cursor=None):
             with dg.build_sensor_context(instance, cursor=cursor) as context:
@@ -238,7 +239,7 @@ def test_a_migration_is_requested_for_the_days_that_have_ended_and_were_not_copi
             mark = mark.with_day(table, date(2026, 1, day))
         store.put_mark("migrations/away", msgspec.json.encode(mark).decode())
 
-    with dg.instance_for_test() as instance:
+    with dagster_instance() as instance:
         assert requested(instance, 1) is None, "its first day has not ended"
         assert requested(instance, 3) == ("2026-01-01|flights", "2026-01-02|planes")
         copied("flights", 1, 2)

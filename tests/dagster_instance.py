@@ -1,0 +1,32 @@
+"""A Dagster instance for tests, whose SQLite files are made once in a process and copied."""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+
+import dagster as dg
+
+
+@contextmanager
+def dagster_instance() -> Iterator[dg.DagsterInstance]:
+    """An instance of one's own, in a folder of its own, which is `DAGSTER_HOME`."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home:
+        shutil.copytree(_home_without_runs(), home, dirs_exist_ok=True)
+        with dg.instance_for_test(temp_dir=home) as instance:
+            yield instance
+
+
+@cache
+def _home_without_runs() -> str:
+    """Return a folder with the files of an instance, for which Dagster runs all its migrations."""
+    home = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, home, ignore_errors=True)
+    with dg.instance_for_test(temp_dir=home) as instance:
+        instance.get_runs(limit=1)
+        instance.all_instigator_state()
+    return home
