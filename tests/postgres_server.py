@@ -27,7 +27,8 @@ class PostgresServer:
             self._folder = tempfile.mkdtemp(prefix="lakesync-pg-", dir="/tmp")  # short, open to Postgres' own user
             self._server = get_server(self._folder)
         (port,) = free_ports(1)
-        self._options = f"-h 127.0.0.1 -p {port} -k {self._folder}"
+        # Tests end processes, not the machine, so what Postgres wrote survives without a flush of the disk's cache.
+        self._options = f"-h 127.0.0.1 -p {port} -k {self._folder} -c fsync=off"
         self.uri = f"postgresql://postgres:postgres@127.0.0.1:{port}/postgres"
         self.restart()
 
