@@ -24,6 +24,8 @@ os.environ.setdefault(
     "JDK_JAVA_OPTIONS",
     "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:MetaspaceSize=256m -XX:+UseSerialGC",
 )
+# `lakesync up` starts Spark with a small heap, which a busy Spark enlarges by one collection after another.
+os.environ.setdefault("_JAVA_OPTIONS", "-Xms384m -Xmn256m")
 
 # A shell starts background jobs with SIGINT ignored. Dagster gives SIGTERM the same handler, and children inherit
 # both. Servers that tests stop would then not end before they are killed, 15 seconds later.
@@ -36,6 +38,15 @@ settings.load_profile("default")
 # `--hypothesis-profile soak` looks much longer for a history that breaks a law, or a request that breaks the gateway
 settings.register_profile("soak", max_examples=5_000, deadline=None, suppress_health_check=list(HealthCheck))
 
+
+FEW_ROWS = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.cleaner.periodicGC.interval": "1h",
+}
+"""Settings of the shared Spark. To compile Java code for each query takes longer than tests' few rows do without it.
+
+`lakesync up` in `tests/e2e` has the settings of users."""
 
 SQLITE = ("tests/unit/", "tests/property/")
 """Folders whose tests must close SQLite connections too, which Python reports from 3.13 on.
@@ -112,7 +123,7 @@ def spark_config(tmp_path_factory):
                     "ui_port": ui_port,
                     "ui_url": f"http://127.0.0.1:{ui_port}",
                     "token": secrets.token_urlsafe(16),
-                    "settings": {"spark.sql.catalog.spare.credential": "never-shown"},
+                    "settings": {"spark.sql.catalog.spare.credential": "never-shown", **FEW_ROWS},
                 },
             }
         )
