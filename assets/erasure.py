@@ -8,14 +8,16 @@ polled rows (which connectors read from external systems), and the backends: dat
 would copy them again. At the end it makes new *checkpoints*, the copies of a gateway's rows for new clients.
 
 Each step runs in the pool of the steps that write to the same table or backend: Dagster runs one step of a pool at a
-time, so that the others do not copy erased data meanwhile. The code location (`lakesync_dagster.definitions`) calls
+time, so that the others do not copy erased data meanwhile. Steps of backends run in the order in which data move there:
+a run that has read the history before its erasure may still write a backend, from which a flow would copy the data on
+until that backend's step has run. The code location (`lakesync_dagster.definitions`) calls
 this module. `docs/durability.md` describes the steps and the proof.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import dagster as dg
 import msgspec
@@ -26,10 +28,17 @@ from assets.ingest import GROUP as INGEST
 from assets.ingest import connector_pool
 from assets.names import CHECKPOINT_POOL, DELTAS_POOL, state_key, table_pool, target_key, target_pool
 from assets.transfers import transfer_key, transfer_pool
-from lakehouse.backends.declared import backend_erasures, destination_targets, flow_erasures, target_erasures
+from lakehouse.backends.declared import (
+    backend_erasures,
+    destination_targets,
+    flow_erasures,
+    target_erasures,
+    tier_erasures,
+)
 from lakehouse.marks import TransferKind
 from lakehouse.run_state import RunState
 from lakehouse.schema_snapshot import PolledConnector, SchemaSnapshot
+from lakesync.adapters.backend_config import named_adapters
 from lakesync.config import Config
 from lakesync.model.errors import CommitConflictError
 from lakesync.staging.store.pipeline import GatewayStore, PipelineStore
@@ -85,20 +94,21 @@ def erasure(snapshot: SchemaSnapshot, config: Config) -> dg.AssetsDefinition:
     tables = [_table_step(schema.table, namespace) for schema, namespace in snapshot.states]
     connectors = [_connector_step(each) for each in snapshot.connectors]
     landing_snapshots = [_snapshot_step(table) for table in ("landing", "known") if connectors]
-    tiers, transfers = _tier_steps(config), _flow_and_migration_steps(config)
-    single, tiered = _destination_steps(config)
+    backends = _ordered([*_destination_steps(config), *_transfer_steps(config)])
     report = _report_step(config)
 
     @dg.graph(name=_ERASE)
     def steps() -> None:
         # the results only order the steps: each step runs after those that it is called with
         redacted = history()
-        moved = [step(redacted) for step in tiers]
         polled = [step(redacted) for step in connectors]
-        erased = [step(redacted) for step in (*tables, *transfers, *single)]
-        erased += [step([redacted, *moved]) for step in tiered]
+        erased = [step(redacted) for step in tables]
         erased += [step(polled) for step in landing_snapshots]
-        return report([redacted, *moved, *polled, *erased])  # type: ignore[no-any-return]
+        moved: list[object] = []
+        for number, each in enumerate(backends):
+            upstream = [moved[n] for n in range(number) if backends[n].writes & each.reads]
+            moved.append(each.step([redacted, *upstream]))
+        return report([redacted, *polled, *erased, *moved])  # type: ignore[no-any-return]
 
     made = dg.AssetsDefinition.from_graph(steps, keys_by_output_name={"result": ERASURE}, group_name=ERASURE.path[0])
     description = (
@@ -232,15 +242,29 @@ def _report_step(config: Config) -> dg.OpDefinition:
     return _erasure_step(["report"], CHECKPOINT_POOL, description, erase)
 
 
-def _destination_steps(config: Config) -> tuple[list[dg.OpDefinition], list[dg.OpDefinition]]:
-    """Create a step for each adapter of each destination.
+class _BackendStep(NamedTuple):
+    """A step that erases in backends, and the adapters between which the asset of these backends moves data."""
 
-    Returns:
-        The steps of adapters without cold tiers (stores to which old deltas move), and those of adapters with cold
-        tiers, which must run after the steps of the tiers.
-    """
-    single: list[dg.OpDefinition] = []
-    tiered: list[dg.OpDefinition] = []
+    step: dg.OpDefinition
+    reads: frozenset[str]
+    """Names of the adapters that the asset reads."""
+    writes: frozenset[str]
+    """Names of the adapters that it writes."""
+
+
+def _ordered(steps: Sequence[_BackendStep]) -> list[_BackendStep]:
+    """Return steps in an order in which each comes after those that write what it reads, except in circles."""
+    ordered, left = list[_BackendStep](), list(steps)
+    while left:
+        following = (each for each in left if not any(each.reads & other.writes for other in left if other is not each))
+        ordered.append(next(following, left[0]))
+        left.remove(ordered[-1])
+    return ordered
+
+
+def _destination_steps(config: Config) -> list[_BackendStep]:
+    """Create a step for each adapter of each destination."""
+    steps = []
     for each in destination_targets(config):
         name, target = each.destination, each.target
         step = _backend_step(
@@ -249,43 +273,44 @@ def _destination_steps(config: Config) -> tuple[list[dg.OpDefinition], list[dg.O
             f"The adapter `{target.name}` of the destination `{name}`, and its cold tiers, without erased values.",
             partial(target_erasures, each),
         )
-        (tiered if target.cold else single).append(step)
-    return single, tiered
+        steps.append(_BackendStep(step, reads=frozenset(), writes=frozenset({target.name})))
+    return steps
 
 
-def _tier_steps(config: Config) -> list[dg.OpDefinition]:
-    """Create a step for each pair of tiers: a hot backend, and a cold one to which the pipeline moves old deltas."""
-    return [
-        _transfer_step(
-            "tier", name, f"The deltas of both tiers of `{name}`", partial(backend_erasures, config, (name,))
-        )
-        for name in config.tiers
-    ]
+def _transfer_steps(config: Config) -> list[_BackendStep]:
+    """Create a step for each flow, migration and pair of tiers, which erases in the backends that it writes and reads.
 
+    Tiers are a hot backend, and a cold one to which the pipeline moves old deltas.
+    """
 
-def _flow_and_migration_steps(config: Config) -> list[dg.OpDefinition]:
-    """Create a step for each flow and migration, which erases in the backends that it writes and reads."""
+    def adapters(backend: str) -> frozenset[str]:
+        return frozenset(each.name for each in named_adapters(config, (backend,)))
+
+    def step(kind: TransferKind, name: str, source: str, target: str, what: str, erasures: "Erasures") -> _BackendStep:
+        key, pool = transfer_key(kind, name), transfer_pool(kind, name)
+        op = _backend_step(key, pool, f"{what} `{name}` without erased values.", erasures)
+        return _BackendStep(op, adapters(source), adapters(target))
+
     flows = [
-        _transfer_step("flow", name, f"Both ends of the flow `{name}`", partial(flow_erasures, config, name, declared))
-        for name, declared in config.flows.items()
+        step("flow", name, flow.source, flow.to, "Both ends of the flow", partial(flow_erasures, config, name, flow))
+        for name, flow in config.flows.items()
     ]
     migrations = [
-        _transfer_step(
+        step(
             "migration",
             name,
-            f"Both ends of the migration `{name}`",
-            partial(backend_erasures, config, (declared.to, declared.source)),
+            each.source,
+            each.to,
+            "Both ends of the migration",
+            partial(backend_erasures, config, (each.to, each.source)),
         )
-        for name, declared in config.migrations.items()
+        for name, each in config.migrations.items()
     ]
-    return [*flows, *migrations]
-
-
-def _transfer_step(kind: TransferKind, name: str, what: str, erasures: "Erasures") -> dg.OpDefinition:
-    """Create the step that erases in the backends of a transfer; `what` describes these backends."""
-    return _backend_step(
-        transfer_key(kind, name), transfer_pool(kind, name), f"{what} without erased values.", erasures
-    )
+    tiers = [
+        step("tier", name, each.hot, each.cold, "The deltas of both tiers of", partial(tier_erasures, config, name))
+        for name, each in config.tiers.items()
+    ]
+    return [*flows, *migrations, *tiers]
 
 
 def _connector_step(connector: PolledConnector) -> dg.OpDefinition:

@@ -267,6 +267,31 @@ def flow_erasures(
     return [*written, *backend_erasures(config, (declared.source,), store, requests)]
 
 
+def tier_erasures(
+    config: Config, name: str, store: GatewayStore, requests: tuple[RedactionRequest, ...]
+) -> list[BackendErasure]:
+    """Return the erasures at both tiers of a pair, and of the rows that the hot one merges from both.
+
+    Args:
+        config: the project's configuration, which declares the backends.
+        name: the name of the pair.
+        store: the staging store, which has the schemas.
+        requests: what is erased.
+    """
+    declared = config.tiers[name]
+    hot = {each.name for each in named_adapters(config, (declared.hot,))}
+    cold = resolve_backend(config, declared.cold)
+    written = [each for target in destination_targets(config) for each in target_erasures(target, store, requests)]
+    for flow, declared_flow in config.flows.items():
+        written += flow_erasures(config, flow, declared_flow, store, requests)
+    with_rows = [each for each in written if each.backend.name in hot and cold in each.cold]
+    covered = {each.backend.name for each in with_rows}
+    if covered:
+        covered |= {each.name for each in single_backends(cold)}
+    others = backend_erasures(config, (name,), store, requests)
+    return [*with_rows, *(each for each in others if each.backend.name not in covered)]
+
+
 def backend_erasures(
     config: Config, backends: Sequence[str], _store: GatewayStore, requests: tuple[RedactionRequest, ...]
 ) -> list[BackendErasure]:
@@ -275,7 +300,7 @@ def backend_erasures(
     Args:
         config: the project's configuration, which declares the backends.
         backends: names of backends in the configuration.
-        _store: not used. The asset `erasure` calls this function and the two above with the same last arguments.
+        _store: not used. The asset `erasure` calls this function and the three above with the same last arguments.
         requests: what is erased.
     """
     from lakehouse.backends.erasures import BackendErasure

@@ -11,8 +11,10 @@ import pytest
 
 from assets.names import DESTINATION_SENSOR, TRANSFER_SENSOR
 from assets.transfers import newest_movable_day
+from lakehouse.backends.declared import tier_erasures
 from lakehouse.marks import CopiedDays
 from lakehouse.schema_snapshot import SchemaSnapshot
+from lakesync.adapters.redaction import RedactionRequest
 from lakesync.analysis.lags import compare_marks
 from lakesync.config import load
 from lakesync.engine import Engine
@@ -137,7 +139,32 @@ def test_an_erasure_excludes_destinations_flows_tiers_and_migrations(definitions
     moves = ["tiers__aged", "flows__slice", "flows__home", "migrations__away"]
     every = {f"erase__{name}" for name in ("history", "tables__flights", *moves, *leaves)}
     assert after["erase__report"] == every == after.keys() - {"erase__report"}
-    assert after["erase__destinations__warehouse__pg"] == {"erase__history", "erase__tiers__aged"}
+    assert {name.removeprefix("erase__"): steps - {"erase__history"} for name, steps in after.items() if steps} == {
+        **{name: set() for name in ["tables__flights", *leaves, "migrations__away"]},
+        "flows__slice": {"erase__migrations__away"},
+        "flows__home": {"erase__destinations__warehouse__pg", "erase__flows__slice"},
+        "tiers__aged": {"erase__destinations__warehouse__pg", "erase__flows__slice"},
+        "report": every - {"erase__history"},
+    }, "each after what writes the adapters that it reads"
+
+
+def test_an_erasure_of_tiers_recomputes_the_rows_of_the_hot_one(declared):
+    """While the pool keeps deltas from moving; the destination's own step has another pool."""
+    engine = Engine(open_store("memory://", wall_clock), wall_clock)
+    engine.open()
+    engine.gateway("g").register_schema(FLIGHTS)
+    request = RedactionRequest("g", hlc=1, client_id="c")
+    (erasure,) = tier_erasures(declared, "aged", engine.store, (request,))
+    assert (erasure.backend.name, [tier.name for tier in erasure.cold]) == ("pg", ["archive"])
+    assert (erasure.schemas, erasure.requests) == ((FLIGHTS,), (request,))
+    engine.close()
+
+
+def test_an_erasure_accepts_flows_in_a_circle(tmp_path):
+    between = {f"{source}{to}": {"from": source, "to": to} for source, to in ("ab", "ba")}
+    places = {name: f"sqlite://{tmp_path}/{name}.db" for name in "ab"}
+    config = load({"data_dir": tmp_path, "adapters": places, "flows": between})
+    dg.Definitions.validate_loadable(make_definitions(config, SchemaSnapshot((FLIGHTS,))))
 
 
 def test_an_adapter_may_have_the_name_of_anothers_check(tmp_path):
