@@ -8,6 +8,7 @@ import pytest
 
 from lakesync.adapters import DeltaQuery
 from lakesync.adapters.backends import mysql, postgres
+from lakesync.adapters.digests import DigestScope
 from lakesync.adapters.transfer.follower import DeltaSelection, follow_history, read_follower_progress
 from lakesync.adapters.uri import BackendUri
 from lakesync.model.errors import AdapterError
@@ -89,6 +90,25 @@ def test_b11_a_table_that_is_no_destination_table_any_more_is_not_suspended(adap
     sql(adapter, "DROP TABLE notes")
     follow(adapter, pushes(4))
     assert rows(adapter).keys() == {f"n{number}" for number in range(1, 5)}
+
+
+def test_b11_a_destination_table_has_the_rows_of_one_synced_table(adapter):
+    """Another one whose `sourceTable` names it would overwrite them, as both may have rows with one id."""
+    todo = parse_schema({"table": "todo", "sourceTable": "notes", "columns": [{"name": "due", "type": "string"}]})
+    of_todo = [make_delta("c", 7, "n1", "todo", due="now"), make_delta("c", 8, "n2", "todo")]
+    made = [*pushes(2), ("g", 1024, of_todo)]
+    follow(adapter, made, [todo, NOTES])
+    assert {row: cells["due"] for row, cells in rows(adapter).items()} == {"n1": "now"}
+    (aside,) = adapter.suspended_tables("leaf")
+    assert (aside.table, "with the rows of 'todo'" in aside.reason) == ("notes", True)
+    scope = DigestScope(schemas=(todo, NOTES), days=(0,))
+    assert adapter.remove_orphan_rows(scope) == 0
+    assert rows(adapter).keys() == {"n1"}
+    sql(adapter, "DROP TABLE notes")
+    adapter.retry_tables("leaf", ["notes"])
+    follow(adapter, made, [NOTES])
+    assert rows(adapter).keys() == {"n1", "n2"}
+    assert adapter.suspended_tables("leaf") == []
 
 
 def lock(kind, folder):

@@ -203,6 +203,14 @@ def test_a_new_column_is_written_for_rows_whose_deltas_are_all_in_the_cold_tier(
     cold.close()
 
 
+def test_a_destination_table_gets_all_rows_under_another_name(tmp_path):
+    adapter = SqliteAdapter(tmp_path / "leaf.db")
+    for schema in (NOTES, replace(NOTES, source_table="jottings")):  # retired, then registered with another name
+        list(follow_history(adapter, "leaf", DeltaSelection(), history(pushes(4)), [schema]))
+    assert rows(adapter, "jottings").keys() == rows(adapter, "notes").keys() != set()
+    adapter.close()
+
+
 deltas = st.builds(
     lambda hlc, op, columns: replace(make_delta("c", hlc, "r", **({} if op == "DELETE" else columns)), op=op),
     st.integers(1, 9),

@@ -259,9 +259,11 @@ class SqlAdapter(ArrowAdapterBase):
                 self._write_rows_or_suspend(connection, deltas, scope.schemas, transform, follower, uncreated)
 
     def remove_orphan_rows(self, scope: DigestScope) -> int:
-        """Delete rows without stored deltas, table by table."""
+        """Delete rows without stored deltas, table by table; none of a table that has other rows than the schema's."""
+        uncreated = self._ensure_tables(scope.schemas)
+        schemas = [schema for schema in scope.schemas if schema.table not in uncreated]
         with self._connect() as connection:
-            return sum(delete_orphan_rows(connection, self._dialect, scope, schema) for schema in scope.schemas)
+            return sum(delete_orphan_rows(connection, self._dialect, scope, schema) for schema in schemas)
 
     def digests(self, scope: DigestScope) -> list[Digest]:
         """Return the digest (counts and checksums) of each table and day, computed by the database."""

@@ -11,7 +11,8 @@ Three kinds of rows share the table of marks:
 - a follower's mark, under the follower's name;
 - a suspended table, under `FOLLOWER!TABLE`: a `SuspendedTable` in JSON, or empty once the table is not suspended;
 - a lock of some rows of a destination table, so that they have one writer at a time. The writer updates the lock's row,
-  which in every database with transactions stays locked until the transaction ends.
+  which in every database with transactions stays locked until the transaction ends. Its mark is the synced table whose
+  rows the destination table has.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from lakesync.adapters.base import DeadLetter, SuspendedTable
 from lakesync.adapters.deltas import MarkUpdate, RowId
 from lakesync.adapters.sql.backend import Column, Connection, Dialect, load_scratch_table
 from lakesync.model.backoff import doubled_wait
+from lakesync.model.errors import SchemaError
 from lakesync.model.hlc import wall_clock
 
 MARKS_TABLE = "lakesync_marks"
@@ -86,22 +88,39 @@ def move_mark(connection: Connection, mark: MarkUpdate) -> None:
             raise mark.moved_error(found)
 
 
-def make_locks(connection: Connection, dialect: Dialect, names: Sequence[str]) -> None:
-    """Create the rows of missing locks. Several writers may do so concurrently.
+def make_locks(connection: Connection, dialect: Dialect, names: Sequence[str], owner: str, *, is_new: bool) -> None:
+    """Create the rows of a destination table's missing locks, and check whose rows the table has.
+
+    Several writers may do so concurrently. The mark of a lock is the synced table whose rows the destination table has.
+    It is empty for a table of earlier versions, which then gets it.
 
     Args:
         connection: an open connection.
         dialect: the database's dialect.
-        names: the locks' names.
+        names: the locks' names, in the order in which they are taken.
+        owner: the synced table whose rows are written.
+        is_new: whether the destination table is created next, so that it has no rows of another synced table.
+
+    Raises:
+        SchemaError: the destination table has the rows of another synced table.
     """
     import pyarrow as pa
 
-    query = f"SELECT name FROM {MARKS_TABLE} WHERE name IN ({', '.join('?' * len(names))})"
-    present = {name for (name,) in connection.query(query, list(names))}
-    missing = [name for name in names if name not in present]
+    query = f"SELECT name, mark FROM {MARKS_TABLE} WHERE name IN ({', '.join('?' * len(names))})"
+    owners = dict(connection.query(query, list(names)))
+    others = {each for each in owners.values() if each not in ("", owner)}
+    if others and not is_new:
+        raise SchemaError(
+            f"the rows of the synced table {owner!r} cannot be written to a destination table with the rows of "
+            f"{max(others)!r}: set another sourceTable in a schema, or drop the destination table if those are retired"
+        )
+    for name in names:
+        if owners.get(name, owner) != owner:
+            connection.execute(f"UPDATE {MARKS_TABLE} SET mark = ? WHERE name = ?", [owner, name])
+    missing = [name for name in names if name not in owners]
     if not missing:
         return
-    rows = {"name": missing, "mark": [""] * len(missing), "turn": pa.array([0] * len(missing), pa.int64())}
+    rows = {"name": missing, "mark": [owner] * len(missing), "turn": pa.array([0] * len(missing), pa.int64())}
     load_scratch_table(connection, dialect, _MARKS_SCRATCH, MARK_COLUMNS, ("name",), pa.table(rows))
     columns = [column.name for column in MARK_COLUMNS]
     connection.execute(dialect.merge_statement(MARKS_TABLE, _MARKS_SCRATCH, columns, ("name",), ()))

@@ -154,14 +154,16 @@ class RowTable:
         """Create the table and its locks, or add missing columns.
 
         Raises:
-            SchemaError: LakeSync did not create the table, a name is too long for the database, or the schema gained a
-                column that collides with a system column.
+            SchemaError: LakeSync did not create the table, it has the rows of another synced table, a name is too long
+                for the database, or the schema gained a column that collides with a system column.
         """
         connection, dialect, schema = self._connection, self._dialect, self._schema
         _check_lengths(schema, dialect.max_name_chars)
         present = set(connection.column_names(table_name(schema)))
         if present:
             _check_columns(schema, present)
+        make_locks(connection, dialect, self._lock_names(), schema.table, is_new=not present)
+        if present:
             quoted_present = {dialect.quote(name) for name in present}
             missing = [column for column in self._columns() if column.name not in quoted_present]
             definitions = [dialect.column_definition(column._replace(required=False)) for column in missing]
@@ -175,7 +177,6 @@ class RowTable:
             with connection.transaction():
                 for statement in [*create, *self._indexes(())]:
                     connection.execute(statement)
-        make_locks(connection, dialect, self._lock_names())
 
     def take_locks(self, rows: Iterable[RowId] | None = None) -> None:
         """Take the locks of rows until the end of the transaction; None takes those of all rows."""

@@ -20,7 +20,8 @@ from lakesync.model.hlc import wall_clock
 from lakesync.model.schema import TableSchema
 
 TableColumns = Mapping[str, tuple[str, ...]]
-"""Synced table → columns of its destination table that every row has."""
+"""Synced table → columns of its destination table that every row has, and at the end the schema's `sourceTable`, if it
+has one, which is the destination table's name."""
 _EVERYTHING = TableSelection()
 
 
@@ -34,7 +35,10 @@ def columns_of_tables(adapter: DatabaseAdapter, schemas: Sequence[TableSchema]) 
     if not isinstance(adapter, StateWriter):
         return {}
     system_columns = ("gateway", "last_arrival")  # missing in tables of earlier versions
-    return {schema.table: (*system_columns, *(column.name for column in schema.columns)) for schema in schemas}
+    return {
+        schema.table: (*system_columns, *(each.name for each in schema.columns), *filter(None, [schema.source_table]))
+        for schema in schemas
+    }
 
 
 def rewrite_outdated_tables(
