@@ -104,7 +104,14 @@ class Flow(msgspec.Struct, frozen=True):
             )
             if self.replay_range:
                 yield from replay_flow(
-                    readable, target, self.name, self.row_filter, self.schemas, self.replay_range, cold=cold
+                    readable,
+                    target,
+                    self.name,
+                    self.row_filter,
+                    self.schemas,
+                    self.replay_range,
+                    cold=cold,
+                    written=written,
                 )
 
 
@@ -149,11 +156,13 @@ class LakeFlow(NamedTuple):
                     yield FlowStep(page.scanned, len(page.deltas), progress, count_by_day(page.deltas))
             if self.replay_range:
                 first, last = self.replay_range
+                before = written()
                 query = DeltaQuery(since=first - 1, until=last, tables=self.row_filter.tables)
                 for again in filtered_pages(readable, query, progress, self.row_filter, _no_stored_rows):
                     _push(intake, again.deltas, self.into)
                     days = count_by_day(again.deltas)
                     yield FlowStep(again.scanned, len(again.deltas), progress, days, is_replay=True)
+                before.require_readable_until(written())
 
 
 def _no_stored_rows(*_: object) -> set[str]:

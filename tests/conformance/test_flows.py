@@ -25,7 +25,7 @@ from lakesync.adapters.transfer.flows import RowFilter, replay_flow, run_flow
 from lakesync.adapters.transfer.follower import DeltaSelection, follow_history, read_follower_progress
 from lakesync.adapters.transfer.loads import LoadBarrier, begin_load, finish_load, part_name, written_streams
 from lakesync.client import LocalTransport
-from lakesync.model.errors import ConfigurationError
+from lakesync.model.errors import AdapterError, ConfigurationError
 from lakesync.model.schema import Column
 from lakesync.rules.model import parse_rules
 from tests.conformance.adapter_places import DATABASES, start_server
@@ -142,6 +142,15 @@ def test_late_deltas_during_a_load_are_found_after_it(places):
     finish_load(source, "leaf", DeltaSelection())
     followed_flow(source, target)
     assert shown(target) == {"r1": 11, "r3": 13}
+
+
+def test_a_replay_during_a_load_fails_instead_of_leaving_deltas_out(places):
+    source, target = places
+    put(source, 256, make_delta("c", 1, "r1", size=11))
+    begin_load(source, "leaf", DeltaSelection(), {"g/main": 10 * HOUR}, 1)
+    written = partial(written_streams, source, ["leaf"])
+    with pytest.raises(AdapterError, match="received a large backlog meanwhile"):
+        list(replay_flow(LoadBarrier(source), target, "flows/f", LARGE, [NOTES], (0, 512), written=written))
 
 
 def test_a_flow_retries_a_suspended_table_and_writes_a_new_column(places):

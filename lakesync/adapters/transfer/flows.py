@@ -231,6 +231,7 @@ def replay_flow(
     arrivals: tuple[int, int],
     page: int = PAGE_DELTAS,
     cold: Sequence[DatabaseAdapter] = (),
+    written: Callable[[], WrittenStreams] = WrittenStreams,
 ) -> Iterator[FlowStep]:
     """Copy a range of arrivals again, for a backfill of chosen days. The flow's mark keeps its value.
 
@@ -246,10 +247,13 @@ def replay_flow(
         arrivals: the first and the last arrival, inclusive.
         page: deltas read at once.
         cold: the cold tiers with older deltas of the target's rows.
+        written: as in `run_flow`.
 
     Raises:
-        AdapterError, IntegrityError, ConfigurationError: as `run_flow`.
+        AdapterError: as `run_flow`, or a follower's load was in progress at the source, so that deltas were left out.
+        IntegrityError, ConfigurationError: as `run_flow`.
     """
+    before = written()
     mark = ProgressInMark(require_marks(target), name, FlowProgress)
     in_mark = mark.read()
     progress = _continued_progress(in_mark, row_filter)
@@ -263,6 +267,7 @@ def replay_flow(
             # the mark keeps its value; without a mark, the progress of a new flow is written
             mark.apply(_batch_id(name, table_checksum(deltas)), deltas, in_mark or progress, schemas, transform)
         yield FlowStep(scanned, len(page_deltas), progress, count_by_day(page_deltas), is_replay=True)
+    before.require_readable_until(written())
 
 
 def new_deltas_query(

@@ -220,6 +220,21 @@ class WrittenStreams(msgspec.Struct, frozen=True):
         """Return whether a `LoadBarrier` returned deltas all the time between this reading and a later one."""
         return self.loads == later.loads and not any(each.names for each in self.loads)
 
+    def require_readable_until(self, later: WrittenStreams) -> None:
+        """Check that a `LoadBarrier` has hidden no deltas from a reader that does not continue later.
+
+        Args:
+            later: the reading at the reader's end.
+
+        Raises:
+            AdapterError: a load was in progress.
+        """
+        if not self.is_readable_until(later):
+            raise AdapterError(
+                "the source received a large backlog meanwhile, during which its deltas cannot be read in order; "
+                "repeat this when the destination that writes it is up to date"
+            )
+
 
 def written_streams(adapter: DatabaseAdapter, followers: Collection[str]) -> WrittenStreams:
     """Return how far followers have written.
