@@ -5,8 +5,9 @@ from __future__ import annotations
 import psycopg
 import pymysql
 import pytest
+from msgspec.structs import replace
 
-from lakesync.adapters import DeltaQuery
+from lakesync.adapters import DeltaQuery, SqliteAdapter
 from lakesync.adapters.backends import mysql, postgres
 from lakesync.adapters.digests import DigestScope
 from lakesync.adapters.transfer.follower import DeltaSelection, follow_history, read_follower_progress
@@ -109,6 +110,15 @@ def test_b11_a_destination_table_has_the_rows_of_one_synced_table(adapter):
     follow(adapter, made, [NOTES])
     assert rows(adapter).keys() == {"n1", "n2"}
     assert adapter.suspended_tables("leaf") == []
+
+
+def test_tables_whose_names_differ_in_case_are_one_in_sqlite(tmp_path):
+    adapter = SqliteAdapter(tmp_path / "leaf.db")
+    other = replace(NOTES, table="Notes")
+    follow(adapter, [*pushes(1), ("g", 512, [make_delta("c", 7, "n1", "Notes", title="other")])], [NOTES, other])
+    assert rows(adapter)["n1"]["title"] == "t1"
+    assert [each.table for each in adapter.suspended_tables("leaf")] == ["Notes"]
+    adapter.close()
 
 
 def lock(kind, folder):

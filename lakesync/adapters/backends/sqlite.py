@@ -71,6 +71,8 @@ class SqliteAdapter(SqlAdapter):
 class SqliteDialect(Dialect):
     """SQL of SQLite."""
 
+    ignores_case_of_tables = True
+
     def column_type(self, kind: Kind) -> str:
         """Return the column's type. SQLite compares text by its bytes, which is the order of code points."""
         return _TYPES.get(kind, "TEXT")

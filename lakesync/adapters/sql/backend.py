@@ -66,6 +66,8 @@ class Dialect:
     last."""
     concurrent_writers = False
     """Whether transactions on different rows run concurrently. If so, large backlogs are divided among tasks."""
+    ignores_case_of_tables = False
+    """Whether names of tables that differ only in case name the same table."""
     max_json_depth: int | None = None
     """The nesting limit of a `json` column; None: no limit."""
     max_name_chars: int | None = None

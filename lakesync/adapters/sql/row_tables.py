@@ -236,7 +236,8 @@ class RowTable:
 
         A lock covers the rows of one *bucket*, a hash of the row id. Without concurrent writers, a table has one lock.
         """
-        name = f"table {table_name(self._schema)}"
+        own_name = table_name(self._schema)
+        name = f"table {own_name.lower() if self._dialect.ignores_case_of_tables else own_name}"
         if not self._dialect.concurrent_writers:
             return [name]
         buckets = range(BUCKETS) if rows is None else sorted({bucket_of(row_id) for _, row_id in rows})
