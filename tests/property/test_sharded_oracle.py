@@ -79,11 +79,12 @@ class ShardedHistory(History):
         self.world.look()
 
     def _reindex(self, rows: int) -> None:
+        """Bring so many rows in line with the rules, shard by shard, so that some shards are done before others."""
         for part in self._parts():
-            left, done = rows, None
-            while left and not (done is not None and done.done):
+            done = None
+            while rows and not (done is not None and done.done):
                 done = part._reindexer.submit(done).result()
-                left -= 1
+                rows -= 1
 
     def _flush(self) -> None:
         store = self.world.engine.store
