@@ -11,6 +11,7 @@ both methods.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -426,7 +427,8 @@ def _check_rows(page: Page) -> None:
         if (fault := check_id("row id", row.row_id)) is not None:
             raise ConfigurationError(f"a row of {page.table} cannot be synced: its {fault}")
         for name, value in row.columns.items():
-            if isinstance(value, dict | list | tuple | int):
+            is_huge = isinstance(value, int) and value.bit_length() >= sys.float_info.max_exp  # no finite double
+            if is_huge or isinstance(value, dict | list | tuple):
                 try:
                     jcs_raw(msgspec.json.encode(value))  # as the id of its delta is computed
                 except (ValidationError, RecursionError) as error:
