@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from itertools import groupby
+from typing import NamedTuple
 
 import structlog
 
@@ -33,6 +34,9 @@ POLL_SECONDS = 1.0
 QUEUE_SECONDS = 30.0
 """Seconds between two checks of the queue of table updates; a flush triggers a check immediately."""
 
+_MAX_WAIT_SECONDS = 30.0
+"""The most seconds between a failure and the next attempt."""
+
 OnFlushed = Callable[[FlushReport], None]
 """Called with the report of a flush that wrote deltas."""
 OnFlushFailed = Callable[[str, Exception], None]
@@ -48,7 +52,11 @@ class PeriodicTask:
     """
 
     def __init__(
-        self, name: str, work: Callable[[], object], interval_seconds: float = 1.0, max_wait_seconds: float = 30.0
+        self,
+        name: str,
+        work: Callable[[], object],
+        interval_seconds: float = 1.0,
+        max_wait_seconds: float = _MAX_WAIT_SECONDS,
     ) -> None:
         """Create a task; `start` runs it.
 
@@ -126,6 +134,15 @@ def _next_call(due: float, wait: float, now: float) -> float:
     return due + max(0, int((now - due) // wait) + 1) * wait
 
 
+class _Retry(NamedTuple):
+    """When a failed flush is retried."""
+
+    failures: int
+    """Number of failures in a row."""
+    at: float
+    """The monotonic time of the retry."""
+
+
 class Housekeeping:
     """Flushes gateways whose flush is due, and updates the destination's tables, in two threads until `stop`."""
 
@@ -156,6 +173,8 @@ class Housekeeping:
         self._on_materialisation_failure = on_materialisation_failure
         database = outlet.database
         self._destination = database if isinstance(database, Materialisable) else None
+        self._retries: dict[str, _Retry] = {}
+        """The retries of gateways whose last flush failed, by gateway id."""
         self._flushes = PeriodicTask("flush", self.flush_due, POLL_SECONDS)
         self._tables = PeriodicTask("materialise", self.update_tables, QUEUE_SECONDS)
 
@@ -183,13 +202,18 @@ class Housekeeping:
         self.update_tables()
 
     def flush_due(self) -> None:
-        """Flush the gateways whose flush is due.
+        """Flush the gateways whose flush is due. One that fails waits for its retry, and delays no other."""
+        now = time.monotonic()
+        retries = {gateway_id: retry for gateway_id, retry in self._retries.items() if retry.at > now}
 
-        Raises:
-            Exception: the error of the first gateway whose flush failed, after all were tried; LakeSyncError unless an
-                adapter or a callback raised another one.
-        """
-        self._flush(lambda flusher, backlog: flusher.thresholds.due(backlog))
+        def is_due(flusher: Flusher, backlog: list[Backlog]) -> bool:
+            return backlog[0].gateway not in retries and flusher.thresholds.due(backlog)
+
+        for gateway_id in self._flush(is_due):
+            failures = self._retries[gateway_id].failures + 1 if gateway_id in self._retries else 1
+            wait = doubled_wait(POLL_SECONDS, _MAX_WAIT_SECONDS, failures)
+            retries[gateway_id] = _Retry(failures, time.monotonic() + wait)
+        self._retries = retries
 
     def flush_all(self) -> None:
         """Flush every gateway that has unflushed deltas, after a flush that the application has started.
@@ -198,7 +222,8 @@ class Housekeeping:
             Exception: the error of the first gateway whose flush failed, after all were tried; LakeSyncError unless an
                 adapter or a callback raised another one.
         """
-        self._flush(lambda _, backlog: any(shard.deltas for shard in backlog), wait=True)
+        for error in self._flush(lambda _, backlog: any(shard.deltas for shard in backlog), wait=True).values():
+            raise error
 
     def update_tables(self) -> int:
         """Process the queue of table updates, and return the number of completed jobs; 0 if another process does it.
@@ -212,15 +237,15 @@ class Housekeeping:
         workers = [Materialiser(gateway, queue, destination, on_failure) for gateway in self._engine.gateways()]
         return sum(worker.run_once() for worker in workers)
 
-    def _flush(self, is_due: Callable[[Flusher, list[Backlog]], bool], *, wait: bool = False) -> None:
-        """Flush some gateways.
+    def _flush(self, is_due: Callable[[Flusher, list[Backlog]], bool], *, wait: bool = False) -> dict[str, Exception]:
+        """Flush some gateways, and return the errors of those whose flush failed, by gateway id.
 
         Args:
             is_due: returns whether to flush a gateway, given its flusher and its unflushed deltas in each *shard* (a
                 staging store with some of the tables; without sharding there is one).
             wait: whether to wait for a flush of a gateway that the application has started; otherwise it is an error.
         """
-        failures: list[Exception] = []
+        failures: dict[str, Exception] = {}
         shards = sorted(self._engine.store.backlog(), key=lambda shard: shard.gateway)
         for gateway_id, backlog in groupby(shards, key=lambda shard: shard.gateway):
             try:
@@ -228,10 +253,9 @@ class Housekeeping:
                 if is_due(flusher, list(backlog)):
                     self._report(flusher.flush(wait=wait))
             except Exception as error:  # an application's adapter or callback may raise any
-                failures.append(error)
+                failures[gateway_id] = error
                 self._report_failure(gateway_id, error)
-        if failures:
-            raise failures[0]
+        return failures
 
     def _report_failure(self, gateway_id: str, error: Exception) -> None:
         """Log a failed flush and call `on_failed`, whose own error is only logged."""
