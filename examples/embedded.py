@@ -5,7 +5,7 @@ Deltas are flushed to Parquet files in FOLDER, which any tool can read. A second
 
 from __future__ import annotations
 
-import sys
+import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -78,4 +78,6 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    parser = argparse.ArgumentParser(prog="python -m examples.embedded", description=(__doc__ or "").partition(": ")[2])
+    parser.add_argument("folder", type=Path, help="the folder for the Parquet files")
+    main(parser.parse_args().folder)
