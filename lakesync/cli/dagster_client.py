@@ -34,6 +34,10 @@ SUCCEEDED = frozenset({"COMPLETED", "COMPLETED_SUCCESS"})
 """Statuses of a backfill that has ended successfully."""
 
 
+class DagsterUnreachableError(UnreachableError):
+    """Dagster does not answer."""
+
+
 class Partition(NamedTuple):
     """A partition of an asset."""
 
@@ -276,11 +280,11 @@ class DagsterClient:
             response = self._session.post(f"{self.url}/graphql", json=body, timeout=self._timeout_seconds)
             decoded = response.json()
         except (requests.RequestException, ValueError) as error:
-            raise UnreachableError(f"no Dagster answers at {self.url}: {type(error).__name__}") from error
+            raise DagsterUnreachableError(f"no Dagster answers at {self.url}: {type(error).__name__}") from error
         if isinstance(decoded, dict) and decoded.get("errors"):
             raise ValidationError(f"Dagster at {self.url} rejected the request: {decoded['errors'][0]['message']}")
         if not isinstance(decoded, dict) or not isinstance(decoded.get("data"), dict):
-            raise UnreachableError(
+            raise DagsterUnreachableError(
                 f"{self.url} answered {response.status_code} without GraphQL data; check that it is Dagster's URL"
             )
         data: dict[str, Any] = decoded["data"]

@@ -39,6 +39,7 @@ class ExitCode(IntEnum):
 CODES: dict[str, ExitCode] = {
     "ConfigurationError": ExitCode.USAGE,
     "UnreachableError": ExitCode.UNREACHABLE,
+    "DagsterUnreachableError": ExitCode.UNREACHABLE,
     "StagingUnavailableError": ExitCode.UNREACHABLE,
     "LakeUnavailableError": ExitCode.UNREACHABLE,
     "AdapterError": ExitCode.UNREACHABLE,
@@ -59,6 +60,7 @@ Names, because importing the classes would slow down every command."""
 
 REMEDIES: dict[str, str] = {
     "UnreachableError": "start a gateway with `lakesync up` or `lakesync gateway`, or name another one with --url",
+    "DagsterUnreachableError": "start Dagster with `lakesync up` or `lakesync pipeline`, or set [dagster] url",
     "AuthError": "set LAKESYNC_TOKEN or give --token-file; `lakesync token create` creates a token",
     "ForbiddenError": "create an admin's token: `lakesync token create --gateway ID --client ME --role admin`",
     "BackpressureError": "flush the backlog with `lakesync flush`; `lakesync status` shows it",

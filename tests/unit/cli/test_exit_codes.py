@@ -12,6 +12,7 @@ import pytest
 import typer
 
 from lakesync.cli.commands import load_settings
+from lakesync.cli.dagster_client import DagsterUnreachableError
 from lakesync.cli.exit_codes import CODES, REMEDIES, ExitCode, code_of
 from lakesync.cli.local.staging import _owner
 from lakesync.client.errors import UnreachableError
@@ -38,6 +39,7 @@ def test_the_tables_name_existing_classes():
     [
         (exceptions.ConfigurationError, ExitCode.USAGE),
         (UnreachableError, ExitCode.UNREACHABLE),
+        (DagsterUnreachableError, ExitCode.UNREACHABLE),
         (exceptions.StagingUnavailableError, ExitCode.UNREACHABLE),
         (exceptions.AuthError, ExitCode.AUTH),
         (exceptions.ForbiddenError, ExitCode.AUTH),

@@ -30,6 +30,7 @@ def test_a_backfill_without_dagster_explains_how_to_configure_it(run):
     assert "--dagster-url" in result.stderr
     gone = run("backfill", "--dagster-url", "http://127.0.0.1:1")
     assert gone.exit_code == 3
+    assert "start Dagster with" in gone.stderr
 
 
 BEHIND = "several were requested, and these parts are still behind"
