@@ -268,4 +268,4 @@ def _client(client: ExplainedClient) -> Iterator[str]:
     if client.last_seen_ms:
         yield f"the client last pulled or pushed at {iso_time(client.last_seen_ms)}"
     if client.claims_from == "record":
-        yield "its claims are those of its last pull, as far as the rules read them; pass claims to try others"
+        yield "its claims are those of its last pull, as far as the rules read them; pass claims (`--as`) to try others"

@@ -129,7 +129,7 @@ class Database:
         Raises:
             StagingUnavailableError: the database cannot be reached, or a statement failed.
         """
-        with self._mapped("a reading"), self._pool.connection() as connection:
+        with self._mapped("a read"), self._pool.connection() as connection:
             connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
             yield connection
 
@@ -187,8 +187,8 @@ def unavailable(address: str, what: str, exc: Exception) -> StagingUnavailableEr
         exc: the driver's error.
     """
     return StagingUnavailableError(
-        f"Postgres at {address} failed in {what} ({str(exc).strip()}): nothing of it was kept, look at the server, "
-        "repeat"
+        f"Postgres at {address} failed during {what} ({str(exc).strip()}). Nothing was stored. Check the server, then "
+        "retry."
     )
 
 
