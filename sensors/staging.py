@@ -46,7 +46,7 @@ def flush_sensor(
 ) -> dg.SensorDefinition:
     """Create the sensor of the flush job: one run for all gateways that are due.
 
-    A tick that goes on watching staging notices that a flush is due within half a second, which costs less than more
+    A tick that keeps watching staging notices that a flush is due within half a second, which costs less than more
     frequent ticks would.
 
     Args:

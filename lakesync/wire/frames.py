@@ -54,7 +54,7 @@ def decode_frame(frame: bytes) -> tuple[FrameTag, bytes]:
     try:
         return FrameTag(frame[0]), frame[1:]
     except ValueError:
-        raise ValidationError(f"frame tag {frame[0]:#04x} is none of 0x01 push, 0x02 pull, 0x03 broadcast") from None
+        raise ValidationError(f"frame tag {frame[0]:#04x} is not 0x01 push, 0x02 pull or 0x03 broadcast") from None
 
 
 def encode_response_frame(message: bytes) -> bytes:

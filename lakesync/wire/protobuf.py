@@ -154,7 +154,7 @@ def _delta(message: pb.RowDelta, where: str) -> RowDelta:
     """Convert a RowDelta message to a delta; a ValidationError begins with `where`, its place in the message."""
     op = _OPS.get(message.op)
     if op is None:
-        raise ValidationError(f"{where}: op {message.op} is none of 1 INSERT, 2 UPDATE, 3 DELETE")
+        raise ValidationError(f"{where}: op {message.op} is not 1 INSERT, 2 UPDATE or 3 DELETE")
     return RowDelta(
         op,
         message.table,

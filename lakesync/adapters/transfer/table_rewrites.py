@@ -53,8 +53,8 @@ def rewrite_outdated_tables(
 ) -> None:
     """Rewrite each table whose rows lack columns, and each suspended table whose retry is due.
 
-    A table that cannot be rewritten is suspended. A suspended table that is no destination table any more, because its
-    schema was retired for example, has nothing to retry: its suspension ends.
+    A table that cannot be rewritten is suspended. The suspension of a table ends if it is no longer a destination
+    table, for example because its schema was retired.
 
     Args:
         adapter: the follower's destination.

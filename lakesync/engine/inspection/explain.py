@@ -176,7 +176,7 @@ def _verdict(row: StoredRow | None, pending_ops: tuple[Op, ...], *, shown: bool)
 
 
 def _buckets(config: GatewayConfig) -> tuple[Bucket, ...]:
-    """Return the buckets of the active rules; none if there are no rules."""
+    """Return the buckets of the active rules; empty without rules."""
     return config.rules.buckets if config.rules is not None else ()
 
 

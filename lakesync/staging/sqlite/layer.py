@@ -141,7 +141,7 @@ class Layer:
             limit: the most changes to return.
 
         Returns:
-            Changes that were not returned before; none if there are no more.
+            Changes that were not returned before; empty at the end.
         """
         taken: dict[str, list[RowChange]] = {}
         remaining = limit

@@ -65,7 +65,7 @@ def _purge(connection: sqlite3.Connection, path: Path) -> None:
     (busy, *_) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     if busy:
         raise StagingUnavailableError(
-            f"{path} is being read, so what was erased is still in its write-ahead log: erase again, which goes on"
+            f"{path} is being read, so what was erased is still in its write-ahead log: erase again to complete it"
         )
 
 
