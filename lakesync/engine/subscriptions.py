@@ -15,8 +15,10 @@ assigns all rows to the buckets of new rules.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from typing import NamedTuple
 
 import msgspec
 
@@ -205,26 +207,18 @@ def _scan_group(
     if state.has_more or access is None or access.sees_by_values is not None:
         return ScanResult(state, needs_pull=True)
     position = subscriber_position(state, access, view.arrival)
-    keys = position.new_keys
-    # `position_in_doubt`: the position of a client that may have been sent everything already, on another connection
-    sent = dict.fromkeys(keys, (SentPeriod(state.cursor, view.arrival, view.arrival),))
+    # the position of a client that may have been sent everything already, on another connection
+    sent = dict.fromkeys(position.new_keys, (SentPeriod(state.cursor, view.arrival, view.arrival),))
     position_in_doubt = position._replace(nothing_sent_since=False, sent=sent, sent_up_to=view.arrival)
-    # `unnotified…`: what this read shows already, although the notice of the commit has not reached this process yet
-    own_buckets = map(own_bucket, group.clients)
-    with_own_changes = group.with_own_changes.union(map(owner_of, view.unnotified(own_buckets, state.cursor)))
-    records = {record.client_id: record for record in view.unnotified_clients(group.clients)}
-    with_new_claims = {name for name, record in records.items() if not _cursors_belong_to(view, record, access)}
-    in_doubt_clients = group.clients if state.has_other_claims else group.multi_connected | with_new_claims
-    # Clients that get a page of their own: they may lack something else than the shared page, or would not share it.
-    own_readers = group.clients if len(group.clients) == 1 else with_own_changes | in_doubt_clients
-    shared_page = None
+    readers = _own_readers(view, group, state, access)
+    own_readers, shared_page = readers.clients, None
     if group.clients - own_readers:
         # the shared page is for clients that wrote to none of its rows; `pull_page` adds those that did to `writers`
         writers: set[str] = set()
         shared_page = pull_page(view, _NO_CLIENT, position, access, state.limit, writers)
         own_readers |= group.clients & writers
     pages = {
-        name: pull_page(view, name, position_in_doubt if name in in_doubt_clients else position, access, state.limit)
+        name: pull_page(view, name, position_in_doubt if name in readers.in_doubt else position, access, state.limit)
         for name in own_readers
     }
     if any(page.has_more for page in (shared_page, *pages.values()) if page is not None):
@@ -238,10 +232,40 @@ def _scan_group(
         page = SyncResponse(tuple(shared_page.deltas), after.cursor)
     with_other_claims = frozenset(
         name
-        for name in in_doubt_clients
-        if not _cursors_belong_to(view, records.get(name) or view.client(name), access)
+        for name in readers.in_doubt
+        if not _cursors_belong_to(view, readers.records.get(name) or view.client(name), access)
     )
     return ScanResult(shared.setdefault(after.sharing_key(), after), page, own_pages, with_other_claims)
+
+
+class _OwnReaders(NamedTuple):
+    """The clients of a group that get a page of their own."""
+
+    clients: AbstractSet[str]
+    """They may lack something else than the shared page, or would not share it."""
+    in_doubt: AbstractSet[str]
+    """Clients that may have been sent everything already, on another connection."""
+    records: Mapping[str, ClientRecord]
+    """The records that were changed by commits whose notices have not reached this process yet, by client id."""
+
+
+def _own_readers(view: ClientView, group: SubscriberGroup, state: SubscriptionState, access: Access) -> _OwnReaders:
+    """Return which clients get a page of their own, apart from those that wrote to rows of the shared page.
+
+    Args:
+        view: a consistent read of the gateway's store.
+        group: the subscribers that share a state.
+        state: their state, refreshed.
+        access: its access.
+    """
+    # `unnotified…`: what this read shows already, although the notice of the commit has not reached this process yet
+    own_buckets = map(own_bucket, group.clients)
+    with_own_changes = group.with_own_changes.union(map(owner_of, view.unnotified(own_buckets, state.cursor)))
+    records = {record.client_id: record for record in view.unnotified_clients(group.clients)}
+    with_new_claims = {name for name, record in records.items() if not _cursors_belong_to(view, record, access)}
+    in_doubt = group.clients if state.has_other_claims else group.multi_connected | with_new_claims
+    clients = group.clients if len(group.clients) == 1 else with_own_changes | in_doubt
+    return _OwnReaders(clients, in_doubt, records)
 
 
 def _cursors_belong_to(view: ClientView, stored: ClientRecord | None, access: Access) -> bool:
