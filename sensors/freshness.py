@@ -199,7 +199,9 @@ def freshness_sensor(
                 newest = next(iter(context.instance.fetch_materializations(key, limit=1).records), None)
                 report = _Reported([day.day for day in days if day.late], newest.storage_id if newest else 0, now)
                 last = reported.get(name)
-                if days and (last is None or report.differs(last) or now - last.at >= REPEAT_SECONDS):
+                is_due = last is None or report.differs(last) or now - last.at >= REPEAT_SECONDS
+                # a late check must pass again although all days are erased
+                if is_due and (days or (last is not None and last.late_days)):
                     events.append(_evaluation(key, days, newest))
                     reported[name] = report
         if not events:

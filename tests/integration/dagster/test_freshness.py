@@ -1,7 +1,7 @@
 """Which days of arrival are late in the history and in what follows it, over a real store and a Dagster instance."""
 
 import time
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 
 import dagster as dg
 import pytest
@@ -131,3 +131,25 @@ def test_the_sensor_reports_lateness_once_and_without_a_run(house):
     assert [event.passed for event in second.asset_events] == [False] * 3
     assert second.asset_events[0].description == "late: 2026-03-01"
     assert "| 2026-03-01 | 1 | 0 | **late** |" in second.asset_events[0].metadata["days"].value
+
+
+def test_a_late_check_passes_again_after_staging_has_no_day_of_arrival(house, tmp_path):
+    snapshot = SchemaSnapshot()
+    stores = [house.engine.store]
+    lags = PipelineLags(house.config, snapshot)
+    sensor = freshness_sensor(house.config, snapshot, lambda: nullcontext(stores[-1]), lags)
+
+    def tick(cursor):
+        with dg.build_sensor_context(house.instance, cursor=cursor) as context:
+            return sensor(context)
+
+    house.push("a")
+    house.set(NOON + LATE * 1000 + 1000)
+    late = tick(None)
+    assert [event.passed for event in late.asset_events] == [False, False]  # the history and the checkpoints
+    with closing(Engine(open_store(f"sqlite://{tmp_path}/empty", lambda: house.now), lambda: house.now)) as empty:
+        empty.open()
+        stores.append(empty.store)
+        in_time = tick(late.cursor)
+        assert [event.passed for event in in_time.asset_events] == [True, True]
+        assert isinstance(tick(in_time.cursor), dg.SkipReason)
