@@ -3,8 +3,8 @@
 Those of a gateway are in three places, by kind:
 
 - `value`: the lake's table `rejected` has current values of rows that do not fit the type of their column.
-- `destination`: the pipeline writes the databases of declared destinations. Each database records the tables that could
-  not be written to it (suspended tables), and the values that it rejected.
+- `destination`: the pipeline writes the databases of declared destinations and flows. Each database records the tables
+  that could not be written to it (suspended tables), and the values that it rejected.
 - `work`: a gateway with `[flush] to_uri` itself updates tables of current rows after a flush. It has the updates that
   failed.
 
@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from lakesync.model.errors import ConfigurationError, LakeSyncError, NotFoundError, ValidationError
 
@@ -46,8 +46,23 @@ _EDIT, _ACTION = "edit", "action"
 PAST_TENSES: dict[Method, str] = {"retry": "retried", "drop": "dropped"}
 _MAX_VALUES = 1_000
 """Rejected values that are listed for each database of a destination, at most."""
-_DESTINATION_ID = re.compile(r"(?P<destination>\w+)/(?P<adapter>\w+)!(?P<table>\w+)(/.*)?", re.DOTALL)
-"""The id of a suspended table, `DESTINATION/ADAPTER!TABLE`; that of a value continues with `/GATEWAY/ROW/COLUMN`."""
+_DESTINATION_ID = re.compile(r"(?P<writer>(flows/)?\w+/\w+)!(?P<table>\w+)(/.*)?", re.DOTALL)
+"""The id of a suspended table, `DESTINATION/ADAPTER!TABLE` or `flows/FLOW/ADAPTER!TABLE`; that of a value continues
+with `/GATEWAY/ROW/COLUMN`."""
+
+
+class TableWriter(NamedTuple):
+    """A declared destination or flow, at one of the adapters (databases) that it writes to."""
+
+    id: str
+    """Begins the ids of its dead letters: `DESTINATION/ADAPTER` or `flows/FLOW/ADAPTER`."""
+    asset: str
+    """Key of its Dagster asset."""
+    job: str
+    """Name of the Dagster job that materialises the asset."""
+    mark: str
+    """Name of its mark at the adapter, under which its tables are suspended."""
+    target: WriteTarget
 
 
 def dead_letters_of_gateway(
@@ -73,7 +88,7 @@ def dead_letters_of_gateway(
     if kind in (None, "value"):
         sources.append(partial(_rejected_values, config, gateway))
     if kind in (None, "destination"):
-        sources += [partial(_destination_dead_letters, *each, gateway) for each in _write_targets(config)]
+        sources += [partial(_destination_dead_letters, each, gateway) for each in _table_writers(config)]
     if kind in (None, "work"):
         sources.append(lambda: _failed_updates(connect()))
     for read in sources:
@@ -171,18 +186,18 @@ def is_of_destination(letter_id: str) -> bool:
     return _DESTINATION_ID.fullmatch(letter_id) is not None
 
 
-def retry_destination(config: Config, letter_id: str) -> str:
-    """Let a destination write the rows of a table again at its next run.
+def retry_destination(config: Config, letter_id: str) -> TableWriter:
+    """Let a destination or flow write the rows of a table again at its next run.
 
     Args:
-        config: the settings, which declare the destinations.
+        config: the settings, which declare the destinations and flows.
         letter_id: the id of a suspended table, or of a value in a table.
 
     Returns:
-        The Dagster asset whose next run writes the rows: `destinations/DESTINATION/ADAPTER`.
+        The destination or flow, whose next run writes the rows.
 
     Raises:
-        NotFoundError: no such destination is declared, or its adapter does not suspend tables.
+        NotFoundError: no such destination or flow is declared, or its adapter does not suspend tables.
         AdapterError: the destination's database cannot be reached.
     """
     from lakesync.adapters.base import SuspendsTables
@@ -193,44 +208,50 @@ def retry_destination(config: Config, letter_id: str) -> str:
         raise NotFoundError(
             f"{letter_id!r} is not the id of a destination's dead letter; `lakesync dlq list` lists them"
         )
-    for name, target in _write_targets(config):
-        if (name, target.name) == (parts["destination"], parts["adapter"]):
-            with closing(as_database(open_adapter(target.uri))) as adapter:
+    for writer in _table_writers(config):
+        if writer.id == parts["writer"]:
+            with closing(as_database(open_adapter(writer.target.uri))) as adapter:
                 if isinstance(adapter, SuspendsTables):
-                    asset = f"destinations/{name}/{target.name}"
-                    adapter.retry_tables(asset, [parts["table"]])
-                    return asset
-    raise NotFoundError(
-        f"no declared destination {parts['destination']}/{parts['adapter']} sets tables aside; see `lakesync dlq list`"
-    )
+                    adapter.retry_tables(writer.mark, [parts["table"]])
+                    return writer
+    raise NotFoundError(f"no declared destination {parts['writer']} sets tables aside; see `lakesync dlq list`")
 
 
-def _write_targets(config: Config) -> Iterator[tuple[str, WriteTarget]]:
-    """Yield the adapters (databases) that each declared destination writes to, with the destination's name."""
+def _table_writers(config: Config) -> Iterator[TableWriter]:
+    """Yield the declared destinations, and the flows that keep tables of current rows, each once for each adapter."""
     from lakesync.adapters.backend_config import resolve_backend, write_targets
+    from lakesync.config.backends import LAKE
 
-    for name, declared in config.destinations.items():
-        for target in write_targets(resolve_backend(config, declared.to), declared.tables):
-            yield name, target
+    for name, destination in config.destinations.items():
+        for target in write_targets(resolve_backend(config, destination.to), destination.tables):
+            asset = f"destinations/{name}/{target.name}"
+            yield TableWriter(f"{name}/{target.name}", asset, "destinations", asset, target)
+    for name, flow in config.flows.items():
+        if flow.rows and flow.to != LAKE:
+            for target in write_targets(resolve_backend(config, flow.to), flow.tables):
+                mark = f"flows/{name}/{target.name}"
+                yield TableWriter(mark, f"flows/{name}", f"flows_{name}", mark, target)
 
 
-def _destination_dead_letters(name: str, target: WriteTarget, gateway: str | None) -> Iterator[DeadLetter]:
-    """Yield the dead letters of one adapter of a destination; none if the adapter does not suspend tables.
+def _destination_dead_letters(writer: TableWriter, gateway: str | None) -> Iterator[DeadLetter]:
+    """Yield the dead letters of one adapter of a destination or flow; none if the adapter does not suspend tables.
 
     Args:
-        name: the destination.
-        target: the adapter.
+        writer: the destination or flow, and the adapter.
         gateway: only values of this gateway; None: of all gateways. Suspended tables belong to all.
     """
     from lakesync.adapters.base import SuspendsTables
+    from lakesync.adapters.deltas import TableSelection
     from lakesync.adapters.registry import as_database, open_adapter
 
+    target = writer.target
+    written = TableSelection(target.tables, target.without)
     with closing(as_database(open_adapter(target.uri))) as adapter:
         if not isinstance(adapter, SuspendsTables):
             return
-        for suspended in adapter.suspended_tables(f"destinations/{name}/{target.name}"):
+        for suspended in adapter.suspended_tables(writer.mark):
             yield {
-                "id": f"{name}/{target.name}!{suspended.table}",
+                "id": f"{writer.id}!{suspended.table}",
                 "kind": "destination",
                 "table": suspended.table,
                 "what": f"no rows are written, tried {suspended.failures} times",
@@ -238,11 +259,11 @@ def _destination_dead_letters(name: str, target: WriteTarget, gateway: str | Non
                 "remedy": "remove the cause; it is retried automatically, or at once by `lakesync dlq retry`",
             }
         for letter in adapter.dead_letters(_MAX_VALUES):
-            if gateway not in (None, letter.gateway):
+            if gateway not in (None, letter.gateway) or not written.has_table(letter.table):
                 continue
             row = f"{letter.gateway}/{letter.row_id}"
             yield {
-                "id": f"{name}/{target.name}!{letter.table}/{row}/{letter.column}",
+                "id": f"{writer.id}!{letter.table}/{row}/{letter.column}",
                 "kind": "destination",
                 "table": letter.table,
                 "what": f"{letter.column} = {letter.value} of row {row}" if letter.column else f"row {row}",

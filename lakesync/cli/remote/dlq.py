@@ -3,8 +3,8 @@
 A gateway has three kinds:
 
 - `value`: a row's current value that does not fit its column in the lake. It can be neither retried nor dropped.
-- `destination`: a table or value that a declared destination (a database that the pipeline writes) cannot store. It can
-  be retried.
+- `destination`: a table or value that a declared destination or flow (by which the pipeline writes a database) cannot
+  store. It can be retried.
 - `work`: a failed update of a table of current rows, after a flush by which a gateway without a pipeline copied changes
   from its log to a database. It can be retried or dropped.
 
@@ -110,8 +110,8 @@ def retry(
 ) -> None:
     """Retry dead letters.
 
-    Work returns to its queue. A table of a destination is written again by the destination's next run, which is
-    requested if Dagster is known. An app sends edits and actions again at its next sync. A value needs no retry: it
+    Work returns to its queue. A table of a destination or flow is written again by its next run, which is requested
+    if Dagster is known. An app sends edits and actions again at its next sync. A value needs no retry: it
     disappears when the row gets a value that fits, or when the table is rebuilt.
     """
     _check_selection(letter_id, everything=everything)
@@ -203,12 +203,12 @@ def _retry_or_drop(
 
 
 def _retry_destination(letter_id: str, config: Config, *, as_json: bool) -> None:
-    """Let a destination write a table again, and request a run of its asset if Dagster is known."""
+    """Let a destination or flow write a table again, and request a run of its asset if Dagster is known."""
     from lakesync.cli.dagster_client import DagsterClient, dagster_url
 
-    asset = dead_letters.retry_destination(config, letter_id)
-    url = dagster_url(config)
-    run_id = DagsterClient(url).materialise(asset, "destinations", "lakesync dlq retry") if url is not None else None
+    writer = dead_letters.retry_destination(config, letter_id)
+    asset, url = writer.asset, dagster_url(config)
+    run_id = DagsterClient(url).materialise(asset, writer.job, "lakesync dlq retry") if url is not None else None
     if as_json:
         output.print_json({"retried": letter_id, "asset": asset, "runId": run_id})
         return
