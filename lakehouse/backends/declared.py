@@ -140,14 +140,15 @@ def flow_tasks(config: Config, store: GatewayStore, name: str, declared: Declare
     from lakesync.adapters.transfer.flows import RowFilter
 
     source = resolve_backend(config, declared.source)
+    followers, flows = _followers(config, source), _flows_into(config, source)
     registry, tasks = registered(store), []
     for target in write_targets(resolve_backend(config, declared.to), declared.tables):
         row_filter = RowFilter.from_conditions(
             declared.where, tables=target.tables, without=target.without, gateways=declared.gateways
         )
         schemas = registry.select(row_filter) if declared.rows else ()
-        mark = f"flows/{name}/{target.name}"
-        tasks.append(Flow(mark, source, target, row_filter, schemas, followers=_followers(config, source)))
+        mark = _flow_mark(name, target)
+        tasks.append(Flow(mark, source, target, row_filter, schemas, followers=followers, flows=flows))
     return tasks
 
 
@@ -165,14 +166,31 @@ def lake_flow_task(config: Config, name: str, declared: DeclaredFlow) -> LakeFlo
     row_filter = RowFilter.from_conditions(declared.where, tables=declared.tables, gateways=declared.gateways)
     progress = config.data_dir / "flows" / f"{name}.json"
     source = resolve_backend(config, declared.source)
-    followers = _followers(config, source)
-    return LakeFlow(source, row_filter, declared.into, config, progress, followers=followers)
+    followers, flows = _followers(config, source), _flows_into(config, source)
+    return LakeFlow(source, row_filter, declared.into, config, progress, followers=followers, flows=flows)
 
 
 def _followers(config: Config, source: Backend) -> tuple[str, ...]:
     """Return the names of the marks of destinations that write to an adapter of a backend."""
     adapters = {each.name for each in single_backends(source)}
     return tuple(each.mark_name for each in destination_targets(config) if each.target.name in adapters)
+
+
+def _flows_into(config: Config, source: Backend) -> tuple[str, ...]:
+    """Return the names of the marks of flows that write to an adapter of a backend."""
+    adapters = {each.name for each in single_backends(source)}
+    return tuple(
+        _flow_mark(name, target)
+        for name, declared in config.flows.items()
+        if declared.to != LAKE
+        for target in write_targets(resolve_backend(config, declared.to), declared.tables)
+        if target.name in adapters
+    )
+
+
+def _flow_mark(name: str, target: WriteTarget) -> str:
+    """Return the name of a flow's mark at an adapter that it writes to."""
+    return f"flows/{name}/{target.name}"
 
 
 def migration_task(config: Config, name: str, declared: DeclaredMigration, table: str, day: date) -> Migration:

@@ -37,9 +37,10 @@ from lakesync.adapters.transfer.flows import (
     new_pages,
     replay_flow,
     run_flow,
+    written_by,
 )
 from lakesync.adapters.transfer.follower import count_by_day
-from lakesync.adapters.transfer.loads import LoadBarrier, written_streams
+from lakesync.adapters.transfer.loads import LoadBarrier
 from lakesync.adapters.transfer.migration import (
     Division,
     MigrationInFile,
@@ -86,6 +87,8 @@ class Flow(msgspec.Struct, frozen=True):
     again, after new deltas up to its end: first and last arrival. None to copy new deltas only."""
     followers: tuple[str, ...] = ()
     """Names of the destinations' marks at the source. By them deltas are found that a destination has written late."""
+    flows: tuple[str, ...] = ()
+    """Names of the marks of other flows at the source, for the same purpose."""
 
     def run(self) -> Iterator[FlowStep]:
         """Copy new deltas, then the range to copy again. Yield a step for each page.
@@ -98,7 +101,7 @@ class Flow(msgspec.Struct, frozen=True):
                 [self.source, SingleBackend(self.target.name, self.target.uri), *self.target.cold], closing
             )
             readable, until = LoadBarrier(source), self.replay_range[1] if self.replay_range else None
-            written = partial(written_streams, source, self.followers)
+            written = partial(written_by, source, self.followers, self.flows)
             yield from run_flow(
                 readable, target, self.name, self.row_filter, self.schemas, cold=cold, until=until, written=written
             )
@@ -131,6 +134,8 @@ class LakeFlow(NamedTuple):
     its end: first and last arrival. None to push new deltas only."""
     followers: tuple[str, ...] = ()
     """As `Flow.followers`."""
+    flows: tuple[str, ...] = ()
+    """As `Flow.flows`."""
 
     def run(self) -> Iterator[FlowStep]:
         """Push new deltas page by page, then the range to copy again. Yield a step for each page.
@@ -145,7 +150,7 @@ class LakeFlow(NamedTuple):
             (source,) = open_backends([self.source], closing)
             intake = closing.enter_context(open_intake(self.config))
             readable, until = LoadBarrier(source), self.replay_range[1] if self.replay_range else None
-            written = partial(written_streams, source, self.followers)
+            written = partial(written_by, source, self.followers, self.flows)
             pages = new_pages(readable, progress, self.row_filter, _no_stored_rows, until=until, written=written)
             for page in pages:
                 _push(intake, page.deltas, self.into)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from functools import partial
 
 import pytest
@@ -21,7 +22,7 @@ from lakesync.adapters import (
 )
 from lakesync.adapters.deltas import Part
 from lakesync.adapters.digests import DigestScope
-from lakesync.adapters.transfer.flows import RowFilter, replay_flow, run_flow
+from lakesync.adapters.transfer.flows import RowFilter, replay_flow, run_flow, written_by
 from lakesync.adapters.transfer.follower import DeltaSelection, follow_history, read_follower_progress
 from lakesync.adapters.transfer.loads import LoadBarrier, begin_load, finish_load, part_name, written_streams
 from lakesync.client import LocalTransport
@@ -36,6 +37,8 @@ from tests.conformance.told_history import history
 
 LARGE = RowFilter(tables=("notes",), where=(("size", "gte", "10"),))
 """Rows of `notes` whose size is 10 at least."""
+NOTHING_HIDDEN = RowFilter(tables=("notes",))
+"""All rows of `notes`."""
 HOUR = 3_600_000 << 16
 
 
@@ -125,6 +128,51 @@ def test_deltas_that_a_follower_writes_hours_late_are_found(places, gateways):
     assert shown(target).keys() >= ({"r6"} if gateways else {"r5", "r6"})
     again = followed_flow(source, target, chosen)
     assert sum(step.deltas for step in again) <= (0 if gateways else 1), "only the last hour is read again"
+
+
+def chained_flow(source, target):
+    """Run a flow without conditions from a source that the flow `flows/f` writes."""
+    written = partial(written_by, source, (), ["flows/f"])
+    return list(run_flow(LoadBarrier(source), target, "flows/next", NOTHING_HIDDEN, [NOTES], written=written))
+
+
+@pytest.fixture
+def chain(places, tmp_path):
+    """The source and target of the flow `flows/f`, and the target of a flow that reads the first one's target."""
+    with closing(SqliteAdapter(tmp_path / "last.db")) as last:
+        yield *places, last
+
+
+def test_a_row_that_starts_to_match_another_flow_is_copied_whole_from_its_target(chain):
+    source, middle, last = chain
+    put(source, 256, make_delta("c", 1, "grown", size=1, title="a"), make_delta("c", 1, "old", size=11))
+    put(source, HOUR, make_delta("c", 2, "large", size=20))
+    flow(source, middle)
+    chained_flow(middle, last)
+    assert shown(last) == {"large": 20, "old": 11}
+    put(source, 9 * HOUR, make_delta("c", 3, "grown", size=30), make_delta("c", 3, "gone", size=10))
+    put(source, 9 * HOUR + 256, make_delta("c", 4, "gone"), make_delta("c", 4, "large", size=2))
+    flow(source, middle)
+    chained_flow(middle, last)
+    assert rows(last)["grown"]["title"] == "a"
+    assert everything(last) == everything(middle)
+    assert chained_flow(middle, last)[-1].deltas <= 4  # those of the look-back
+
+
+def test_deltas_that_another_flow_writes_hours_late_are_found_in_its_target(chain):
+    source, middle, last = chain
+
+    def write(gateway, arrival, number):
+        batch = history([(gateway, arrival, [make_delta("c", number, f"r{number}", size=10 + number)])])
+        list(follow_history(source, "leaf", DeltaSelection(), batch, until={f"{gateway}/main": arrival}))
+        followed_flow(source, middle, NOTHING_HIDDEN)
+        chained_flow(middle, last)
+
+    write("g", 5 * HOUR, 1)
+    write("h", HOUR, 2)
+    write("g", 9 * HOUR, 3)
+    write("h", 2 * HOUR, 4)
+    assert shown(last) == shown(middle) == {"r1": 11, "r2": 12, "r3": 13, "r4": 14}
 
 
 def test_late_deltas_during_a_load_are_found_after_it(places):

@@ -9,14 +9,14 @@ it does not match.
 
 A flow's *mark*, a text at the target, says up to which position of the source it has copied. A backend stores the
 deltas of each gateway in order of arrival, but older ones of another gateway may be written later. So each run reads
-the hour before its mark again. If the pipeline writes the source, by *followers*, still older ones are found too: the
-flow remembers how far each follower had written every *stream* (the deltas of a gateway in one shard, a part of its
-tables). Old deltas of the target may be in *cold tiers*, backends to which they were moved.
+the hour before its mark again. If the pipeline writes the source, by *followers* or other flows, still older ones are
+found too: the flow remembers how far each of these had written every *stream* (the deltas of a gateway in one shard, a
+part of its tables). Old deltas of the target may be in *cold tiers*, backends to which they were moved.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -25,7 +25,7 @@ from msgspec.structs import replace
 
 from lakesync.adapters.arrow import arrow_schema, columns_as_text, split_by_table, table_checksum
 from lakesync.adapters.arrow_access import missing_deltas, read_pages
-from lakesync.adapters.base import ContentTransform, DatabaseAdapter, StateWriter, unchanged
+from lakesync.adapters.base import ContentTransform, DatabaseAdapter, MarkStore, StateWriter, unchanged
 from lakesync.adapters.composite import cold_tier_contents
 from lakesync.adapters.deltas import (
     PAGE_DELTAS,
@@ -38,7 +38,7 @@ from lakesync.adapters.deltas import (
 )
 from lakesync.adapters.file_scan import last_position
 from lakesync.adapters.transfer.follower import count_by_day
-from lakesync.adapters.transfer.loads import WrittenStreams
+from lakesync.adapters.transfer.loads import WrittenStreams, single_adapters, written_streams
 from lakesync.adapters.transfer.progress import ProgressInMark, require_marks
 from lakesync.adapters.transfer.table_rewrites import columns_of_tables, rewrite_outdated_tables
 from lakesync.config.backends import Condition
@@ -135,6 +135,37 @@ class NewPage(NamedTuple):
     """The flow's progress after the page."""
 
 
+def written_by(source: DatabaseAdapter, followers: Collection[str], flows: Collection[str]) -> WrittenStreams:
+    """Return how far followers and other flows have written the source of a flow.
+
+    Args:
+        source: the source, as it is wrapped in a `LoadBarrier`.
+        followers: names of followers that write to it.
+        flows: names of flows that write to it.
+
+    Raises:
+        AdapterError: the source cannot be read.
+    """
+    written = written_streams(source, followers)
+    for each in single_adapters(source):
+        for name in flows if isinstance(each, MarkStore) else ():
+            progress = ProgressInMark(require_marks(each), name, FlowProgress).read()
+            if progress is None or progress.position is None:
+                continue
+            # stream → the arrival up to which the flow has copied what every writer of its own source has written
+            copied: dict[str, int] = {}
+            for streams in progress.streams.values():
+                for stream, arrival in streams.items():
+                    copied[stream] = min(arrival, copied.get(stream, progress.position.value))
+            row_filter = msgspec.json.encode(progress.row_filter).decode()  # with another one, it writes old deltas too
+            written = replace(
+                written,
+                streams={**written.streams, f"{name} {row_filter}": copied},
+                by_filtered_flow=written.by_filtered_flow or bool(progress.row_filter.where),
+            )
+    return written
+
+
 def filtered_contents(row_filter: RowFilter, transform: ContentTransform = unchanged) -> ContentTransform:
     """Return the `ContentTransform` of a flow: it hides rows that do not match the filter in the destination table.
 
@@ -181,7 +212,7 @@ def run_flow(
         page: deltas read at once.
         cold: the cold tiers with older deltas of the target's rows.
         until: the last arrival to read; None for no bound.
-        written: returns how far followers have written the source.
+        written: returns how far followers and other flows have written the source, as `written_by` does.
 
     Yields:
         Each page that was processed, after its mark was moved.
@@ -315,14 +346,15 @@ def new_pages(
         written: as in `run_flow`.
     """
     query, before = new_deltas_query(progress, row_filter, page, until), written()
+    read = partial(filtered_pages, source, row_filter=row_filter, stored_rows=stored_rows)
     for late in _late_queries(progress, query, before.streams):
-        for scanned, deltas, _ in filtered_pages(source, late, progress, row_filter, stored_rows):
+        for scanned, deltas, _ in read(late, progress, by_row=before.by_filtered_flow):
             progress = replace(progress, deltas=progress.deltas + len(deltas))
             yield NewPage(scanned, deltas, progress)
     has_new_streams = before.streams != progress.streams and before.is_readable_until(written())
     if has_new_streams:
         progress = replace(progress, streams=before.streams)
-    for scanned, deltas, end in filtered_pages(source, query, progress, row_filter, stored_rows):
+    for scanned, deltas, end in read(query, progress, by_row=before.by_filtered_flow):
         progress = replace(progress, position=end or progress.position, deltas=progress.deltas + len(deltas))
         has_new_streams = False
         yield NewPage(scanned, deltas, progress)
@@ -363,6 +395,8 @@ def filtered_pages(
     progress: FlowProgress,
     row_filter: RowFilter,
     stored_rows: Callable[[str, str, Sequence[str]], set[str]],
+    *,
+    by_row: bool = False,
 ) -> Iterator[FilteredPage]:
     """Yield the pages of a query, filtered.
 
@@ -374,13 +408,14 @@ def filtered_pages(
         progress: the flow's progress. The yielded positions never go back behind its position.
         row_filter: the rows to copy.
         stored_rows: returns which row ids of a gateway's table the target already has.
+        by_row: copy all deltas of a row that the target does not have, also without conditions.
     """
     import pyarrow as pa
 
     for page in read_pages(source, query):
         deltas = columns_as_text(row_filter.select(page.deltas))
         scanned, end = len(page.deltas), _position_after(page.deltas, progress.position)
-        if row_filter.where and len(deltas):  # without conditions, all rows match
+        if (row_filter.where or by_row) and len(deltas):
             deltas = pa.concat_tables(
                 [deltas.slice(0, 0), *_deltas_of_matching_rows(source, deltas, row_filter, stored_rows)]
             )
@@ -401,7 +436,8 @@ def _deltas_of_matching_rows(
     for gateway, table, of_table in split_by_table(deltas):
         rows = pc.unique(of_table.column("row_id")).to_pylist()
         states = source.get_latest_state(gateway, table, rows)
-        matching = {row for row, state in states.items() if row_filter.matches(state)}
+        # without conditions, deleted rows are copied too
+        matching = {row for row, state in states.items() if not row_filter.where or row_filter.matches(state)}
         stored = stored_rows(gateway, table, rows)
         yield of_table.filter(pc.is_in(of_table.column("row_id"), pa.array(sorted(stored), pa.string())))
         new_rows = sorted(matching - stored)

@@ -215,6 +215,8 @@ class WrittenStreams(msgspec.Struct, frozen=True):
     `StreamSource`, which has no followers."""
     loads: tuple[ActiveLoads, ...] = ()
     """The loads of each adapter."""
+    by_filtered_flow: bool = False
+    """Whether a flow with conditions writes there: when a row starts to match them, it writes the row's old deltas."""
 
     def is_readable_until(self, later: WrittenStreams) -> bool:
         """Return whether a `LoadBarrier` returned deltas all the time between this reading and a later one."""
@@ -247,7 +249,7 @@ def written_streams(adapter: DatabaseAdapter, followers: Collection[str]) -> Wri
         AdapterError: the adapter cannot be read.
     """
     streams: dict[str, dict[str, int]] = {}
-    for each in _single_adapters(adapter):
+    for each in single_adapters(adapter):
         if isinstance(each, StreamSource):
             streams[""] = each.latest_arrivals()
         for name in followers if isinstance(each, MarkStore) else ():
@@ -316,16 +318,16 @@ class LoadBarrier:
 
 def _active_loads(adapter: DatabaseAdapter) -> Iterator[ActiveLoads]:
     """Yield the active loads of each adapter of a composition."""
-    for each in _single_adapters(adapter):
+    for each in single_adapters(adapter):
         if isinstance(each, MarkStore):
             yield _loads_mark(each).read() or ActiveLoads()
 
 
-def _single_adapters(adapter: DatabaseAdapter) -> Iterator[DatabaseAdapter]:
+def single_adapters(adapter: DatabaseAdapter) -> Iterator[DatabaseAdapter]:
     """Yield each adapter of a composition, or the adapter itself."""
     if isinstance(adapter, CompositeBase):
         for each in adapter.adapters:
-            yield from _single_adapters(each)
+            yield from single_adapters(each)
     else:
         yield adapter
 
