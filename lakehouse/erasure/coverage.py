@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 
 from lakehouse.data_files import parse_iceberg_uri
 from lakehouse.task_runner import in_tasks
-from lakesync.model.errors import FlushError
+from lakesync.model.errors import LakeUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -172,7 +172,7 @@ def find_leftovers(spark: SparkSession, location: str, requests: Sequence[Erasur
         history: True for the folder of `deltas`, False for that of a state table.
 
     Raises:
-        FlushError: a file cannot be read, so its content is unknown.
+        LakeUnavailableError: a file cannot be read, so its content is unknown; or Spark cannot be reached.
     """
     parquet = [path for path in _data_files(location) if path.endswith(".parquet")]
     erasures = tuple(requests)
@@ -190,7 +190,7 @@ def find_leftovers(spark: SparkSession, location: str, requests: Sequence[Erasur
     rows_of_tasks = in_tasks(spark, min(len(parquet), _MAX_TASKS), search_part, _FOUND).toArrow().to_pylist()
     for each in rows_of_tasks:
         if each["error"] is not None:
-            raise FlushError(
+            raise LakeUnavailableError(
                 f"the data file {each['path']} cannot be read ({each['error']}), so the erasure cannot be proven; if "
                 "no snapshot references it, a killed run left it and maintenance removes it when it is old enough"
             )

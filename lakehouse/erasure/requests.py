@@ -148,8 +148,7 @@ def complete_erasures(
         open_staging: opens the staging store in a Spark task.
 
     Raises:
-        FlushError: a data file cannot be read.
-        LakeUnavailableError: Spark cannot be reached.
+        LakeUnavailableError: a data file cannot be read, or Spark cannot be reached.
     """
     redact_history(spark, requests, names)
     tables = _tables_of(spark, requests, names)
@@ -261,8 +260,7 @@ def _search_erased(
         names: catalogue and namespaces of the lake's tables.
 
     Raises:
-        FlushError: a file cannot be read.
-        LakeUnavailableError: Spark cannot be reached.
+        LakeUnavailableError: a file cannot be read, or Spark cannot be reached.
     """
     searched: list[str] = []
     left: list[Leftover] = []

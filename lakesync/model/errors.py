@@ -245,7 +245,7 @@ class CommitConflictError(TransientError):
 
 
 class LakeUnavailableError(TransientError):
-    """Spark or the catalogue cannot be reached."""
+    """Spark or the catalogue cannot be reached, or a data file of the lake cannot be read."""
 
     code = "LAKE_UNAVAILABLE"
 

@@ -5,12 +5,15 @@ Paths are those of Iceberg's metadata, which are not percent-encoded.
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 
-from lakehouse.erasure.coverage import delete_files, leftovers_in_file, unreferenced_files
+from lakehouse.erasure.coverage import delete_files, find_leftovers, leftovers_in_file, unreferenced_files
+from lakesync.model.errors import LakeUnavailableError
 from lakesync.staging.records import Erasure
 
 
@@ -69,6 +72,20 @@ def test_a_state_row_with_a_covered_insert_is_left(tmp_path, inserted, left):
     of_bob = [("title", {"hlc": 1, "client_id": "bob", "value": '"x"'})]
     row = {"_gateway": "g", "_row": "r", "_cells": of_bob, "_inserted": inserted}
     assert rows_left(tmp_path, [row], STATES, history=False) == left
+
+
+def test_an_unreadable_file_is_reported_as_an_unavailable_lake(tmp_path, monkeypatch):
+    def run_here(_spark, count, part, schema):
+        return SimpleNamespace(
+            toArrow=lambda: pa.Table.from_batches((b for n in range(count) for b in part(n)), schema)
+        )
+
+    monkeypatch.setattr("lakehouse.erasure.coverage.in_tasks", run_here)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "cut.parquet").write_bytes(b"PAR1")
+    request = Erasure("g", 1, None, None, "ann", hlc=9, arrival=256, requested_ms=0)
+    with pytest.raises(LakeUnavailableError, match=r"cut\.parquet cannot be read .* the erasure cannot be proven"):
+        find_leftovers(None, f"file://{tmp_path}", [request], history=True)
 
 
 def rows_left(folder, rows, schema, *, history):
