@@ -271,7 +271,7 @@ def _destination_steps(config: Config) -> list[_BackendStep]:
             target_key(name, target.name),
             target_pool(name, target.name),
             f"The adapter `{target.name}` of the destination `{name}`, and its cold tiers, without erased values.",
-            partial(target_erasures, each),
+            partial(target_erasures, config, each),
         )
         steps.append(_BackendStep(step, reads=frozenset(), writes=frozenset({target.name})))
     return steps

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from lakehouse.backends import destinations
-    from lakehouse.backends.erasures import BackendErasure
+    from lakehouse.backends.erasures import BackendErasure, UnwrittenTables
     from lakehouse.backends.transfers import Flow, LakeFlow, Migration
     from lakesync.adapters.backend_config import Backend
     from lakesync.adapters.redaction import RedactionRequest
@@ -228,11 +228,12 @@ def _first_hlc(day: date) -> int:
 
 
 def target_erasures(
-    destination: DestinationTarget, store: GatewayStore, requests: tuple[RedactionRequest, ...]
+    config: Config, destination: DestinationTarget, store: GatewayStore, requests: tuple[RedactionRequest, ...]
 ) -> list[BackendErasure]:
     """Return the erasure at one adapter of a destination and at the cold tiers behind it.
 
     Args:
+        config: the project's configuration, which declares the backends.
         destination: the destination's adapter.
         store: the staging store, which has the schemas.
         requests: what is erased.
@@ -240,14 +241,27 @@ def target_erasures(
     from lakehouse.backends.erasures import BackendErasure
 
     target, schemas = destination.target, follower_of(store, destination).schemas
-    backend, names = SingleBackend(target.name, target.uri), _registered_names(store)
-    return [BackendErasure(backend, requests, schemas, target.cold, registered=names)]
+    unwritten = _unwritten_tables(config, store, target.uri)
+    return [BackendErasure(SingleBackend(target.name, target.uri), requests, schemas, target.cold, unwritten=unwritten)]
 
 
-def _registered_names(store: GatewayStore) -> tuple[str, ...]:
-    """Return the names of all synced tables with a schema, and of their destination tables."""
-    return tuple(
-        {name for schema in registered(store).tables for name in (schema.table, schema.source_table or schema.table)}
+def _unwritten_tables(config: Config, store: GatewayStore, uri: str) -> UnwrittenTables:
+    """Return which destination tables at an adapter no declared destination or flow writes.
+
+    Args:
+        config: the project's configuration, which declares destinations and flows.
+        store: the staging store, which has the schemas.
+        uri: the adapter's URI.
+    """
+    from lakehouse.backends.erasures import UnwrittenTables
+
+    writers: list[destinations.Follower | Flow] = [follower_of(store, each) for each in destination_targets(config)]
+    for name, declared in config.flows.items():
+        writers += flow_tasks(config, store, name, declared) if declared.to != LAKE else []
+    written = [schema for each in writers if each.target.uri == uri for schema in each.schemas]
+    return UnwrittenTables(
+        tuple({name for schema in written for name in (schema.table, schema.source_table or schema.table)}),
+        {schema.table: schema.source_table for schema in registered(store).tables if schema.source_table is not None},
     )
 
 
@@ -270,7 +284,6 @@ def flow_erasures(
     from lakehouse.backends.erasures import BackendErasure
 
     tasks = flow_tasks(config, store, name, declared) if declared.to != LAKE else []
-    names = _registered_names(store)
     written = [
         BackendErasure(
             SingleBackend(task.target.name, task.target.uri),
@@ -278,7 +291,7 @@ def flow_erasures(
             task.schemas,
             task.target.cold,
             task.row_filter,
-            names,
+            _unwritten_tables(config, store, task.target.uri),
         )
         for task in tasks
     ]
@@ -299,7 +312,9 @@ def tier_erasures(
     declared = config.tiers[name]
     hot = {each.name for each in named_adapters(config, (declared.hot,))}
     cold = resolve_backend(config, declared.cold)
-    written = [each for target in destination_targets(config) for each in target_erasures(target, store, requests)]
+    written = [
+        each for target in destination_targets(config) for each in target_erasures(config, target, store, requests)
+    ]
     for flow, declared_flow in config.flows.items():
         written += flow_erasures(config, flow, declared_flow, store, requests)
     with_rows = [each for each in written if each.backend.name in hot and cold in each.cold]

@@ -24,7 +24,7 @@ from lakesync.adapters.transfer.flows import RowFilter, filtered_contents
 from lakesync.model.schema import TableSchema
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -41,6 +41,24 @@ class ErasedCounts(msgspec.Struct, frozen=True):
     """Rows of destination tables that were recomputed without the erased values, or deleted."""
 
 
+class UnwrittenTables(msgspec.Struct, frozen=True):
+    """The destination tables of a backend that nothing writes: a schema was retired, or a declaration was changed."""
+
+    written: tuple[str, ...]
+    """The names of the synced tables that destinations and flows write there, and of their destination tables."""
+    renamed: dict[str, str]
+    """Synced table → the name of its destination table, if it has another one (`sourceTable`)."""
+
+    def rows_of(self, rows: Iterable[TouchedRow]) -> list[TouchedRow]:
+        """Return those of some rows, each with the name of its destination table, that are in such tables."""
+        named = [
+            (gateway, name, row_id)
+            for gateway, table, row_id in rows
+            for name in {table, self.renamed.get(table, table)}
+        ]
+        return [row for row in named if row[1] not in self.written]
+
+
 class BackendErasure(msgspec.Struct, frozen=True):
     """The Spark task that erases at one backend, and before that at the cold tiers behind it."""
 
@@ -53,9 +71,9 @@ class BackendErasure(msgspec.Struct, frozen=True):
     """Cold tiers that may have older deltas of the backend's rows."""
     row_filter: RowFilter | None = None
     """The filter of the flow that writes to the backend; None if no flow does."""
-    registered: tuple[str, ...] | None = None
-    """The names of all synced tables with a schema, and of their destination tables. Of other tables, whose schema was
-    retired, rows with erased values are deleted. None to leave them: another erasure of the backend deletes them."""
+    unwritten: UnwrittenTables | None = None
+    """Tables of which rows with erased values are deleted, because nothing writes these rows again. None to leave them:
+    another erasure of the backend deletes them."""
 
     def run(self) -> Iterator[ErasedCounts]:
         """Erase in the cold tiers, then in the backend, and yield one report."""
@@ -74,13 +92,8 @@ class BackendErasure(msgspec.Struct, frozen=True):
             redacted = require_redactable(adapter, self.backend.name).redact(
                 self.requests, self.schemas, transform, touched
             )
-            if self.registered is not None and isinstance(adapter, RowRemover):
-                retired = [
-                    (gateway, table, row_id)
-                    for gateway, table, row_id in {*touched, *redacted.touched}
-                    if table not in self.registered
-                ]
-                removed = adapter.remove_rows(retired)
+            if self.unwritten is not None and isinstance(adapter, RowRemover):
+                removed = adapter.remove_rows(self.unwritten.rows_of({*touched, *redacted.touched}))
         yield ErasedCounts(deltas + redacted.deltas, redacted.rows + removed)
 
 
