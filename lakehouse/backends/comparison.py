@@ -28,6 +28,7 @@ from lakehouse.backends.adapter_tasks import one_report_each, open_backends
 from lakehouse.spark_errors import lake_errors
 from lakehouse.table_creation import ensure_deltas
 from lakehouse.table_definitions import NAMES, LakeNames
+from lakesync.adapters.backend_config import single_backends
 from lakesync.adapters.base import StateWriter, SuspendedTable, SuspendsTables
 from lakesync.adapters.digests import (
     ARRIVAL_MODULUS,
@@ -66,7 +67,7 @@ _COLUMNS_AS_JSON = (
 
 
 class DestinationBusyError(TransientError):
-    """A destination received deltas during each attempt to compute its digests, so they cannot be compared."""
+    """Deltas reached or left a destination during each attempt to compute its digests, so they cannot be compared."""
 
 
 class Comparison(msgspec.Struct, frozen=True):
@@ -107,7 +108,8 @@ class DestinationDigests(msgspec.Struct, frozen=True):
     dead_letters: int = 0
     """Number of dead letters, as in `Comparison`."""
     is_consistent: bool = True
-    """Whether the mark was the same before and after. Otherwise the digests cannot be compared with the lake's."""
+    """Whether the mark and the number of deltas were the same before and after. Otherwise the digests cannot be
+    compared with the lake's."""
 
 
 class DigestTask(NamedTuple):
@@ -116,7 +118,7 @@ class DigestTask(NamedTuple):
     follower: Follower
 
     def run(self) -> Iterator[DestinationDigests]:
-        """Compute the digests, again if the destination received deltas meanwhile. Yield one result.
+        """Compute the digests, again if deltas reached or left the destination meanwhile. Yield one result.
 
         Raises:
             AdapterError: an adapter cannot be read.
@@ -131,10 +133,14 @@ class DigestTask(NamedTuple):
             scope = scope_of(follower, schemas)
             for _ in range(_ATTEMPTS):
                 progress = read_follower_progress(adapter, follower.name, follower.selection)
-                digests = _digests(adapter, scope, target.name)
-                for tier in cold:  # cold tiers have deltas and no destination tables
-                    digests += _digests(tier, replace(scope, schemas=()), target.name)
-                is_consistent = read_follower_progress(adapter, follower.name, follower.selection) == progress
+                digests, of_deltas = _digests(adapter, scope, target.name), replace(scope, schemas=())
+                before = sum(each.deltas for each in digests)
+                for tier, backend in zip(cold, target.cold, strict=True):  # which have no destination tables
+                    digests += _digests(tier, of_deltas, ", ".join(each.name for each in single_backends(backend)))
+                # deltas that moved to a cold tier meanwhile are counted twice
+                after = sum(each.deltas for each in _digests(adapter, of_deltas, target.name)) if cold else before
+                is_unmoved = read_follower_progress(adapter, follower.name, follower.selection) == progress
+                is_consistent = is_unmoved and after == before
                 if is_consistent:
                     break
             suspended = adapter.suspended_tables(follower.name) if isinstance(adapter, SuspendsTables) else []
@@ -167,14 +173,14 @@ def compare(spark: SparkSession, follower: Follower, names: LakeNames = NAMES) -
     Raises:
         AdapterError: the destination cannot be read.
         ConfigurationError: its adapter does not support digests.
-        DestinationBusyError: it received deltas during each attempt.
+        DestinationBusyError: deltas reached or left it during each attempt.
         LakeUnavailableError: Spark cannot be reached.
     """
     (destination,) = one_report_each(spark, [DigestTask(follower)], DestinationDigests)
     if not destination.is_consistent:
         raise DestinationBusyError(
-            f"{follower.target.name} took deltas during each of {_ATTEMPTS} attempts to compute its digests; "
-            "compare it again when it is up to date"
+            f"deltas reached or left {follower.target.name} during each of {_ATTEMPTS} attempts to compute its "
+            "digests; compare it again when it is up to date"
         )
     schemas = [each for each in follower.schemas if each.table in destination.tables]
     lake = lake_digests(spark, destination.progress, {each.table: each.soft_delete for each in schemas}, names)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
 
 from lakehouse.backends.comparison import DigestTask
 from lakehouse.backends.destinations import Follower
-from lakesync.adapters.backend_config import WriteTarget
+from lakesync.adapters.arrow_access import copy_page
+from lakesync.adapters.backend_config import RoutedBackend, SingleBackend, WriteTarget, open_backend
+from lakesync.adapters.deltas import DeltaQuery
 from lakesync.adapters.transfer.follower import DeltaSelection, follow_history
+from lakesync.model.errors import ConfigurationError
 from tests.conformance.told_history import history, pushes
 
 PUSHES = pushes(12)
@@ -44,3 +48,47 @@ def test_figures_of_a_destination_that_changed_during_the_comparison_are_discard
     assert found.is_consistent == is_consistent
     if is_consistent:
         assert sum(digest.deltas for digest in found.digests) == found.progress.deltas == 3 * moves
+
+
+class Moving(Follower, frozen=True):
+    """A destination whose deltas move to its cold tier, page by page, whenever its own have been counted."""
+
+    pages: Iterator[int] = iter(())
+
+    def open(self):
+        adapter: Any = super().open()
+        digests = adapter.digests
+
+        def moving(scope):
+            found = digests(scope)
+            for _ in self.pages:
+                with closing(open_backend(self.target.cold[0])) as cold:
+                    deltas = adapter.query_arrow(DeltaQuery(limit=3)).deltas
+                    copy_page(cold, "tier", deltas)
+                    adapter.delete_deltas(deltas)
+                break
+            return found
+
+        adapter.digests = moving
+        return adapter
+
+
+@pytest.mark.parametrize(("pages", "is_consistent"), [(0, True), (1, True), (12, False)])
+def test_deltas_that_move_to_a_cold_tier_during_the_comparison_are_counted_once(tmp_path, pages, is_consistent):
+    cold = SingleBackend("cold", f"sqlite://{tmp_path / 'cold.db'}")
+    leaf = WriteTarget("copy", f"sqlite://{tmp_path / 'copy.db'}", cold=(cold,))
+    follower = Moving("destinations/shop/copy", leaf, DeltaSelection())
+    with closing(follower.open()) as adapter:
+        list(follow_history(adapter, follower.name, follower.selection, history(PUSHES)))
+    moving = Moving(follower.name, leaf, DeltaSelection(), pages=iter(range(pages)))
+    (found,) = DigestTask(moving).run()
+    assert found.is_consistent == is_consistent
+    if is_consistent:
+        assert sum(digest.deltas for digest in found.digests) == 3 * len(PUSHES)
+
+
+def test_a_cold_tier_without_digests_is_reported_by_its_name(tmp_path):
+    routed = RoutedBackend({}, SingleBackend("archive", f"sqlite://{tmp_path / 'cold.db'}"))
+    leaf = WriteTarget("copy", f"sqlite://{tmp_path / 'copy.db'}", cold=(routed,))
+    with pytest.raises(ConfigurationError, match="the adapter 'archive' "):
+        list(DigestTask(Follower("destinations/shop/copy", leaf, DeltaSelection())).run())
