@@ -97,9 +97,10 @@ def _numbers(texts: pa.Array) -> pa.Array:
     numeric = pc.match_substring_regex(texts, r"^-?[0-9]")
     chosen = pc.if_else(numeric, texts, pa.scalar(None, pa.string()))
     try:
-        return pc.cast(chosen, pa.float64())
+        numbers = pc.cast(chosen, pa.float64())
     except pa.ArrowInvalid:  # a text is not a JSON number, or beyond the range that Arrow reads
         return pa.array([_number(text) for text in chosen.to_pylist()], pa.float64())
+    return pc.if_else(pc.is_finite(numbers), numbers, pa.scalar(None, pa.float64()))  # Arrow reads 1e400 as infinite
 
 
 def _number(text: str | None) -> float | None:

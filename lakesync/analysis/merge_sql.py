@@ -68,7 +68,8 @@ tombstone (`alive`); and these as a map."""
 
 _TYPED = {
     "string": """CASE WHEN {0} LIKE '"%' THEN CAST({0} AS JSON) ->> '$' END""",
-    "number": "CASE WHEN {0} >= '-' AND {0} < ':' THEN TRY_CAST({0} AS DOUBLE) END",
+    "number": "CASE WHEN {0} >= '-' AND {0} < ':' AND isfinite(TRY_CAST({0} AS DOUBLE)) "
+    "THEN TRY_CAST({0} AS DOUBLE) END",
     "boolean": "CASE {0} WHEN 'true' THEN true WHEN 'false' THEN false END",
     "json": "CASE WHEN {0} <> 'null' THEN {0} END",
     "null": "CAST(NULL AS VARCHAR)",

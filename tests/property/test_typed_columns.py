@@ -84,6 +84,11 @@ def test_the_lake_and_queries_type_values_alike(database, values):
             assert same(lake, query), (kind, text, lake, query)
 
 
+@pytest.mark.parametrize("typed", [in_the_lake, in_duckdb])
+def test_a_number_beyond_a_double_is_null(typed):
+    assert typed(["1e400", "-1e400", "1e308"], "number") == [None, None, 1e308]
+
+
 @settings(deadline=None, max_examples=150)
 @given(values=st.lists(VALUES, min_size=1, max_size=12))
 @example(values=["a", 'q"\n\\', "é😀", "\0", None, True, 0, -1.5e300, 5e-324, {"k": [1]}, [], "\\u0000"])
