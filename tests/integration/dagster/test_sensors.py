@@ -1,13 +1,7 @@
-"""What the sensors decide, over a real staging store and a real Dagster instance."""
+"""What the flush sensor requests, over a real staging store and a real Dagster instance."""
 
-import http.server
-import json
-import threading
 import time
-from contextlib import nullcontext
-from datetime import UTC, datetime
 from functools import partialmethod
-from typing import Any
 
 import dagster as dg
 import pytest
@@ -15,107 +9,26 @@ from pydantic import SecretStr
 
 from assets.names import FLUSH_SENSOR, REASON, REQUESTED_BY
 from lakehouse.history.flush_due import due_flush
-from lakehouse.schema_snapshot import SchemaSnapshot, read_snapshot, registered, snapshot_file
+from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.analysis.marks import report_in
 from lakesync.cli.up.process import free_ports
-from lakesync.config import load
 from lakesync.config.sections import FlushSection
-from lakesync.engine import Engine
 from lakesync.model.delta import extract_delta
 from lakesync.model.hlc import OffsetClock, start_of
-from lakesync.model.schema import parse_schema
 from lakesync.model.types import SyncPush
 from lakesync.rules.model import parse_rules
-from lakesync.staging import open_store
 from lakesync.staging.records import Backlog, Checkpoint
 from lakesync.staging.remote import RemoteStore
-from lakesync_dagster.definitions import day_partitions, first_day, make_definitions
+from lakesync_dagster.definitions import make_definitions
 from sensors import backoff as attempts
 from sensors import lags
-from sensors.lags import PipelineLags
-from sensors.schema import ReloadError, schema_sensor
-from sensors.staging import flush_sensor
-from tests.dagster_instance import dagster_instance
-
-DAY = "2026-03-01"
-NOON = 1_772_366_400_000  # of that day
-DAYS = day_partitions("2026-02-01")
-FLIGHTS = parse_schema({"table": "flights", "columns": [{"name": "carrier", "type": "string"}]})
-
-
-class Clock:
-    """The gateway's clock; the sensor reads the same one through the offset file."""
-
-    def __init__(self, file):
-        self.file = file
-        self.set(NOON)
-
-    def set(self, now_ms):
-        self._now_ms = now_ms
-        self.file.write_text(str(now_ms - time.time_ns() // 1_000_000))
-
-    def __call__(self):
-        return self._now_ms
-
-
-class House:
-    """A staging store, a Dagster instance and the sensors over both."""
-
-    def __init__(self, config, clock, engine, instance):
-        self.config, self.clock, self.engine, self.instance = config, clock, engine, instance
-        self.watch(config)
-
-    def watch(self, config):
-        self.lags = PipelineLags(config, SchemaSnapshot())
-        self.sensor = flush_sensor(config, DAYS, lambda: nullcontext(self.engine.store), self.lags)
-
-    def push(self, gateway="nyc", rows=1, width=10):
-        deltas = tuple(
-            extract_delta(
-                None,
-                {"carrier": f"{self.clock()}-{row}-".ljust(width, "x")},
-                table="flights",
-                row_id=f"{row}",
-                client_id="ua",
-                hlc=self.clock() << 16,
-            )
-            for row in range(rows)
-        )
-        self.engine.gateway(gateway).handle_push(SyncPush("ua", deltas))
-
-    def wide(self, columns=100, gateway="nyc"):
-        values = {f"c{number}": number for number in range(columns)}
-        delta = extract_delta(None, values, table="wide", row_id="1", client_id="ua", hlc=self.clock() << 16)
-        self.engine.gateway(gateway).handle_push(SyncPush("ua", (delta,)))
-
-    def tick(self, cursor=None):
-        sensor = self.sensor
-        with dg.build_sensor_context(self.instance, cursor=cursor) as context:
-            return sensor(context)
-
-    def asked(self):
-        (request,) = self.tick().run_requests
-        return request
-
-    def reason(self):
-        return self.asked().tags[REASON]
-
-    def run(self, status, tags=None):
-        run = dg.DagsterRun("flush", status=status, tags=tags or {REQUESTED_BY: FLUSH_SENSOR})
-        self.instance.add_run(run)
-        return run
+from tests.integration.dagster.sensor_support import DAY, DAYS, FLIGHTS, NOON, open_house
 
 
 @pytest.fixture
 def house(tmp_path):
-    offset = tmp_path / "offset"
-    clock = Clock(offset)
-    config = load({"data_dir": tmp_path, "clock_offset_file": offset, "flush": {"max_bytes": 10_000}})
-    engine = Engine(open_store(config.staging.url, clock), clock)
-    engine.open()
-    with dagster_instance() as instance:
-        yield House(config, clock, engine, instance)
-    engine.close()
+    with open_house(tmp_path) as opened:
+        yield opened
 
 
 def test_no_run_is_requested_without_unflushed_deltas(house):
@@ -298,116 +211,6 @@ def test_a_checkpoint_is_due_after_a_change_of_rules(house, monkeypatch):
     assert house.tick(asked.cursor).skip_message.startswith("nothing is due")
 
 
-class Webserver(http.server.BaseHTTPRequestHandler):
-    """Answers a reload as Dagster's webserver does; what it really does is for the end-to-end test."""
-
-    server: Any
-
-    def do_POST(self):
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.asked.append(body["variables"])
-        answer = json.dumps({"data": {"reloadRepositoryLocation": self.server.answer}}).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(answer)))
-        self.end_headers()
-        self.wfile.write(answer)
-
-    def log_message(self, *args):
-        pass
-
-
-@pytest.fixture
-def webserver():
-    server: Any = http.server.HTTPServer(("127.0.0.1", 0), Webserver)
-    server.asked = []
-    server.answer = {
-        "__typename": "WorkspaceLocationEntry",
-        "locationOrLoadError": {"__typename": "RepositoryLocation"},
-    }
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
-@pytest.fixture
-def watch(house, webserver):
-    url = f"http://127.0.0.1:{webserver.server_port}"
-    config = house.config.replace(dagster={"url": url})
-
-    def tick(loaded):
-        with dg.build_sensor_context(house.instance) as context:
-            return schema_sensor(config, loaded, lambda: nullcontext(house.engine.store))(context).skip_message
-
-    return tick
-
-
-def test_a_new_table_is_written_to_the_snapshot_and_the_location_reloaded(house, webserver, watch):
-    house.engine.gateway("nyc").register_schema(FLIGHTS)
-    assert watch(SchemaSnapshot()) == "loaded again with flights"
-    assert webserver.asked == [{"location": "lakesync"}]
-    written = read_snapshot(snapshot_file(house.config))
-    assert written == SchemaSnapshot((FLIGHTS,), {"flights": ("nyc",)})
-    assert watch(written) == "1 tables, none of them new"
-    assert len(webserver.asked) == 1
-
-
-def test_partitions_begin_with_the_first_push_unless_the_settings_say_otherwise(house, webserver, watch):
-    assert first_day(house.config, SchemaSnapshot()) == f"{datetime.now(UTC):%Y-%m-%d}"
-    house.push()
-    assert watch(SchemaSnapshot()) == f"loaded again with partitions from {DAY} on"
-    written = read_snapshot(snapshot_file(house.config))
-    assert first_day(house.config, written) == DAY
-    house.clock.set(NOON + 86_400_000)
-    house.push(gateway="ewr")
-    assert watch(written) == "0 tables, none of them new"
-    said = house.config.replace(dagster={"partitions_start": "2026-02-02"})
-    assert first_day(said, written) == "2026-02-02"
-
-
-def test_a_connector_registered_while_all_runs_becomes_assets_polled_at_its_own_interval(house, webserver, watch):
-    gateway = house.engine.gateway("nyc")
-    settings = {"projectId": "p", "dataset": "d"}
-    orders = {"table": "orders", "query": "SELECT 1", "strategy": {"type": "diff"}}
-    for name, interval in (("hourly", 3_600_000), ("often", 30_000)):
-        ingest = {"tables": [orders], "intervalMs": interval}
-        gateway.register_connector({"name": name, "type": "bigquery", "bigquery": settings, "ingest": ingest})
-    assert watch(SchemaSnapshot()) == "loaded again with hourly, often"
-    written = read_snapshot(snapshot_file(house.config))
-    loaded = make_definitions(house.config, written)
-    graph = loaded.resolve_asset_graph()
-    for name, interval in (("hourly", 3_600_000), ("often", 30_000)):
-        assert graph.get(dg.AssetKey(["ingest", "nyc", name, "orders"])).metadata["every_ms"] == interval
-    assert "poll_sensor" in {sensor.name for sensor in loaded.sensors}
-    gateway.unregister_connector("hourly")
-    watch(written)
-    left = make_definitions(house.config, read_snapshot(snapshot_file(house.config))).resolve_asset_graph()
-    assert not left.has(dg.AssetKey(["ingest", "nyc", "hourly", "orders"]))
-    assert left.has(dg.AssetKey(["ingest", "nyc", "often", "orders"]))
-
-
-def test_a_failed_reload_is_retried(house, webserver, watch):
-    house.engine.gateway("nyc").register_schema(FLIGHTS)
-    webserver.answer = {"__typename": "PythonError", "message": "no such module"}
-    for _ in range(2):
-        with pytest.raises(ReloadError, match="no such module"):
-            watch(SchemaSnapshot())
-    assert len(webserver.asked) == 2
-
-
-def test_an_unreachable_webserver_does_not_fail_a_tick(house):
-    """Daemon and webserver start side by side: at the first start a declared table is new before anybody answers."""
-    house.engine.gateway("nyc").register_schema(FLIGHTS)
-    (port,) = free_ports(1)
-    config = house.config.replace(dagster={"url": f"http://127.0.0.1:{port}"})
-    with dg.build_sensor_context(house.instance) as context:
-        tick = schema_sensor(config, SchemaSnapshot(), lambda: nullcontext(house.engine.store))(context)
-    assert tick.skip_message.startswith("changed: flights; http://127.0.0.1:")
-    assert tick.skip_message.endswith("does not answer (ConnectionError); the next tick tries again")
-
-
 def test_an_outage_of_staging_skips_the_ticks_of_every_sensor(house, monkeypatch):
     (port,) = free_ports(1)
     monkeypatch.setattr(RemoteStore, "__init__", partialmethod(RemoteStore.__init__, retry_seconds=0.1))
@@ -419,15 +222,6 @@ def test_an_outage_of_staging_skips_the_ticks_of_every_sensor(house, monkeypatch
         if "did not answer" in str(tick.skip_message):
             skipped.add(sensor.name)
     assert skipped >= {"flush_sensor", "schema_sensor", "erasure_sensor", "freshness_sensor"}
-
-
-def test_a_column_added_later_is_seen(house, webserver, watch):
-    house.engine.gateway("nyc").register_schema(FLIGHTS)
-    before = registered(house.engine.store)
-    columns = [{"name": "carrier", "type": "string"}, {"name": "delay", "type": "number"}]
-    house.engine.gateway("nyc").register_schema(parse_schema({"table": "flights", "columns": columns}))
-    assert watch(before) == "loaded again with flights"
-    assert read_snapshot(snapshot_file(house.config)).tables[0].types == {"carrier": "string", "delay": "number"}
 
 
 def test_a_flush_is_due_by_table_budget_and_wide_rows(house, monkeypatch):
