@@ -7,14 +7,16 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from lakesync.adapters import DeltaBatch, SqliteAdapter, StoredDelta
 from lakesync.adapters.arrow import to_arrow
 from lakesync.adapters.backends.bigquery import BigQueryAdapter
 from lakesync.adapters.backends.postgres import PostgresAdapter
 from lakesync.adapters.deltas import MarkUpdate
+from lakesync.adapters.digests import DigestScope
 from lakesync.model.errors import AdapterError, IntegrityError, SchemaError
-from lakesync.model.schema import parse_schema
+from lakesync.model.schema import Column, parse_schema
 from tests.conformance.adapter_places import TABLES, start_server
 from tests.conformance.book import make_delta
 
@@ -199,6 +201,27 @@ def test_columns_are_added_when_the_schema_grows(adapter, request):
     put(adapter, 1, make_delta("c", 1, "r", more="x"))
     adapter.materialise("g", grown, ["r"])
     assert rows(adapter)["r"]["more"] == "x"
+
+
+def test_columns_that_two_gateways_spell_differently_have_their_values(adapter):
+    """Each gateway has a namespace of its own; the joined schema of both has both spellings."""
+    spelled = [Column(name, "string") for name in ("Title", "title")]
+    schema = replace(NOTES, columns=(*NOTES.columns[1:], *spelled), primary_key=("Title",))
+    put(adapter, 1, make_delta("c", 1, "r", Title="of g", size=1))
+    other = StoredDelta("h", 512, make_delta("c", 1, "r", title="of h"))
+    adapter.insert_deltas(DeltaBatch("h.main.1.2-2", "h", (other,)))
+    for columns in (schema.columns, schema.columns[::-1]):  # a gateway that registers later may be the first one
+        adapter.ensure_schema(replace(schema, columns=columns))
+    for gateway in "gh":
+        adapter.materialise(gateway, schema, ["r"])
+    found = rows_of_gateways(adapter)
+    titles = {gateway: row["Title"] or row.get("title") for (gateway, _), row in found.items()}
+    assert titles == {"g": "of g", "h": "of h"}
+    assert sum(name.lower() == "title" for name in found["g", "r"]) == (
+        2 if isinstance(adapter, PostgresAdapter) else 1
+    )
+    digests = adapter.digests(DigestScope(schemas=(schema,)))
+    assert (sum(each.rows for each in digests), sum(each.altered for each in digests)) == (2, 0)
 
 
 def test_keys_external_ids_and_source_tables_are_supported(adapter):

@@ -72,6 +72,7 @@ class BigQueryDialect(Dialect):
     """BigQuery's SQL."""
 
     has_transactions = False
+    ignores_case_of_columns = True
 
     def column_type(self, kind: Kind) -> str:
         """Return the column's type; strings compare by code point."""

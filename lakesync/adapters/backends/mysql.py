@@ -80,6 +80,7 @@ class MySqlDialect(Dialect):
     """SQL of MySQL and MariaDB."""
 
     concurrent_writers = True
+    ignores_case_of_columns = True
     max_json_depth = 31
     """MariaDB rejects JSON with 32 levels, MySQL with 101."""
 

@@ -72,6 +72,7 @@ class SqliteDialect(Dialect):
     """SQL of SQLite."""
 
     ignores_case_of_tables = True
+    ignores_case_of_columns = True
 
     def column_type(self, kind: Kind) -> str:
         """Return the column's type. SQLite compares text by its bytes, which is the order of code points."""

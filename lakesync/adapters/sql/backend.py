@@ -74,6 +74,13 @@ class Dialect:
     """Characters beyond which the database silently cuts a name; None if it does not, or allows every schema's names.
     """
 
+    ignores_case_of_columns = False
+    """Whether two names of columns that differ only in case name one column."""
+
+    def folded(self, name: str) -> str:
+        """Return a column's name so that two names are equal if they name one column."""
+        return name.lower() if self.ignores_case_of_columns else name
+
     def column_type(self, kind: Kind) -> str:
         """Return the SQL type of a column."""
         raise NotImplementedError

@@ -32,7 +32,7 @@ from lakesync.adapters.digests import ARRIVAL_MODULUS, ARRIVALS_PER_DAY, Digest,
 from lakesync.adapters.file_scan import last_position, sort_unique
 from lakesync.adapters.sql.backend import Connection, Dialect, Value
 from lakesync.adapters.sql.delta_table import DELTAS_TABLE, ID_EXPRESSION
-from lakesync.adapters.sql.row_tables import row_checksum, table_columns, table_name
+from lakesync.adapters.sql.row_tables import row_checksum, stored_schema, table_columns, table_name
 from lakesync.adapters.sql.row_values import key_of, system_column
 from lakesync.model.merge import RowState
 from lakesync.model.schema import TableSchema
@@ -212,8 +212,9 @@ def digests(connection: Connection, dialect: Dialect, scope: DigestScope) -> lis
     found = _delta_digests(connection, dialect, scope)
     for schema in scope.schemas:
         present = set(connection.column_names(table_name(schema)))
-        if {column.name for column in table_columns(schema)} <= present:
-            found += _row_digests(connection, dialect, scope, schema, row_checksum(dialect, schema))
+        stored = stored_schema(dialect, schema)
+        if {dialect.folded(column.name) for column in table_columns(stored)} <= set(map(dialect.folded, present)):
+            found += _row_digests(connection, dialect, scope, schema, row_checksum(dialect, stored))
         elif {*key_of(schema), system_column(schema, "last_arrival"), system_column(schema, "checksum")} <= present:
             # the stored checksum is compared with itself, because it cannot be computed without all columns
             found += _row_digests(connection, dialect, scope, schema, dialect.quote(system_column(schema, "checksum")))

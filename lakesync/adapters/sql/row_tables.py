@@ -40,6 +40,7 @@ from lakesync.adapters.sql.row_values import (
 )
 from lakesync.model.errors import SchemaError
 from lakesync.model.hlc import wall_clock
+from lakesync.model.schema import Column as SchemaColumn
 from lakesync.model.schema import TableSchema
 
 if TYPE_CHECKING:
@@ -54,6 +55,22 @@ _SAVEPOINT_NUMBERS = count(1)
 def table_name(schema: TableSchema) -> str:
     """Return the name of the destination table."""
     return schema.source_table or schema.table
+
+
+def stored_schema(dialect: Dialect, schema: TableSchema) -> TableSchema:
+    """Return a schema with each column of its destination table once.
+
+    Gateways with namespaces of their own may spell a column differently, so the joined schema of all has both
+    spellings. If the database ignores case, both are one column there, with the first spelling and type.
+
+    Args:
+        dialect: the database's dialect.
+        schema: the table's schema.
+    """
+    columns: dict[str, SchemaColumn] = {}
+    for column in schema.columns:
+        columns.setdefault(dialect.folded(column.name), column)
+    return msgspec.structs.replace(schema, columns=tuple(columns.values()))
 
 
 def table_columns(schema: TableSchema) -> list[Column]:
@@ -146,7 +163,7 @@ class RowTable:
         """
         self._connection = connection
         self._dialect = dialect
-        self._schema = schema
+        self._schema = stored_schema(dialect, schema)
         self._name = dialect.quote(table_name(schema))
         self._key = [dialect.quote(column) for column in key_of(schema)]
 
@@ -164,8 +181,8 @@ class RowTable:
             _check_columns(schema, present)
         make_locks(connection, dialect, self._lock_names(), schema.table, is_new=not present)
         if present:
-            quoted_present = {dialect.quote(name) for name in present}
-            missing = [column for column in self._columns() if column.name not in quoted_present]
+            present_names = {dialect.folded(dialect.quote(name)) for name in present}
+            missing = [column for column in self._columns() if dialect.folded(column.name) not in present_names]
             definitions = [dialect.column_definition(column._replace(required=False)) for column in missing]
             for statement in [f"ALTER TABLE {self._name} ADD COLUMN {each}" for each in definitions]:
                 connection.execute(statement)
@@ -190,7 +207,9 @@ class RowTable:
         """
         if not contents:
             return
-        values = row_values(self._schema, contents, wall_clock(), self._dialect.max_json_depth)
+        values = row_values(
+            self._schema, contents, wall_clock(), self._dialect.max_json_depth, fold=self._dialect.folded
+        )
         letters = [*values.letters, *self._write_fitting_rows(values.rows)]
         self._remove(values.removed)
         replace_dead_letters(self._connection, self._dialect, self._schema.table, contents, letters)
@@ -246,9 +265,10 @@ class RowTable:
     def _indexes(self, present: Collection[str]) -> Iterator[str]:
         """Yield statements that index the columns of the primary key and external id that are not `present`."""
         schema, dialect = self._schema, self._dialect
+        present_names = set(map(dialect.folded, present))
         columns = {column.name: column for column in table_columns(schema)}
         for name in dict.fromkeys((*schema.primary_key, *filter(None, [schema.external_id_column]))):
-            if name != "row_id" and name not in present:
+            if name != "row_id" and dialect.folded(name) not in present_names:
                 text = f"{table_name(schema)}.{name}"
                 index = f"lakesync_key_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
                 column = columns[name]._replace(name=dialect.quote(name))

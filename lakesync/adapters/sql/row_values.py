@@ -112,7 +112,11 @@ def rows_schema(schema: TableSchema) -> pa.Schema:
 
 
 def row_values(
-    schema: TableSchema, contents: Mapping[RowId, RowContent], now_ms: int, max_json_depth: int | None = None
+    schema: TableSchema,
+    contents: Mapping[RowId, RowContent],
+    now_ms: int,
+    max_json_depth: int | None = None,
+    fold: Callable[[str], str] = str,
 ) -> RowValues:
     """Convert contents to rows to write.
 
@@ -123,19 +127,21 @@ def row_values(
         contents: row → content.
         now_ms: value of `synced_at`, milliseconds since 1970.
         max_json_depth: the database's nesting limit for JSON; None if it has none.
+        fold: `Dialect.folded`, which returns the same text for all spellings of a column's name.
     """
     import pyarrow as pa
 
     written = {row: each for row, each in contents.items() if _is_written(schema, each)}
     # a deleted row that is kept for soft delete has the values from before its DELETE
-    cells = [(each.state if each.state.visible else each.retained).values() for each in written.values()]
+    states = [each.state if each.state.visible else each.retained for each in written.values()]
+    cells = [{fold(name): raw for name, raw in state.values().items()} for state in states]
     letters: list[DeadLetter] = []
     columns: list[list[Any]] = [[gateway for gateway, _ in written], [row_id for _, row_id in written]]
     for column in user_columns(schema):
         convert = _CONVERTERS[column.type]
         values: list[str | bool | None] = []
         for row, (gateway, row_id) in zip(cells, written, strict=True):
-            raw = row.get(column.name)
+            raw = row.get(fold(column.name))
             if raw is None:
                 values.append(None)
                 continue
