@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 import requests
 
 from lakesync.cli.commands import declared_gateways
-from lakesync.cli.connection import connect, gateway_url, local_url, signing_secret
+from lakesync.cli.connection import connect, gateway_url, signing_secret
 from lakesync.cli.dagster_client import READY_SECONDS, DagsterClient, dagster_url
 from lakesync.cli.data_folder import running_service
 from lakesync.cli.exit_codes import remedy_of
@@ -146,10 +146,9 @@ def clock(config: Config) -> CheckResult:
 def ports(config: Config) -> CheckResult:
     """Check that the ports of `lakesync up` are free, or used by this LakeSync."""
     own_ports = {urlsplit(str(running_service(config, name).get("url") or "")).port for name in ("gateway", "dagster")}
-    port = config.gateway.port
-    with suppress(requests.RequestException):
-        if port and _readiness(local_url(config.gateway.host, port)).ok:
-            own_ports.add(port)
+    url = urlsplit(gateway_url(config))
+    if url.hostname in LOOPBACK_HOSTS and gateway(config).state == "ok":
+        own_ports.add(url.port)
     configured = {"--port": config.gateway.port, "--dagster-port": config.dagster.port}  # 0: any free port
     used_by_others = [
         f"{port} ({option})"
@@ -290,7 +289,7 @@ def gateway(config: Config) -> CheckResult:
     """Check that the gateway is ready."""
     url = gateway_url(config)
     try:
-        response = _readiness(url)
+        response = requests.get(f"{url}/ready", timeout=_TIMEOUT_SECONDS, auth=no_auth)
     except requests.RequestException:
         return _off(f"no answer from {url}", "start one with `lakesync up` or `lakesync gateway`")
     if response.ok:
@@ -381,11 +380,6 @@ CHECKS: dict[str, Callable[[Config], CheckResult]] = {  # in the order of the ou
         *(staging, catalogue, gateway, write_scope, spark, dagster),
     )
 }
-
-
-def _readiness(url: str) -> requests.Response:
-    """Return the response of the gateway at a URL to the question whether it is ready."""
-    return requests.get(f"{url}/ready", timeout=_TIMEOUT_SECONDS, auth=no_auth)
 
 
 def _stored_gateways(config: Config) -> list[str]:
