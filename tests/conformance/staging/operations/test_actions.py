@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import random
+
 import msgspec
 import pytest
 
 from lakesync.model.types import StoredConnector
+from lakesync.model.validation import MAX_ID_CHARS
 from lakesync.staging.records import ActionEntry, ActionRecord
 from tests.conformance.calls import read
 
@@ -57,6 +60,14 @@ def test_a_record_replaces_records_with_the_same_id_or_key(store):
     assert read(store, lambda view: view.action("c", "a1")) is None
     assert read(store, lambda view: view.action("c", "other", "l")) is None
     assert read(store, lambda view: view.action("c", "a3")).attempts == 3
+
+
+def test_the_longest_client_id_and_key_are_stored(store):
+    characters = random.Random(1).sample(range(0x10000, 0x110000), 2 * MAX_ID_CHARS)  # four bytes each, incompressible
+    text = "".join(map(chr, characters))
+    longest = record("f" * 64, text[:MAX_ID_CHARS], client=text[MAX_ID_CHARS:])
+    put(store, longest)
+    assert read(store, lambda view: view.action(longest.client_id, "other", longest.idempotency_key)) == longest
 
 
 def test_a_failed_claim_of_an_action_stores_nothing(store):
