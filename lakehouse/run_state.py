@@ -140,9 +140,7 @@ class RunState:
         Raises:
             StagingUnavailableError: the staging store, or one of its shards, cannot be reached.
         """
-        store = self._store()
-        self._cut_points_read_ms = self._now_ms()
-        self._cut_points = {gateway: store.cut_point(gateway) for gateway in store.gateways()}
+        self._cut_points = self._stored_cut_points()
 
     def drop_cut_point(self, gateway: str) -> None:
         """Exclude a gateway from this run's checkpoints, because it could not be flushed."""
@@ -173,11 +171,12 @@ class RunState:
             StagingUnavailableError: the staging store, or one of its shards, cannot be reached.
         """
         if self._cut_points is None:
-            self.read_cut_points()
+            cut_points = self._stored_cut_points()
             for backlog in self._store().backlog():
                 if backlog.deltas:
-                    self.drop_cut_point(backlog.gateway)
-        return self._cut_points or {}
+                    cut_points.pop(backlog.gateway, None)
+            self._cut_points = cut_points
+        return self._cut_points
 
     def forget_positions(self) -> None:
         """Discard all positions, so that they are read again. An erasure calls it, because it adds later arrivals."""
@@ -233,6 +232,12 @@ class RunState:
             for gateway, arrival in flushed.items()
             if self._is_in(namespace, gateway) and not self.gateways_with_faulty_history & {gateway, None}
         }
+
+    def _stored_cut_points(self) -> dict[str, CutPoint]:
+        """Return the cut point of each gateway in the staging store, and keep the time at which they were read."""
+        store = self._store()
+        self._cut_points_read_ms = self._now_ms()
+        return {gateway: store.cut_point(gateway) for gateway in store.gateways()}
 
     def _flushed_in_shard_of(self, table: str) -> dict[str, int]:
         """Return `flushed` by the shard of a table; for all shards if tables are not sharded."""

@@ -8,6 +8,7 @@ from lakehouse.run_state import RunState
 from lakesync.config import load
 from lakesync.engine import Engine
 from lakesync.model.delta import extract_delta
+from lakesync.model.errors import StagingUnavailableError
 from lakesync.model.types import SyncPush
 from lakesync.staging import open_store
 
@@ -86,3 +87,16 @@ def test_the_dropped_cut_point_of_the_only_gateway_is_not_read_again(house):
     house.state.drop_cut_point("only")
     assert house.state.cut_points() == {}
     assert house.state.valid_through_ms() == NOON
+
+
+def test_a_failed_read_of_the_backlog_leaves_no_cut_points_of_gateways_with_unflushed_deltas(house, monkeypatch):
+    house.push("g")
+
+    def fail():
+        raise StagingUnavailableError("the store restarts")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(house.engine.store, "backlog", fail)
+        with pytest.raises(StagingUnavailableError):
+            house.state.cut_points()
+    assert house.state.cut_points() == {}
