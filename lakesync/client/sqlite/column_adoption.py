@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from msgspec import Raw
 from msgspec.structs import replace
 
+from lakesync.client.sqlite.row_storage import LISTED_VALUES, value_list
 from lakesync.client.sqlite.sql_values import SqlValue, to_sql
 from lakesync.client.sqlite.triggers import NOW_MS, after_table, before_table
 from lakesync.model.errors import SchemaError
@@ -82,7 +83,8 @@ def adopt_values(
     """Write the app's values in existing columns into the change journal, as if they were written now.
 
     A column's DEFAULT is not a write: it would appear newer than what other clients wrote. Where the gateway has a
-    value, the app's is discarded, because it is unknown which one is newer.
+    value, the app's is not a write either, because it is unknown which one is newer. The caller overwrites it with the
+    gateway's, in journalled rows by `fill_journalled_rows`.
 
     Args:
         db: the app's database.
@@ -91,29 +93,32 @@ def adopt_values(
         visible: rows for which the gateway has values in columns that the table lacked.
     """
     table, before, after = schema.table, before_table(schema.table), after_table(schema.table)
-    for name in existing:
-        row_ids = [(row_id,) for (_, row_id), row in visible.items() if row is not None and name in row]
-        db.executemany(f'UPDATE "{table}" SET "{name}" = NULL WHERE row_id = ?', row_ids)
-    default_conditions = {name: f'"{name}" IS ({default})' for name, default in existing.items()}
     # Rows that are journalled already get the columns' values. A DEFAULT goes into both tables, so it is no change.
-    for name, condition in default_conditions.items():
-        for journal, where in ((before, f"{before}.there AND t.{condition}"), (after, f"{after}.here")):
+    for name, default in existing.items():
+        had_default = f'{before}.there AND t."{name}" IS ({default})'
+        for journal, where in ((before, had_default), (after, f"{after}.here")):
             db.execute(
                 f'UPDATE {journal} SET "c_{name}" = t."{name}" FROM "{table}" t '
                 f"WHERE t.row_id = {journal}.row_id AND {where}"
             )
     # Other rows are added to the journal if the app has written one of the columns.
     is_written = " OR ".join(
-        f'("{name}" IS NOT NULL AND NOT {condition})' for name, condition in default_conditions.items()
+        f'("{name}" IS NOT NULL AND "{name}" IS NOT ({default}) AND row_id NOT IN {LISTED_VALUES})'
+        for name, default in existing.items()
     )
+    at_gateway = [
+        value_list(row_id for (_, row_id), row in visible.items() if row is not None and name in row)
+        for name in existing
+    ]
     source = f'FROM "{table}" WHERE ({is_written}) AND row_id NOT IN (SELECT row_id FROM {before})'
     cells = {f'"c_{name}"': f'"{name}"' for name in schema.types}
     names, current = ", ".join(cells), ", ".join(cells.values())
-    db.execute(f"INSERT INTO {after} (row_id, at, here, {names}) SELECT row_id, {NOW_MS}, 1, {current} {source}")
-    for name, condition in default_conditions.items():  # before, the column had its DEFAULT or no value
-        cells[f'"c_{name}"'] = f'CASE WHEN {condition} THEN "{name}" END'
+    insert = f"INSERT INTO {after} (row_id, at, here, {names}) SELECT row_id, {NOW_MS}, 1, {current} {source}"
+    db.execute(insert, at_gateway)
+    for name, default in existing.items():  # before, the column had its DEFAULT or no value
+        cells[f'"c_{name}"'] = f'CASE WHEN "{name}" IS ({default}) THEN "{name}" END'
     previous = ", ".join(cells.values())
-    db.execute(f"INSERT INTO {before} (row_id, there, {names}) SELECT row_id, 1, {previous} {source}")
+    db.execute(f"INSERT INTO {before} (row_id, there, {names}) SELECT row_id, 1, {previous} {source}", at_gateway)
 
 
 def fill_journalled_rows(db: sqlite3.Connection, schema: TableSchema, added: list[str], visible: VisibleRows) -> None:

@@ -104,6 +104,22 @@ def test_existing_values_are_pushed_when_their_column_becomes_synchronised(opene
     assert alice.pending() == []
 
 
+def test_the_gateways_values_are_adopted_in_a_column_that_must_not_be_null(opened):
+    alice, bob = opened(), opened("bob", schemas=[WIDE])
+    for row_id in ("read", "written"):
+        bob["notes"].insert({"text": "one", "mark": 7}, row_id=row_id)
+    bob.sync()
+    alice.sync()
+    alice.conn.execute("ALTER TABLE notes ADD COLUMN mark NUMERIC NOT NULL DEFAULT 0")
+    alice.conn.execute("UPDATE notes SET mark = 3")
+    alice.conn.commit()
+    alice["notes"].update("written", text="two")
+    alice.close()
+    alice = opened(schemas=[WIDE])
+    assert rows(alice) == {"read": ("one", 7), "written": ("two", 7)}
+    assert [edit.values for edit in alice.pending()] == [{"text": "two"}]
+
+
 def test_an_invalid_value_in_a_column_that_becomes_synchronised_is_named(opened):
     alice = opened()
     alice["notes"].insert({"text": "one"}, row_id="a")
