@@ -161,7 +161,9 @@ class Demo:
 
             def report(waiting: int) -> None:
                 stage.set_done(done.deltas - waiting)
-                stage.set_note(", ".join(f"{run.job} {run.status.lower()}" for run in dagster.runs(1)))
+                runs = dagster.runs(2 * pipeline.MAX_FAILURES)  # some may not have ended
+                stage.set_note(", ".join(f"{run.job} {run.status.lower()}" for run in runs[:1]))
+                dagster.check(runs)
 
             pipeline.wait_until_in_lake(store, FLUSH_SECONDS, report)
 

@@ -30,6 +30,8 @@ RUN_SECONDS = 300.0
 """Seconds after which a repeated merge has failed."""
 TABLES_JOB = "tables"
 """The Dagster job that merges the history into the state tables."""
+MAX_FAILURES = 5
+"""Number of failed runs in a row after which the pipeline has failed. A killed Spark makes fewer fail."""
 POLL_SECONDS = 0.5
 """Seconds between two checks."""
 
@@ -173,6 +175,23 @@ class Dagster:
             if time.monotonic() > deadline:
                 raise RunFailedError(f"after {seconds:.0f} s not all runs have ended: {runs}")
             time.sleep(POLL_SECONDS)
+
+    def check(self, runs: Iterable[Run]) -> None:
+        """Check that the pipeline does not fail again and again.
+
+        Args:
+            runs: the latest runs, newest first.
+
+        Raises:
+            RunFailedError: the latest `MAX_FAILURES` runs that have ended all failed. The message has the newest error.
+        """
+        ended = [run for run in runs if run.status in FINISHED][:MAX_FAILURES]
+        if len(ended) == MAX_FAILURES and all(run.status == "FAILURE" for run in ended):
+            newest = ended[0]
+            raise RunFailedError(
+                f"the latest {MAX_FAILURES} runs failed; {newest.job}, run {newest.id}: "
+                f"{self._dagster.error_of(newest.id) or 'its log names no error'}"
+            )
 
     def launch(self, job: str, tags: Mapping[str, str], config: Mapping[str, Any] | None = None) -> str:
         """Launch a run of a job, and return its id.

@@ -170,6 +170,15 @@ class DagsterClient:
         runs: list[dict[str, Any]] = self._request("Runs", {"limit": limit}, "runsOrError", "Runs")["results"]
         return runs
 
+    def error_of(self, run_id: str) -> str:
+        """Return the first paragraph of the error in a run's log that caused the first failure; empty without one."""
+        events = self._request("RunErrors", {"id": run_id}, "logsForRun", "EventConnection")["events"]
+        error = next((event["error"] for event in events if event.get("error")), None)
+        if error is None:
+            return ""
+        message: str = (error["causes"] or [error])[-1]["message"]
+        return message.strip().partition("\n\n")[0]
+
     def last_runs(self) -> list[dict[str, Any]]:
         """Return the newest run of each job as `runs` does, the newest first."""
         nodes = self._request("LastRuns", {}, "repositoriesOrError", "RepositoryConnection")["nodes"]

@@ -65,6 +65,22 @@ def test_integers_of_any_size_are_reported(dagster):
     assert client.materialisations("large", ["a", "b"], {""}) == {"a": {"run": "", **metadata}}
 
 
+def test_the_error_of_a_failed_run_is_the_first_cause_in_its_log(dagster):
+    client, instance = dagster
+
+    @dg.asset(name="failing")
+    def fail():
+        raise OSError("no java\n\nJVM stacktrace: …")
+
+    failed = dg.materialize([fail], instance=instance, raise_on_error=False)
+    assert client.error_of(failed.run_id) == "OSError: no java"
+
+    @dg.asset(name="succeeding")
+    def succeed(): ...
+
+    assert client.error_of(dg.materialize([succeed], instance=instance).run_id) == ""
+
+
 def test_an_asset_without_partitions_has_none(dagster):
     client, _ = dagster
     assert [each.key for each in client.partitions("large")] == ["a", "b"]
