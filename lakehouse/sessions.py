@@ -189,7 +189,8 @@ class _ChannelBuilder(DefaultChannelBuilder):
     @property
     def endpoint(self) -> str:
         """The server's address and port."""
-        return super().endpoint.replace("localhost:", f"{_LOOPBACK}:", 1)
+        endpoint = super().endpoint
+        return endpoint.replace("localhost", _LOOPBACK, 1) if self.host == "localhost" else endpoint
 
 
 def _parse_address(remote: str) -> tuple[str, int, uuid.UUID | None]:

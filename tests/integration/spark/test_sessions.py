@@ -62,7 +62,8 @@ def test_the_name_localhost_need_not_resolve(spark_server, monkeypatch):
     with session(spark_server["config"]) as spark:
         assert spark.range(3).count() == 3
         assert spark.client.host == "localhost"  # for which PySpark sends the token without TLS
-    assert sessions._ChannelBuilder("sc://localhost:15002/;token=t").endpoint == "127.0.0.1:15002"
+    for host, reached in (("localhost", "127.0.0.1"), ("spark-localhost", "spark-localhost")):
+        assert sessions._ChannelBuilder(f"sc://{host}:15002/;token=t").endpoint == f"{reached}:15002"
 
 
 def test_workers_do_not_import_from_archives(spark_server):
