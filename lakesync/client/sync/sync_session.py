@@ -44,10 +44,8 @@ SCHEMA_INTERVAL = 60.0
 """Seconds between two requests of auto-sync for the schemas of tables whose schema refused an edit."""
 CLOSE_TIMEOUT = 0.5
 """Seconds that closing waits for the request in progress before it cancels it."""
-
-
-_CALLER_ERRORS = ("AUTH_ERROR", "NOT_FOUND")
-"""A rejected token or an unknown gateway is no fault of the actions in the request, which may succeed later."""
+_POSTPONING_CODES = ("AUTH_ERROR", "NOT_FOUND")
+"""Codes of errors after which all actions stay queued: a rejected token, or an unknown gateway."""
 
 
 class SyncSession:
@@ -440,7 +438,7 @@ class ActionSender:
         try:
             return self._execute(*actions)
         except LakeSyncError as error:
-            if error.retryable or error.code in _CALLER_ERRORS:
+            if error.retryable or error.code in _POSTPONING_CODES:
                 raise
         return [self._execute_alone(action) for action in actions]
 
@@ -449,7 +447,7 @@ class ActionSender:
         try:
             (outcome,) = self._execute(action)
         except LakeSyncError as error:
-            if error.code in _CALLER_ERRORS:
+            if error.code in _POSTPONING_CODES:
                 raise
             return ActionFailure(action.action_id, error.code, str(error), error.retryable)
         return outcome
