@@ -133,9 +133,10 @@ class DigestTask(NamedTuple):
             scope = scope_of(follower, schemas)
             for _ in range(_ATTEMPTS):
                 progress = read_follower_progress(adapter, follower.name, follower.selection)
-                digests, of_deltas = _digests(adapter, scope, target.name), replace(scope, schemas=())
+                digests = _digests(adapter, scope, target.name)
                 before = sum(each.deltas for each in digests)
-                for tier, backend in zip(cold, target.cold, strict=True):  # which have no destination tables
+                of_deltas = replace(scope, schemas=())  # cold tiers have no destination tables
+                for tier, backend in zip(cold, target.cold, strict=True):
                     digests += _digests(tier, of_deltas, ", ".join(each.name for each in single_backends(backend)))
                 # deltas that moved to a cold tier meanwhile are counted twice
                 after = sum(each.deltas for each in _digests(adapter, of_deltas, target.name)) if cold else before

@@ -322,7 +322,7 @@ class LifecycleAdapter(CompositeBase):
         total, pages = BatchChecksum(), 0
         # each pass reads the first page again, because the page before it was deleted
         while len(deltas := read_arrow(self.hot, query).deltas):
-            total = total.plus(copy_page(self.cold, "tier", deltas))  # part of the batch ids; the copy is read back
+            total = total.plus(copy_page(self.cold, "tier", deltas))  # which reads the copy back
             crash_point("tier.after_copy")  # tests kill the process here
             delete_arrow(self.hot, deltas)
             crash_point("tier.after_delete")

@@ -139,7 +139,7 @@ def written_by(source: DatabaseAdapter, followers: Collection[str], flows: Colle
     """Return how far followers and other flows have written the source of a flow.
 
     Args:
-        source: the source, as it is wrapped in a `LoadBarrier`.
+        source: the source; not a `LoadBarrier`, but what it wraps.
         followers: names of followers that write to it.
         flows: names of flows that write to it.
 
@@ -333,8 +333,8 @@ def new_pages(
 ) -> Iterator[NewPage]:
     """Yield the pages of a run.
 
-    First come deltas from before the look-back that followers have written since the last run. A last page may only
-    have progress: then no delta was read. `run_flow` calls it, and the pipeline for a flow into the lake.
+    First come deltas from before the look-back that followers and flows have written since the last run. A last page
+    may only have progress: then no delta was read. `run_flow` calls it, and the pipeline for a flow into the lake.
 
     Args:
         source: the backend to read.
@@ -365,7 +365,7 @@ def new_pages(
 def _late_queries(
     progress: FlowProgress, query: DeltaQuery, streams: Mapping[str, Mapping[str, int]]
 ) -> Iterator[DeltaQuery]:
-    """Yield queries for deltas that followers have written since the last run, and that `query` does not read.
+    """Yield queries for deltas that were written since the last run, and that `query` does not read.
 
     Args:
         progress: the flow's progress.

@@ -204,15 +204,15 @@ class StreamSource(Protocol):
 
 
 class WrittenStreams(msgspec.Struct, frozen=True):
-    """How far the followers of an adapter, or of the adapters of a composition, have written at one time.
+    """How far followers and flows have written an adapter, or the adapters of a composition, at one time.
 
-    A flow (`transfer.flows`) reads it before and after it copies, because a new follower, or one with a new selection,
-    writes old deltas behind the flow's position.
+    A flow (`transfer.flows`) reads it before and after it copies, because a new writer, or one with a new selection or
+    filter, writes old deltas behind the flow's position.
     """
 
     streams: dict[str, dict[str, int]] = {}
-    """Follower's name and selection, as one text → stream → arrival up to which it was written. The text is empty for a
-    `StreamSource`, which has no followers."""
+    """Name and selection of a follower, or name and row filter of a flow, as one text → stream → arrival up to which it
+    has written. The text is empty for a `StreamSource`, which has no such writers."""
     loads: tuple[ActiveLoads, ...] = ()
     """The loads of each adapter."""
     by_filtered_flow: bool = False
