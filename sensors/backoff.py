@@ -124,7 +124,7 @@ class Attempts:
             self._attempts = {}
 
     def of(self, lag: Lag) -> Attempt | None:
-        """Return the requests for a part since its mark moved; None without any."""
+        """Return the requests for a part since its mark moved; None before the first."""
         attempt = self._attempts.get(lag.key)
         return attempt if attempt is not None and attempt.mark == lag.mark else None
 

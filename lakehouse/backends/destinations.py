@@ -199,7 +199,7 @@ class _AdapterState(NamedTuple):
     progress: FollowerProgress
     """The follower's mark."""
     load: Load | None
-    """The load in progress; None without one."""
+    """The load in progress; None if no load is."""
     is_load_announced: bool
     """Whether a load was announced to readers. Without `load`, the process died before the load began."""
     has_current_columns: bool

@@ -338,7 +338,7 @@ class _TaskLimits:
     """
 
     def __init__(self, cursor: Cursor | None, max_bytes: int, max_calls: int | None) -> None:
-        """Begin the time of the task.
+        """Start to measure the time of the task.
 
         Args:
             cursor: the cursor from which the task reads.
@@ -350,7 +350,7 @@ class _TaskLimits:
         self._max_calls = max_calls
         self._deadline = time.monotonic() + SECONDS_PER_TASK
         self._bytes_before: int | None = None
-        """Bytes before the first page that has moved the cursor; None before that page."""
+        """Bytes of the pages before the first one that has moved the cursor; None until that page is read."""
 
     def begin_page(self, page: Page, bytes_before: int) -> None:
         """Record a page, before its rows are added.

@@ -50,7 +50,7 @@ def diff_page(known: KnownRows, page: Page, identity: str | None = None) -> list
     Args:
         known: the rows before the page; they are updated.
         page: the page.
-        identity: a column that identifies a row even when its row id changes; None without one (see `Table`).
+        identity: a column that identifies a row even when its row id changes; None if no column does (see `Table`).
     """
     changes: list[RowChange] = []
     for row in page.rows:

@@ -214,7 +214,9 @@ def retry_destination(config: Config, letter_id: str) -> TableWriter:
                 if isinstance(adapter, SuspendsTables):
                     adapter.retry_tables(writer.mark, [parts["table"]])
                     return writer
-    raise NotFoundError(f"no declared destination {parts['writer']} sets tables aside; see `lakesync dlq list`")
+    raise NotFoundError(
+        f"no destination or flow {parts['writer']} is declared that suspends tables; `lakesync dlq list` lists them"
+    )
 
 
 def _table_writers(config: Config) -> Iterator[TableWriter]:

@@ -55,7 +55,7 @@ class Stamps(msgspec.Struct, array_like=True):
     parts: list[tuple[int, str, tuple[str, ...]]]
     """The hlc, client id and columns of each delta, oldest first."""
     tombstone: Stamp | None
-    """The stamp of the newest DELETE; None without one."""
+    """The stamp of the newest DELETE; None if the row was never deleted."""
     inserted: Stamp | None
     """The stamp of the newest INSERT; None if it is unknown."""
 

@@ -95,7 +95,7 @@ class Outbox:
         return self._count("refused")
 
     def retry(self, *numbers: int) -> None:
-        """Push refused edits with these numbers again, or all.
+        """Push refused edits again: those with these numbers, or all if no number is given.
 
         Raises:
             NotFoundError: a number does not belong to a refused edit.

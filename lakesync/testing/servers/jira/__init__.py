@@ -164,7 +164,7 @@ def project_search(api: JiraService, request: Request) -> Response:
 
 
 def find(site: JiraSite, name: str) -> Issue | None:
-    """Return the visible issue with an id or key; None without one."""
+    """Return the visible issue with an id or key; None if no issue has it."""
     issue = site.issues.get(name) or next((each for each in site.issues.values() if each.key == name.upper()), None)
     return issue if issue is not None and site.sees(issue) else None
 
@@ -174,7 +174,7 @@ class _AbsentError(Exception):
 
 
 def _existing(site: JiraSite, name: str) -> Issue:
-    """Return the visible issue with an id or key; raise `_AbsentError` without one."""
+    """Return the visible issue with an id or key; raise `_AbsentError` if no issue has it."""
     issue = find(site, name)
     if issue is None:
         raise _AbsentError
