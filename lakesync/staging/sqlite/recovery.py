@@ -57,11 +57,13 @@ class Recovery:
         self._state.rollback()
         heads = list(self._journal.heads.values())
         applied = self._state.applied()
-        if any(_is_of_other_log(head, applied) for head in heads):
-            self._state.empty()
+        is_of_other_log = any(_is_of_other_log(head, applied) for head in heads)
+        if is_of_other_log:
             applied = {}
         for head in heads:
             self._check_bodies(head, applied.get((head.gateway, head.shard), _NOTHING))
+        if is_of_other_log:  # only now: a file that cannot be replayed must be kept
+            self._state.empty()
         progress: dict[Shard, tuple[Head, int]] = {}
         self._state.restart()
         try:
@@ -78,16 +80,18 @@ class Recovery:
 
         Args:
             head: the gateway's head.
-            applied: the position in the gateway's log up to which the file is written.
+            applied: the position in the gateway's log up to which the file is written; `_NOTHING` if it was written
+                from another log.
 
         Raises:
             IntegrityError: bodies that are needed were trimmed.
         """
         if applied.seq < head.trimmed_seq:
             raise IntegrityError(
-                f"{self._state.path} holds gateway {head.gateway!r} up to log row {applied.seq}, but bodies up to row "
-                f"{head.trimmed_seq} are already trimmed and cannot be replayed: put this store's own "
-                f"{self._state.path.name} back, or rebuild staging from the lake"
+                f"{self._state.path} lacks log rows {applied.seq + 1} to {head.trimmed_seq} of gateway "
+                f"{head.gateway!r}, or was written from another {self._journal.path.name}; the bodies of these rows "
+                f"are trimmed and cannot be replayed: put {self._state.path.name} and {self._journal.path.name} of one "
+                "copy back, or rebuild staging from the lake"
             )
 
     def _catch_up(self, head: Head, applied: Applied, progress: dict[Shard, tuple[Head, int]]) -> None:

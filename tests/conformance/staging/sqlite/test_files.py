@@ -238,6 +238,35 @@ def test_a_state_of_another_store_is_not_used(store, folder, tmp_path, clock, bo
     again.close()
 
 
+def reopened(folder, clock):
+    """The store, opened again; it writes to `state.db` only when it must."""
+    again = SqliteStore(folder, clock, LAZY)
+    again.open(Book())
+    return again
+
+
+def test_a_state_is_kept_if_an_older_log_cannot_replace_it(store, folder, clock, book):
+    sent = numbered(3)
+    push(store, book, *sent)
+    batch = store.plan("g", "main", 10)
+    store.confirm(batch.batch_id, 3, id_sum(sent))
+    store.trim("g", "main")
+    store.close()
+    older = (folder / "log.db").read_bytes()
+    newer = reopened(folder, clock)
+    push(newer, Book(), *numbered(2, start=4))
+    expected = seen(newer)
+    newer.close()
+    kept = (folder / "log.db").read_bytes()
+    (folder / "log.db").write_bytes(older)
+    with pytest.raises(IntegrityError, match=r"written from another log\.db"):
+        SqliteStore(folder, clock).open(Book())
+    (folder / "log.db").write_bytes(kept)
+    again = reopened(folder, clock)
+    assert seen(again) == expected
+    again.close()
+
+
 def test_bodies_are_trimmed_only_after_the_state_is_durable(store, folder, book):
     sent = numbered(5)
     push(store, book, *sent)
