@@ -57,7 +57,7 @@ class Recovery:
         self._state.rollback()
         heads = list(self._journal.heads.values())
         applied = self._state.applied()
-        is_of_other_log = any(_is_of_other_log(head, applied) for head in heads)
+        is_of_other_log = _is_of_other_log(heads, applied)
         if is_of_other_log:
             applied = {}
         for head in heads:
@@ -131,12 +131,18 @@ class Recovery:
             self._state.commit(progress.values())
 
 
-def _is_of_other_log(head: Head, applied: dict[Shard, Applied]) -> bool:
-    """Return whether the file was written from another log: its epoch differs, or the log has fewer rows than applied.
+def _is_of_other_log(heads: list[Head], applied: dict[Shard, Applied]) -> bool:
+    """Return whether the file was written from another log.
+
+    Then the log lacks a gateway of the file, or has it with another epoch, or with fewer rows than are applied.
 
     Args:
-        head: a gateway's head, of the present log.
+        heads: the gateways' heads, of the present log.
         applied: the positions in the log up to which the file is written.
     """
-    position = applied.get((head.gateway, head.shard))
-    return position is not None and (position.epoch != head.epoch or position.seq > head.last_seq)
+    by_shard = {(head.gateway, head.shard): head for head in heads}
+    for shard, position in applied.items():
+        head = by_shard.get(shard)
+        if head is None or position.epoch != head.epoch or position.seq > head.last_seq:
+            return True
+    return False

@@ -267,6 +267,23 @@ def test_a_state_is_kept_if_an_older_log_cannot_replace_it(store, folder, clock,
     again.close()
 
 
+def test_rows_of_a_gateway_that_an_older_log_lacks_are_deleted(store, folder, clock, book):
+    push(store, book, *numbered(3))
+    expected = seen(store)
+    store.close()
+    older = (folder / "log.db").read_bytes()
+    newer = reopened(folder, clock)
+    newer.ensure_gateway("h")
+    newer.submit("h", Book().push(numbered(2))).result()
+    newer.close()
+    (folder / "log.db").write_bytes(older)
+    again = reopened(folder, clock)
+    again.ensure_gateway("h")
+    assert again.read("h", lambda view: view.rows([("notes", "r1")])).result() == {}
+    assert seen(again) == expected
+    again.close()
+
+
 def test_bodies_are_trimmed_only_after_the_state_is_durable(store, folder, book):
     sent = numbered(5)
     push(store, book, *sent)
