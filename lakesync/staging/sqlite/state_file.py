@@ -127,9 +127,11 @@ class StateFile:
             self.sql.execute("INSERT OR REPLACE INTO store VALUES (1, ?)", (store_id,))
 
     def empty(self) -> None:
-        """Delete everything, outside of a transaction, so that it is rebuilt from the log."""
-        for table in ("applied", "row_state", "row_body", "bucket", "entry"):
-            self.sql.execute(f"DELETE FROM {table}")
+        """Delete everything in a transaction of its own, so that it is rebuilt from the log."""
+        self.sql.execute("BEGIN IMMEDIATE")
+        with self.sql:  # all or nothing: without `applied`, a recovery would not notice rows of another log
+            for table in ("applied", "row_state", "row_body", "bucket", "entry"):
+                self.sql.execute(f"DELETE FROM {table}")
         self._reset()
 
     def _reset(self) -> None:

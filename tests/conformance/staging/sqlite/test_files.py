@@ -284,6 +284,27 @@ def test_rows_of_a_gateway_that_an_older_log_lacks_are_deleted(store, folder, cl
     again.close()
 
 
+def test_emptying_the_state_is_atomic(store, folder, clock, book):
+    push(store, book, *numbered(1))
+    expected = seen(store)
+    store.close()
+    older = (folder / "log.db").read_bytes()
+    newer = reopened(folder, clock)
+    push(newer, Book(), *numbered(2, start=4))
+    newer.close()
+    (folder / "log.db").write_bytes(older)
+    with closing(sqlite3.connect(folder / "state.db")) as connection:
+        connection.execute("CREATE TRIGGER stop BEFORE DELETE ON row_state BEGIN SELECT RAISE(FAIL, 'stopped'); END")
+    with pytest.raises(StagingUnavailableError, match="stopped"):
+        SqliteStore(folder, clock).open(Book())
+    with closing(sqlite3.connect(folder / "state.db")) as connection:
+        connection.execute("DROP TRIGGER stop")
+    again = reopened(folder, clock)
+    assert seen(again) == expected
+    assert again.read("g", lambda view: view.rows([("notes", "r4")])).result() == {}
+    again.close()
+
+
 def test_bodies_are_trimmed_only_after_the_state_is_durable(store, folder, book):
     sent = numbered(5)
     push(store, book, *sent)
