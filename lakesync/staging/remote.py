@@ -21,7 +21,7 @@ import stamina
 
 from lakesync.model.errors import LakeSyncError, NotFoundError, StagingUnavailableError, TransientError, ValidationError
 from lakesync.staging.store.pipeline import PipelineStore
-from lakesync.wire.http_sessions import BearerAuth
+from lakesync.wire.http_sessions import BearerAuth, RedirectSession
 
 T = TypeVar("T")
 
@@ -120,7 +120,7 @@ class RemoteStore:
         self._root = base_url.rstrip("/") + "/internal/staging/"
         self._timeout = timeout + _MARGIN_SECONDS
         self._retry_seconds = retry_seconds
-        self._session = requests.Session()
+        self._session = RedirectSession()
         self._session.auth = BearerAuth(service_token)
         self._session.headers["Content-Type"] = "application/json"
 

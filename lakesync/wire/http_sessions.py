@@ -1,7 +1,8 @@
 """Credentials and time limits of requests that sessions of the package `requests` send.
 
 Every module that creates a session sets a `BearerAuth` as its `auth`. Otherwise `requests` reads `~/.netrc`, and sends
-a password from there instead of the session's `Authorization` header, or to a server that needs none. Libraries that
+a password from there instead of the session's `Authorization` header, or to a server that needs none. After a redirect
+`requests` reads that file in spite of `auth`, so sessions that follow redirects are `RedirectSession`s. Libraries that
 send their requests through a session, and set no timeout, get one by `BoundedAdapter`: pyiceberg's REST catalogue and
 BigQuery's client. Otherwise they would wait for ever for a server that sends nothing.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from requests import Session
 from requests.adapters import HTTPAdapter
 
 if TYPE_CHECKING:
@@ -37,6 +39,20 @@ class BearerAuth:
 
 no_auth = BearerAuth(None)
 """Adds no credentials."""
+
+
+class RedirectSession(Session):
+    """Keeps the credentials of a redirected request, and removes them if it goes to another server."""
+
+    def rebuild_auth(self, prepared_request: PreparedRequest, response: Response) -> None:
+        """Remove the credentials from a request to another server.
+
+        Args:
+            prepared_request: the request that follows the redirect.
+            response: the redirect.
+        """
+        if self.should_strip_auth(str(response.request.url), str(prepared_request.url)):  # type: ignore[no-untyped-call]
+            prepared_request.headers.pop("Authorization", None)
 
 
 class BoundedAdapter(HTTPAdapter):

@@ -227,6 +227,27 @@ def test_a_password_in_netrc_does_not_replace_the_token(tmp_path, monkeypatch, a
     assert receiver.got[0].headers["authorization"] == "Bearer a.b.c"
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+@pytest.mark.parametrize(
+    ("ask", "sent"),
+    [
+        (_requests_of_the_command_line, "Bearer a.b.c"),
+        (_requests_of_the_pipeline, "Bearer a.b.c"),
+        (lambda url, _: _check_with_doctor(url), None),
+    ],
+    ids=["command line", "pipeline", "doctor"],
+)
+def test_a_password_in_netrc_is_not_sent_after_a_redirect(tmp_path, monkeypatch, ask, sent, host):
+    (tmp_path / "netrc").write_text("default login root password hunter2\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    receiver = Receiver()
+    with serve(receiver) as served:
+        receiver.answers.append(Response(307, "", {"Location": served.url.replace("127.0.0.1", host) + "/elsewhere"}))
+        ask(served.url, "a.b.c")
+    sent_by_redirect = sent if host == "127.0.0.1" else None
+    assert [request.headers.get("authorization") for request in receiver.got[:2]] == [sent, sent_by_redirect]
+
+
 @pytest.mark.parametrize(
     ("allowed", "url", "taken"),
     [

@@ -35,7 +35,7 @@ from lakesync.client.errors import UnreachableError
 from lakesync.client.transports.http import clock_difference
 from lakesync.model.errors import ConfigurationError, LakeSyncError, StartupError
 from lakesync.model.hlc import MAX_DRIFT_MS
-from lakesync.wire.http_sessions import no_auth
+from lakesync.wire.http_sessions import RedirectSession, no_auth
 
 if TYPE_CHECKING:
     from lakesync.cli.connection import GatewayConnection
@@ -123,12 +123,18 @@ def memory(config: Config) -> CheckResult:
     return _ok(found)
 
 
+def _get(url: str) -> requests.Response:
+    """Request a URL of the gateway without credentials."""
+    with RedirectSession() as session:
+        return session.get(url, timeout=_TIMEOUT_SECONDS, auth=no_auth)
+
+
 def clock(config: Config) -> CheckResult:
     """Compare this machine's clock with the gateway's."""
     url = gateway_url(config)
     try:
         started = time.time()
-        response = requests.get(f"{url}/health", timeout=_TIMEOUT_SECONDS, auth=no_auth)
+        response = _get(f"{url}/health")
         local_time = (started + time.time()) / 2
         seconds_ahead = clock_difference(response.headers["Date"], local_time)
     except (requests.RequestException, KeyError, ValueError):
@@ -289,7 +295,7 @@ def gateway(config: Config) -> CheckResult:
     """Check that the gateway is ready."""
     url = gateway_url(config)
     try:
-        response = requests.get(f"{url}/ready", timeout=_TIMEOUT_SECONDS, auth=no_auth)
+        response = _get(f"{url}/ready")
     except requests.RequestException:
         return _off(f"no answer from {url}", "start one with `lakesync up` or `lakesync gateway`")
     if response.ok:

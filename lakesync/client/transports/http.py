@@ -31,7 +31,7 @@ from lakesync.model.types import ActionPush, ActionResponse, PushResult, SyncPul
 from lakesync.wire import actions as wire_actions
 from lakesync.wire import json as wire_json
 from lakesync.wire.frames import read_checkpoint
-from lakesync.wire.http_sessions import BearerAuth
+from lakesync.wire.http_sessions import BearerAuth, RedirectSession
 from lakesync.wire.pages import decode_page
 
 T = TypeVar("T")
@@ -99,7 +99,7 @@ class HttpTransport:
         self._server_url = base_url.rstrip("/")
         self._gateway_url = f"{self._server_url}/sync/{quote(gateway_id, safe='')}"
         self._timeout = timeout
-        self._session = requests.Session()
+        self._session = RedirectSession()
         self._headers = {"X-LakeSync-Client": _CLIENT_KIND, **(headers or {})}
         self._session.headers.update(self._headers)
         self._proxy, self._ca = proxy, ca
