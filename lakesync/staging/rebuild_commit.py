@@ -59,7 +59,7 @@ class RebuildCommit(Commit, Protocol):
     def restore_config(self, config: GatewayConfig) -> None:
         """Set schemas and rules with their earlier versions; call it before any row is stored."""
 
-    def restore_push(self, client_id: str, deltas: Sequence[RowDelta], arrival: int) -> LogEntry:
+    def restore_push(self, client_id: str, deltas: Sequence[RowDelta], arrival: int) -> None:
         """Add a push that the lake contains to the log, without a body, and to the ledger.
 
         Args:
@@ -106,12 +106,11 @@ class SqlLogCommit(SqlQueries):
     def restore_config(self, config: GatewayConfig) -> None:
         """Store a configuration with its versions."""
 
-    def restore_push(self, client_id: str, deltas: Sequence[RowDelta], arrival: int) -> LogEntry:
+    def restore_push(self, client_id: str, deltas: Sequence[RowDelta], arrival: int) -> None:
         """Add a push to the log and the ledger; see `RebuildCommit.restore_push`."""
         entry = next_entry(self._head, client_id, pack(deltas, body=False), arrival, claims={})
         self._add_to_log(entry, wall_of(arrival), is_flushed=True)
         self._move_head(self._head.restored(entry))
-        return entry
 
     def finish_rebuild(self, floor: int) -> None:
         """End the rebuild; see `RebuildCommit.finish_rebuild`."""

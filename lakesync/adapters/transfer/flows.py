@@ -25,7 +25,7 @@ from msgspec.structs import replace
 
 from lakesync.adapters.arrow import arrow_schema, columns_as_text, split_by_table, table_checksum
 from lakesync.adapters.arrow_access import missing_deltas, read_pages
-from lakesync.adapters.base import ContentTransform, DatabaseAdapter, MarkStore, StateWriter, unchanged
+from lakesync.adapters.base import ContentTransform, DatabaseAdapter, MarkStore, StateWriter
 from lakesync.adapters.composite import cold_tier_contents
 from lakesync.adapters.deltas import (
     PAGE_DELTAS,
@@ -166,7 +166,7 @@ def written_by(source: DatabaseAdapter, followers: Collection[str], flows: Colle
     return written
 
 
-def filtered_contents(row_filter: RowFilter, transform: ContentTransform = unchanged) -> ContentTransform:
+def filtered_contents(row_filter: RowFilter, transform: ContentTransform) -> ContentTransform:
     """Return the `ContentTransform` of a flow: it hides rows that do not match the filter in the destination table.
 
     Args:

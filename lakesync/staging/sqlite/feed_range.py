@@ -117,15 +117,6 @@ at the lowest of these, so that it is complete under every key."""
 _decode_keys = msgspec.json.Decoder(list[RowKey]).decode
 
 
-class RangeResult(NamedTuple):
-    """The result of a statement."""
-
-    feed_range: FeedRange | None
-    """The encoded range; None if the statement cannot decide some row, or if there is no entry."""
-    keys: list[RowKey]
-    """The row keys of all entries; empty unless they were requested."""
-
-
 class RangeBuckets(NamedTuple):
     """The numbers of the bucket keys that are read."""
 
@@ -144,7 +135,7 @@ def read_file_range(
     reader: Reader,
     *,
     with_keys: bool,
-) -> RangeResult:
+) -> tuple[FeedRange | None, list[RowKey]]:
     """Return about `limit` entries of the file with `since < changed <= until`.
 
     Args:
@@ -155,6 +146,10 @@ def read_file_range(
         limit: about how many entries to read.
         reader: the client, and what it has.
         with_keys: whether to return the row keys of all entries too.
+
+    Returns:
+        The encoded range, None if the statement cannot decide some row or there is no entry; and the row keys, empty
+        unless they were requested.
     """
     numbers = [*buckets.shared, *([] if buckets.own is None else [buckets.own])]
     width = _width(len(numbers))
@@ -172,7 +167,7 @@ def read_file_range(
         values["until"] = min((end for end in ends if end is not None), default=until)
     last, counts, joined, *keys = sql.execute(_statement(width, with_keys=with_keys), values).fetchone()
     feed_range = None if last is None or _UNDECIDED_CHARACTER in counts else FeedRange(joined or b"", counts, last)
-    return RangeResult(feed_range, _decode_keys(keys[0]) if keys else [])
+    return feed_range, _decode_keys(keys[0]) if keys else []
 
 
 def _width(buckets: int) -> int:
