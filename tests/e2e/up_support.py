@@ -55,7 +55,7 @@ class Up:
                     str(self.folder),
                     "--dagster-port",
                     "0",
-                    "--json-events",
+                    "--json",
                 ],
                 env={**clean, "LAKESYNC_CONFIG": self.config},
                 cwd=self.folder.parent,

@@ -10,7 +10,6 @@ import importlib.util
 import os
 import sys
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -27,9 +26,7 @@ Port = Annotated[int | None, typer.Option(help="Port of the gateway; 0: any free
 DagsterPort = Annotated[
     int | None, typer.Option(help="Port of Dagster's web UI; 0: any free port; default: [dagster] port.")
 ]
-JsonEvents = Annotated[
-    bool, typer.Option("--json", "--json-events", help="Print a JSON line for each change of state.")
-]
+JsonEvents = Annotated[bool, typer.Option("--json", help="Print a JSON line for each change of state.")]
 
 
 @up_app.command(
@@ -43,9 +40,6 @@ def up(
     host: Host = None,
     port: Port = None,
     dagster_port: DagsterPort = None,
-    clock_offset_file: Annotated[
-        Path | None, typer.Option(help="File with milliseconds that the gateway adds to its clock.")
-    ] = None,
     *,
     json_events: JsonEvents = False,
 ) -> None:
@@ -60,7 +54,6 @@ def up(
 
     config = load_settings(
         data,
-        clock_offset_file=clock_offset_file and clock_offset_file.absolute(),
         gateway=overrides(host=host, port=port),
         dagster=overrides(port=dagster_port),
     )
