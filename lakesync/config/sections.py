@@ -217,8 +217,6 @@ class SparkSection(Section):
     """Heap of the embedded server, as `512m` or `2g`."""
     cores: PositiveInt | Literal["*"] = 2
     """Cores that the embedded server uses; `*`: all."""
-    shuffle_partitions: PositiveInt = 4
-    """Value of `spark.sql.shuffle.partitions`."""
     settings: dict[str, str] = {}
     """Further `spark.…` settings of the embedded server, passed on unchanged."""
 

@@ -215,7 +215,7 @@ def settings(config: Config, port: int) -> dict[str, str]:
         "spark.sql.variable.substitute": "false",
         # Adaptive execution starts a job for each shuffle and gains little with so few partitions.
         "spark.sql.adaptive.enabled": "false",
-        "spark.sql.shuffle.partitions": str(config.spark.shuffle_partitions),
+        "spark.sql.shuffle.partitions": "4",
         "spark.sql.execution.arrow.maxBytesPerBatch": str(64 << 20),
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
         **catalogue(config),

@@ -31,11 +31,11 @@ def test_defaults_follow_from_the_data_folder(tmp_path):
 
 
 def test_overrides_beat_variables_and_variables_beat_the_file(tmp_path, monkeypatch):
-    (tmp_path / "lakesync.toml").write_text('[spark]\nmemory = "3g"\nshuffle_partitions = 9\n[gateway]\nport = 1\n')
+    (tmp_path / "lakesync.toml").write_text('[spark]\nmemory = "3g"\ncores = 9\n[gateway]\nport = 1\n')
     monkeypatch.setenv("LAKESYNC_GATEWAY_PORT", "2")
-    monkeypatch.setenv("LAKESYNC_SPARK_SHUFFLE_PARTITIONS", "7")
+    monkeypatch.setenv("LAKESYNC_SPARK_CORES", "7")
     loaded = config.load({"gateway": {"host": "::1"}})
-    assert (loaded.spark.memory, loaded.spark.shuffle_partitions) == ("3g", 7)
+    assert (loaded.spark.memory, loaded.spark.cores) == ("3g", 7)
     assert (loaded.gateway.host, loaded.gateway.port) == ("::1", 2)
 
 
