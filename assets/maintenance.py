@@ -105,10 +105,10 @@ def maintenance(snapshot: SchemaSnapshot, section: MaintenanceSection) -> dg.Ass
             store = staging.store
             metadata: Metadata
             if part == RUNS:
-                deleted = delete_old_runs(
+                deleted, kept = delete_old_runs(
                     context.instance, datetime.now(UTC) - timedelta(days=section.run_retention_days)
                 )
-                metadata, state = {"deleted": deleted.deleted, "kept": deleted.kept}, ""
+                metadata, state = {"deleted": deleted, "kept": kept}, ""
             elif part == LOG:
                 backlog = store.backlog()
                 metadata, state = msgspec.structs.asdict(trim_log(store, backlog)), flushed_state(backlog)
@@ -182,16 +182,7 @@ def _metadata(report: "MaintenanceReport") -> Metadata:
     }
 
 
-class OldRuns(NamedTuple):
-    """What a deletion of old runs did."""
-
-    deleted: int
-    """Number of deleted runs."""
-    kept: int
-    """Number of old runs that stay, because they have the newest materialisation of an asset or partition."""
-
-
-def delete_old_runs(instance: dg.DagsterInstance, before: datetime) -> OldRuns:
+def delete_old_runs(instance: dg.DagsterInstance, before: datetime) -> tuple[int, int]:
     """Delete the ended runs that were created before some time, with their events.
 
     Runs with the newest materialisation of a partition are kept, because without their events Dagster would show the
@@ -200,12 +191,15 @@ def delete_old_runs(instance: dg.DagsterInstance, before: datetime) -> OldRuns:
     Args:
         instance: Dagster's instance.
         before: runs created before this time are old.
+
+    Returns:
+        The number of deleted runs, and of old runs that stay.
     """
     kept = _runs_to_keep(instance)
     deleted = [run_id for run_id in _old_runs(instance, before) if run_id not in kept]
     for run_id in deleted:
         instance.delete_run(run_id)
-    return OldRuns(len(deleted), sum(1 for _ in _old_runs(instance, before)))
+    return len(deleted), sum(1 for _ in _old_runs(instance, before))
 
 
 def _old_runs(instance: dg.DagsterInstance, before: datetime) -> Iterator[str]:
