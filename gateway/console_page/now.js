@@ -2,7 +2,7 @@
 
 import { line } from "./chart.js";
 import { element, offer, show, table } from "./dom.js";
-import { ago, bytes, count, span, wall } from "./words.js";
+import { ago, bytes, count, counted, span, wall } from "./words.js";
 
 const KEPT = 150;
 const LATE_MS = 60_000;
@@ -21,7 +21,7 @@ function remember(values, value) {
 function checkpoint(metrics) {
   if (metrics.checkpoint === null) return ["none yet", element("small", {}, "new clients pull from 0")];
   const reason = metrics.checkpoint.notServedReason;
-  const rows = `${count(metrics.checkpoint.rows)} rows, ${bytes(metrics.checkpoint.bytes)}`;
+  const rows = `${counted(metrics.checkpoint.rows, "row")}, ${bytes(metrics.checkpoint.bytes)}`;
   return [ago(metrics.checkpoint.createdMs), element("small", {}, reason === null ? rows : `${rows}; not served: ${reason}`)];
 }
 
@@ -42,8 +42,8 @@ function pipeline(metrics) {
   const failing = report.behind.filter((part) => part.requests > 2);
   const named = (part) => [part.part, part.name].filter(Boolean).join(" ");
   const lines = [];
-  if (failing.length) lines.push(`runs fail for ${failing.map((part) => `${named(part)} (${count(part.requests)} times)`).join(", ")}`);
-  if (report.queued.length) lines.push(`${count(report.queued.length)} ${report.queued.length === 1 ? "run" : "runs"} not started: ${report.queued[0].job}, requested ${ago(report.queued[0].sinceMs)}`);
+  if (failing.length) lines.push(`runs fail for ${failing.map((part) => `${named(part)} (${counted(part.requests, "time")})`).join(", ")}`);
+  if (report.queued.length) lines.push(`${counted(report.queued.length, "run")} not started: ${report.queued[0].job}, requested ${ago(report.queued[0].sinceMs)}`);
   if (silent) lines.push(`last reported ${ago(report.reportedMs)}: the pipeline does not run`);
   const oldest = Math.min(...report.behind.map((part) => part.sinceMs));
   const behind = report.behind.length ? `${report.behind.map(named).join(", ")} behind, the oldest for ${span(Date.now() - oldest)}` : "everything is up to date";
@@ -60,7 +60,7 @@ function tiles(metrics, newest) {
     tile("Newest commit", ago(newest) || "none yet"),
     tile(
       "Unflushed",
-      `${count(metrics.logSize)} ${metrics.logSize === 1 ? "delta" : "deltas"}`,
+      counted(metrics.logSize, "delta"),
       element("small", {}, `${bytes(metrics.byteSize)}; ${oldest}`),
       full ? element("small", { className: "bad" }, `pushes are rejected above ${bytes(metrics.maxBackpressureBytes)}`) : null,
       line(remember(past.waiting, metrics.logSize), "unflushed deltas in the last five minutes"),
@@ -86,7 +86,7 @@ function clients(metrics, choose) {
     const unknown = client.pulledMs === null ? "never pulled" : "unknown yet";
     const words = behind === null ? unknown : behind === 0 ? "none" : span(behind);
     const meter = element("meter", { max: furthest, high: LATE_MS, optimum: 0, value: behind ?? 0, title: words });
-    const again = client.repeats ? `, asks for the same page again (${count(client.repeats)} times)` : "";
+    const again = client.repeats ? `, asks for the same page again (${counted(client.repeats, "time")})` : "";
     const state = (client.connected ? "connected" : "offline") + (client.hasMore ? ", more waits for it" : "") + again;
     const name = element("button", { className: "link", title: "why does it lack a row?", onclick: () => choose(client.clientId) }, client.clientId);
     return [name, element("span", {}, meter, ` ${words}`), state, ago(client.offlineSinceMs), ago(client.pulledMs), ago(client.pushedMs)];

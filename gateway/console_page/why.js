@@ -1,7 +1,7 @@
 // Explains why a client has a row or lacks it, clause by clause; or the same for all clients.
 
 import { element, offer, show, table } from "./dom.js";
-import { ago } from "./words.js";
+import { ago, counted } from "./words.js";
 
 const MOOD = { delivered: "good", waiting: "fair", hidden: "fair", deleted: "bad", absent: "bad" };
 const MOST_CLIENTS = 50;
@@ -69,7 +69,7 @@ async function every(api, asked, clients, choose) {
   const left = clients.length - rows.length;
   return [
     table(["client", "", "because", "seen"], rows, ""),
-    ...(left > 0 ? [element("p", {}, `${left} clients with a smaller lag are not shown: enter a client id.`)] : []),
+    ...(left > 0 ? [element("p", {}, `Not shown: ${counted(left, "client")} with a smaller lag. Enter a client id.`)] : []),
   ];
 }
 

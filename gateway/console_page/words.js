@@ -22,6 +22,11 @@ export function count(number) {
   return Number(number).toLocaleString("en");
 }
 
+/** Format a number with its noun, such as `1 row` or `2,000 rows`. */
+export function counted(number, noun) {
+  return `${count(number)} ${noun}${Number(number) === 1 ? "" : "s"}`;
+}
+
 export function bytes(number) {
   const power = Math.min(3, Math.max(0, Math.floor(Math.log2(number || 1) / 10)));
   return `${(number / 1024 ** power).toFixed(power ? 1 : 0)} ${["B", "KiB", "MiB", "GiB"][power]}`;

@@ -151,6 +151,17 @@ def cell(value: object) -> RenderableType:
     return Text(str(value))
 
 
+def count(number: int, noun: str, plural: str = "") -> str:
+    """Return a number with its noun, such as `1 row` or `2,000 rows`.
+
+    Args:
+        number: the number.
+        noun: the noun's singular.
+        plural: its plural; empty: the singular with an `s`.
+    """
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
 def utc_time(wall_ms: int | None) -> str | None:
     """Return a wall time in milliseconds since 1970 as ISO 8601 in UTC; None for None."""
     return None if wall_ms is None else iso_time(wall_ms)

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lakesync.analysis.marks import FAILING
-from lakesync.cli.output import duration
+from lakesync.cli.output import count, duration
 
 _MAX_NAMED = 3
 """Parts that a sentence names, at most; also the most runs that get a sentence."""
@@ -44,7 +44,7 @@ def failing_parts(report: Mapping[str, Any]) -> list[str]:
     failing = [part for part in report["behind"] if part["requests"] >= FAILING]
     if not failing:
         return []
-    parts = ", ".join(f"{part_name(part)} ({part['requests']} runs)" for part in failing[:_MAX_NAMED])
+    parts = ", ".join(f"{part_name(part)} ({count(part['requests'], 'run')})" for part in failing[:_MAX_NAMED])
     more = f" and {len(failing) - _MAX_NAMED} more" if len(failing) > _MAX_NAMED else ""
     connector = next((part["name"].partition("/")[0] for part in failing if part["part"] == "poll"), None)
     hint = f"; see `lakesync connectors test {connector}`" if connector else ""
@@ -79,13 +79,13 @@ def lag_text(part: Mapping[str, Any], now_ms: float) -> str:
         part: an entry of `pipeline.behind` in `/admin/metrics`.
         now_ms: wall time in milliseconds since 1970.
     """
-    deltas = f" by {part['deltas']:,} deltas" if part["deltas"] else ""
+    deltas = f" by {count(part['deltas'], 'delta')}" if part["deltas"] else ""
     text = f"{part_name(part)}{deltas}, for {duration((now_ms - part['sinceMs']) / 1000)}"
     until_retry_ms = (part.get("retryMs") or 0) - now_ms
     earlier_run_had_no_effect = part["requests"] > 1  # the newest run may still be in progress
     if not earlier_run_had_no_effect or until_retry_ms <= 0:
         return text
-    return f"{text}, {part['requests']} runs, the next in {duration(until_retry_ms / 1000)}"
+    return f"{text}, {count(part['requests'], 'run')}, the next in {duration(until_retry_ms / 1000)}"
 
 
 def part_name(part: Mapping[str, Any]) -> str:

@@ -100,7 +100,9 @@ def migrate(
                     scope,
                     progress=progress,
                     page=page,
-                    on_page=lambda done: output.note(f"{done.deltas} deltas in {done.pages} pages"),
+                    on_page=lambda done: output.note(
+                        f"{output.count(done.deltas, 'delta')} in {output.count(done.pages, 'page')}"
+                    ),
                 )
             except LakeSyncError:
                 if progress.path.exists():

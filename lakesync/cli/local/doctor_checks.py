@@ -29,6 +29,7 @@ from lakesync.cli.connection import connect, gateway_url, signing_secret
 from lakesync.cli.dagster_client import READY_SECONDS, DagsterClient, dagster_url
 from lakesync.cli.data_folder import running_service
 from lakesync.cli.exit_codes import remedy_of
+from lakesync.cli.output import count
 from lakesync.cli.pipeline_health import failing_parts, stalled_runs
 from lakesync.cli.up.process import LOOPBACK, LOOPBACK_HOSTS, check_port
 from lakesync.client.errors import UnreachableError
@@ -200,7 +201,7 @@ def issuers(config: Config) -> CheckResult:
             failed.append(f"{issuer.issuer}: {error}")
     if failed:
         return _problem("\n".join(failed), "compare the settings with docs/login.md")
-    return _ok(f"{len(config.gateway.issuers)} with {keys} key{'' if keys == 1 else 's'}")
+    return _ok(f"{len(config.gateway.issuers)} with {count(keys, 'key')}")
 
 
 def java(config: Config) -> CheckResult:
@@ -273,8 +274,7 @@ def staging(config: Config) -> CheckResult:
     gateways = len({head.gateway for store in stores for head in store.heads})
     unflushed = sum(head.deltas for store in stores for head in store.heads)
     size = sum(store.bytes for store in stores)
-    count = f"{gateways} gateway{'' if gateways == 1 else 's'}"
-    return _ok(f"{count}, {size:,} bytes, {unflushed:,} unflushed delta{'' if unflushed == 1 else 's'}")
+    return _ok(f"{count(gateways, 'gateway')}, {count(size, 'byte')}, {count(unflushed, 'unflushed delta')}")
 
 
 def catalogue(config: Config) -> CheckResult:
@@ -288,7 +288,7 @@ def catalogue(config: Config) -> CheckResult:
     if not may_have_catalogue(config):
         return _off("none yet; the first flush creates it")
     with LakeReader(config) as lake:
-        return _ok(f"{len(lake.state_tables)} state tables, history {'not empty' if lake.deltas else 'empty'}")
+        return _ok(f"{count(len(lake.state_tables), 'state table')}, history {'not empty' if lake.deltas else 'empty'}")
 
 
 def gateway(config: Config) -> CheckResult:

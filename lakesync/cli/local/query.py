@@ -137,9 +137,8 @@ def _print_table(result: pa.Table, max_rows: int) -> None:
     ]
     rows = ([_cell(value) for value in row.values()] for row in rows_of(result.slice(0, max_rows)))
     output.print_table(result.column_names, rows, right)
-    row_count = f"{result.num_rows:,} row" + ("" if result.num_rows == 1 else "s")
     more = f"; the first {max_rows} are shown, use --rows N or --json for more" if result.num_rows > max_rows else ""
-    output.note(f"{row_count}{more}")
+    output.note(f"{output.count(result.num_rows, 'row')}{more}")
 
 
 def _cell(value: object) -> Any:

@@ -151,12 +151,12 @@ def rebuild(
         output.print_json(rebuilt)
         return
     for each in rebuilt:
-        restored = "its schemas and rules" if each.rules else f"{each.schemas} schemas and no rules"
-        restored += f", {each.connectors} connectors" if each.connectors else ""
+        restored = "its schemas and rules" if each.rules else f"{output.count(each.schemas, 'schema')} and no rules"
+        restored += f", {output.count(each.connectors, 'connector')}" if each.connectors else ""
         where = f" shard {each.shard}" if shards is not None else ""
         print(
-            f"gateway {each.gateway}{where}: {each.deltas:,} deltas in {each.pushes:,} pushes, {restored}, "
-            f"epoch {each.epoch}"
+            f"gateway {each.gateway}{where}: {output.count(each.deltas, 'delta')} in "
+            f"{output.count(each.pushes, 'push', 'pushes')}, {restored}, epoch {each.epoch}"
         )
     if not rebuilt:
         print("the lake has no gateways; the store is empty")
@@ -201,7 +201,8 @@ def erase(
     if as_json:
         output.print_json(erasure)
         return
-    print(f"erased {subject}: {erasure.row_count} rows, {erasure.deltas} unflushed deltas")
+    rows, deltas = output.count(erasure.row_count, "row"), output.count(erasure.deltas, "unflushed delta")
+    print(f"erased {subject}: {rows}, {deltas}")
     output.note(f"the pipeline will erase it from the lake up to arrival {erasure.arrival} (erasure {erasure.seq})")
 
 
@@ -279,7 +280,7 @@ def _report_first_retry(url: str) -> Iterator[None]:
 
 def _print_status(store_status: Status) -> None:
     """Print a store's schema versions, and a line for each gateway and shard in it."""
-    print(f"{store_status.url}  {store_status.bytes:,} bytes")
+    print(f"{store_status.url}  {output.count(store_status.bytes, 'byte')}")
     for schema in store_status.schemas:
         note = "" if schema.version == schema.newest else f" (this LakeSync has {schema.newest})"
         print(f"{schema.database}: schema version {schema.version}{note}")
@@ -287,7 +288,7 @@ def _print_status(store_status: Status) -> None:
         print(
             f"gateway {head.gateway} shard {head.shard}: epoch {head.epoch}, arrival {head.arrival}, "
             f"last sequence {head.last_seq}, flushed {head.flushed_seq}, trimmed {head.trimmed_seq}, "
-            f"{head.deltas} unflushed deltas of {head.bytes:,} bytes"
+            f"{output.count(head.deltas, 'unflushed delta')} of {output.count(head.bytes, 'byte')}"
         )
 
 

@@ -27,6 +27,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from lakesync.cli.output import count
 from lakesync.model.errors import ConfigurationError, LakeSyncError, NotFoundError, ValidationError
 
 if TYPE_CHECKING:
@@ -112,7 +113,8 @@ def _failed_updates(remote: GatewayConnection) -> Iterator[DeadLetter]:
             "id": each["jobId"],
             "kind": "work",
             "table": each["table"],
-            "what": f"{len(each['rowIds'])} rows of batch {each['batchId']}, tried {each['attempts']} times",
+            "what": f"{count(len(each['rowIds']), 'row')} of batch {each['batchId']}, "
+            f"tried {count(each['attempts'], 'time')}",
             "why": each["failure"],
             "remedy": "repair the destination, then run `lakesync dlq retry`",
             "rowIds": each["rowIds"],
@@ -256,7 +258,7 @@ def _destination_dead_letters(writer: TableWriter, gateway: str | None) -> Itera
                 "id": f"{writer.id}!{suspended.table}",
                 "kind": "destination",
                 "table": suspended.table,
-                "what": f"no rows are written, tried {suspended.failures} times",
+                "what": f"no rows are written, tried {count(suspended.failures, 'time')}",
                 "why": suspended.reason,
                 "remedy": "remove the cause; it is retried automatically, or at once by `lakesync dlq retry`",
             }
@@ -340,7 +342,7 @@ def _actions(client: Any) -> Iterator[DeadLetter]:
             "id": f"{_ACTION}:{queued.action_id}",
             "kind": _ACTION,
             "table": None,
-            "what": f"{action.action_type} by {action.connector}, tried {queued.attempts} times",
+            "what": f"{action.action_type} by {action.connector}, tried {count(queued.attempts, 'time')}",
             "why": f"{queued.code}: {queued.message}",
             "remedy": "remove the cause and run `lakesync dlq retry --app FILE`, or `drop` to discard the action",
         }

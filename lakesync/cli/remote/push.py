@@ -117,7 +117,7 @@ def push(
                 rejections.report(deltas, rejected)
     except (LakeSyncError, KeyboardInterrupt):
         if accepted:
-            output.note(f"{accepted:,} deltas were accepted before this error")
+            output.note(f"{output.count(accepted, 'delta was', 'deltas were')} accepted before this error")
         raise
     finally:
         transport.close()

@@ -306,7 +306,7 @@ def _steps(delta: TracedDelta, in_gateway: dict[str, Any] | None) -> Iterator[tu
     """Yield the lines of the trace, each as a heading and a text; `in_gateway` is the result of `_in_gateway`."""
     from lakesync.staging.head import MAIN_SHARD
 
-    columns = f"{delta.columns} column" + ("" if delta.columns == 1 else "s")
+    columns = output.count(delta.columns, "column")
     yield "delta", delta.delta_id
     written = output.utc_time(wall_of(delta.hlc))
     yield "client", f"{delta.client_id} wrote {delta.op} of {delta.table}/{delta.row_id}, {columns}, at {written}"

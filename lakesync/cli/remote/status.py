@@ -21,6 +21,7 @@ import typer
 
 from lakesync.cli import exit_codes, output
 from lakesync.cli.commands import ConnectionOptions, Json, command_app, examples
+from lakesync.cli.output import count
 from lakesync.cli.pipeline_health import lag_text, problems
 from lakesync.model.errors import LakeSyncError
 from lakesync.model.hlc import wall_of
@@ -209,13 +210,12 @@ def _fields(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "pipeline" + " " * number, problem  # spaces, because headings are the keys of a mapping
     yield "gateway", f"{summary['gateway']} at {summary['url']}, {summary['ready']}"
     yield "newest commit", output.utc_time(summary["newestMs"]) or "none yet"
-    deltas = summary["unflushedDeltas"]
-    unflushed = f"{deltas:,} delta{'' if deltas == 1 else 's'}, {summary['unflushedBytes']:,} bytes"
+    unflushed = f"{count(summary['unflushedDeltas'], 'delta')}, {count(summary['unflushedBytes'], 'byte')}"
     oldest = summary["oldestUnflushedSeconds"]
     yield "unflushed", f"{unflushed}, the oldest for {output.duration(oldest)}" if oldest is not None else "nothing"
     if summary["rejectingShards"]:
         shards = ", ".join(summary["rejectingShards"])
-        yield "pushes", f"rejected: more than {summary['maxBackpressureBytes']:,} unflushed bytes in {shards}"
+        yield "pushes", f"rejected: more than {count(summary['maxBackpressureBytes'], 'unflushed byte')} in {shards}"
     yield "last flush", output.utc_time(summary["flushedMs"]) or "none yet"
     checkpoint = summary["checkpoint"]
     if checkpoint is None:
@@ -224,7 +224,8 @@ def _fields(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
         arrival = output.utc_time(wall_of(int(checkpoint["arrivalHlc"])))
         reason = checkpoint["notServedReason"]
         stale = "" if reason is None else f", not served: {reason}"
-        yield "checkpoint", f"as of {arrival}, {checkpoint['rows']:,} rows, {checkpoint['bytes']:,} bytes{stale}"
+        size = f"{count(checkpoint['rows'], 'row')}, {count(checkpoint['bytes'], 'byte')}"
+        yield "checkpoint", f"as of {arrival}, {size}{stale}"
     yield (
         "rules",
         f"version {summary['rulesVersion']}" if summary["rulesVersion"] else "none, every client sees every row",
@@ -288,7 +289,7 @@ def _client_row(client: dict[str, Any]) -> dict[str, Any]:
     state = "connected" if client["connected"] else "offline"
     more_pages = ", has more pages to pull" if client["hasMore"] else ""
     repeats = client.get("repeats")  # missing in responses of older gateways
-    repeated_pull = f", repeats the same pull ({repeats} times)" if repeats else ""
+    repeated_pull = f", repeats the same pull ({count(repeats, 'time')})" if repeats else ""
     return {
         "clientId": client["clientId"],
         "lag": _display_lag(client),

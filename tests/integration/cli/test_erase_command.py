@@ -59,7 +59,7 @@ def test_a_client_is_erased_from_a_store_without_a_gateway(spawn, command):
     assert asked.exit_code == ExitCode.USAGE
     assert "This cannot be undone" in asked.stderr
     told = command("--client", "alice", "--yes")
-    assert "erased everything that client 'alice' wrote: 1 rows, 1 unflushed deltas" in told.stdout
+    assert "erased everything that client 'alice' wrote: 1 row, 1 unflushed delta" in told.stdout
     again = spawn()
     assert [each["rowId"] for each in again.client("carol").pull().json()["deltas"]] == ["t2"]
 
@@ -73,7 +73,7 @@ def test_on_postgres_a_client_is_erased_beside_the_process_that_serves_it(spawn,
     page = carol.pull().json()
     assert len(page["deltas"]) == 2
     told = command("--client", "alice", "--yes")
-    assert "erased everything that client 'alice' wrote: 1 rows, 1 unflushed deltas" in told.stdout
+    assert "erased everything that client 'alice' wrote: 1 row, 1 unflushed delta" in told.stdout
     (tombstone,) = carol.pull(page["serverHlc"]).json()["deltas"]
     assert (tombstone["op"], tombstone["rowId"]) == ("DELETE", "t1")
     assert [each["rowId"] for each in server.client("dan").pull().json()["deltas"]] == ["t2"]

@@ -38,7 +38,7 @@ def test_rejected_changes_and_failed_actions_are_listed_and_shown(run, app_file)
     assert (bad["kind"], bad["table"], bad["what"]) == ("edit", "todos", 'INSERT of row bad: title = "does not", n = 7')
     assert bad["why"].startswith("SCHEMA_ERROR: ")
     assert worse["what"].startswith("INSERT of row worse")
-    assert (action["kind"], action["what"]) == ("action", "open_ticket by desk, tried 1 times")
+    assert (action["kind"], action["what"]) == ("action", "open_ticket by desk, tried 1 time")
     shown = run("dlq", "show", bad["id"], "--app", app_file)
     assert shown.exit_code == 0
     assert "SCHEMA_ERROR" in shown.stdout

@@ -7,7 +7,7 @@ import pytest
 from dagster_graphql.schema import create_schema
 from graphql import parse, validate
 
-from lakesync.cli import dagster_client, pipeline_health
+from lakesync.cli import dagster_client, output, pipeline_health
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +31,11 @@ def test_a_backfill_without_dagster_explains_how_to_configure_it(run):
     gone = run("backfill", "--dagster-url", "http://127.0.0.1:1")
     assert gone.exit_code == 3
     assert "start Dagster with" in gone.stderr
+
+
+def test_a_number_has_its_noun_in_singular_or_plural():
+    assert [output.count(number, "row") for number in (0, 1, 2_000)] == ["0 rows", "1 row", "2,000 rows"]
+    assert [output.count(number, "push", "pushes") for number in (1, 2)] == ["1 push", "2 pushes"]
 
 
 BEHIND = "several were requested, and these parts are still behind"
