@@ -96,15 +96,16 @@ class Redactable(Protocol):
 
 @runtime_checkable
 class RowRemover(Protocol):
-    """A `Redactable` that can delete rows of destination tables whose schema was retired: nothing rebuilds them."""
+    """A `Redactable` that can delete rows of destination tables which nothing writes any longer."""
 
     def remove_rows(self, rows: Collection[TouchedRow]) -> int:
         """Delete rows and their dead letters, durably, and return the number of deleted rows.
 
-        A destination table is found by the name of the synced table. A table that LakeSync did not create stays.
+        A table that LakeSync did not create stays.
 
         Args:
-            rows: the rows to delete.
+            rows: the rows to delete, with the names of their destination tables. Dead letters have the names of synced
+                tables; pass a row with both names if they differ.
 
         Raises:
             AdapterError: the removal may be incomplete; retry.

@@ -303,7 +303,7 @@ class SqlAdapter(ArrowAdapterBase):
         return replace(redacted, rows=rows)
 
     def remove_rows(self, rows: Collection[TouchedRow]) -> int:
-        """Delete rows of tables whose schema was retired, in one transaction."""
+        """Delete rows of destination tables that nothing writes any longer, in one transaction."""
         if not rows:
             return 0
         by_table: dict[str, list[RowId]] = {}

@@ -123,7 +123,7 @@ def remove_rows(connection: Connection, dialect: Dialect, table: str, rows: Coll
     Args:
         connection: with an open transaction.
         dialect: the database's dialect.
-        table: the synced table's name, which is taken for that of the destination table.
+        table: the destination table's name. Dead letters under this name are deleted too.
         rows: `(gateway, row id)` of each row.
     """
     replace_dead_letters(connection, dialect, table, rows, ())
