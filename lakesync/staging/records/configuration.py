@@ -70,13 +70,13 @@ def with_schema(config: GatewayConfig, schema: TableSchema) -> GatewayConfig:
         The new configuration; `config` itself if nothing changes.
 
     Raises:
-        SchemaError: the change removes or changes a column, or the table's name differs from a registered one only in
-            case.
+        SchemaError: the change removes or changes a column, or the table's name differs from a registered or retired
+            one only in case.
     """
     current = config.schemas.get(schema.table)
     if current is None:
-        for other in config.schemas:
-            if other.lower() == schema.table.lower():
+        for other in (*config.schemas, *config.retired):  # the lake has the tables of retired schemas too
+            if other != schema.table and other.lower() == schema.table.lower():
                 raise SchemaError(f"table {schema.table!r} differs from {other!r} only in case: choose another name")
         registered = SchemaVersion(config.retired.get(schema.table, 0) + 1, schema)
     else:

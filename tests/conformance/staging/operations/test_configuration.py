@@ -48,6 +48,9 @@ def test_names_that_differ_only_in_case_are_rejected(store):
     other = msgspec.structs.replace(schema_of("a"), table="Notes")
     with pytest.raises(SchemaError, match="only in case"):
         store.submit("g", lambda commit: commit.put_schema(other)).result()
+    store.submit("g", lambda commit: commit.retire_schema("notes")).result()
+    with pytest.raises(SchemaError, match="only in case"):
+        store.submit("g", lambda commit: commit.put_schema(other)).result()
 
 
 def test_rules_take_effect_at_once_with_a_version_of_their_own(place, store, book):
