@@ -280,7 +280,7 @@ class JiraSource:
     def _matching(self, keys: Sequence[str]) -> set[str]:
         """Return which of these existing issues match the filter."""
         jql = build_jql(self._jql, f"key IN ({', '.join(map(quote, keys))})", order="key ASC")
-        return {issue["key"] for issue in self._client.search(jql, ("key",), KEYS_PAGE)["issues"]}
+        return {issue["key"] for page in self._client.search_pages(jql, ("key",), KEYS_PAGE) for issue in page}
 
     def _deleted_projects(self) -> set[str]:
         """Return the keys of deleted projects, if the account may list them."""

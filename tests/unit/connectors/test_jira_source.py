@@ -1,0 +1,32 @@
+"""Jira's source with unusual answers of a search."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from lakesync.connectors.base import ConnectorConfig, SourceRow
+from lakesync.connectors.jira.source import ISSUES, JiraSource
+
+
+@pytest.fixture
+def source():
+    settings = {"domain": "shop", "email": "a@b.c", "apiToken": "t", "jql": "status = Done"}
+    made = JiraSource(ConnectorConfig("g", "jira", "jira", settings))
+    yield made
+    made.close()
+
+
+def test_matching_issues_on_a_later_page_are_not_deleted(source, monkeypatch):
+    def post(path: str, body: dict[str, Any], **_: Any) -> dict[str, Any]:
+        if path == "/issue/bulkfetch":
+            return {"issues": [{"key": key} for key in body["issueIdsOrKeys"]]}
+        if "nextPageToken" in body:
+            return {"issues": [{"key": "SUP-2"}]}
+        return {"issues": [{"key": "SUP-1"}], "nextPageToken": "second"}
+
+    monkeypatch.setattr(source._client, "post", post)
+    monkeypatch.setattr(source._client, "get", lambda *_, **__: {"values": [{"key": "SUP"}], "total": 1})
+    rows = [SourceRow(f"SUP-{number}", {}) for number in (1, 2, 3)]
+    assert source.find_deleted(ISSUES, rows) == {"SUP-3"}
