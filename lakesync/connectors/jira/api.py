@@ -102,13 +102,19 @@ class JiraClient:
             size: issues per page.
             token: the `nextPageToken` of the previous page; None for the first page.
             properties: the issue properties to return.
+
+        Raises:
+            AdapterError: the page names itself as the next one.
         """
         body: Json = {"jql": jql, "fields": list(fields), "maxResults": size}
         if token is not None:
             body["nextPageToken"] = token
         if properties:
             body["properties"] = list(properties)
-        return self.post("/search/jql", body)
+        page = self.post("/search/jql", body)
+        if token is not None and page.get("nextPageToken") == token:
+            raise AdapterError(f"Jira's search returned the page token {token!r} twice: the poll is retried")
+        return page
 
     def search_pages(
         self, jql: str, fields: Sequence[str], size: int = PAGE, *, properties: Sequence[str] = ()
@@ -120,19 +126,13 @@ class JiraClient:
             fields: the fields to return.
             size: issues per page.
             properties: the issue properties to return.
-
-        Raises:
-            AdapterError: a page names itself as the next one.
         """
         token = None
         while True:
             page = self.search(jql, fields, size, token=token, properties=properties)
             yield page["issues"]
-            previous, token = token, page.get("nextPageToken")
-            if token is None:
+            if (token := page.get("nextPageToken")) is None:
                 return
-            if token == previous:
-                raise AdapterError(f"Jira's search returned the page token {token!r} twice: the poll is retried")
 
     def fetch(self, keys: Sequence[str], fields: Sequence[str], *, properties: Sequence[str] = ()) -> list[Json]:
         """Return issues by key; those that do not exist, or that the account cannot see, are left out.

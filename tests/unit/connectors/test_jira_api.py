@@ -27,6 +27,6 @@ def test_error_messages_are_read_from_lists_objects_and_null(body: dict[str, Any
 
 def test_search_that_repeats_a_page_token_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     client = api.JiraClient({"domain": "shop", "email": "a@b.c", "apiToken": "t"})
-    monkeypatch.setattr(client, "search", lambda *_, **__: {"issues": [], "nextPageToken": "same"})
+    monkeypatch.setattr(client, "post", lambda *_, **__: {"issues": [], "nextPageToken": "same"})
     with pytest.raises(AdapterError, match="'same' twice"):
         list(islice(client.search_pages("project = A", ["summary"]), 5))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 
 import pytest
 
 from lakesync.connectors.base import ConnectorConfig, SourceRow
 from lakesync.connectors.jira.source import ISSUES, JiraSource
+from lakesync.model.errors import AdapterError
 
 
 @pytest.fixture
@@ -30,3 +32,10 @@ def test_matching_issues_on_a_later_page_are_not_deleted(source, monkeypatch):
     monkeypatch.setattr(source._client, "get", lambda *_, **__: {"values": [{"key": "SUP"}], "total": 1})
     rows = [SourceRow(f"SUP-{number}", {}) for number in (1, 2, 3)]
     assert source.find_deleted(ISSUES, rows) == {"SUP-3"}
+
+
+def test_a_poll_ends_if_a_page_token_is_repeated(source, monkeypatch):
+    issue = {"id": "1", "key": "SUP-1", "fields": {"updated": "2026-01-02T03:04:05.000+0000"}}
+    monkeypatch.setattr(source._client, "post", lambda *_, **__: {"issues": [issue], "nextPageToken": "same"})
+    with pytest.raises(AdapterError, match="'same' twice"):
+        list(islice(source.changes(ISSUES, None), 5))
