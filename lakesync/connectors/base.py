@@ -278,7 +278,7 @@ def value_at(values: Mapping[str, Any], path: Iterable[str]) -> Any:
     """
     value: Any = values
     for name in path:
-        value = None if value is None else value.get(name)
+        value = value.get(name) if isinstance(value, Mapping) else None
     return value
 
 
