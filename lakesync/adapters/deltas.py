@@ -124,10 +124,10 @@ def queries_of_rows(table: str, rows: Iterable[tuple[str | None, str]]) -> Itera
 
     Args:
         table: the rows' table.
-        rows: gateway and id of each row; None as the gateway selects the row ids of every gateway.
+        rows: gateway and id of each row. None as the gateway, then for all rows, selects the ids of every gateway.
     """
     by_gateway: dict[str | None, list[str]] = {}
-    for gateway, row_id in rows:
+    for gateway, row_id in dict.fromkeys(rows):
         by_gateway.setdefault(gateway, []).append(row_id)
     for gateway, row_ids in by_gateway.items():
         for start in range(0, len(row_ids), _ROWS_PER_QUERY):
