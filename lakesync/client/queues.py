@@ -116,8 +116,9 @@ class MemoryQueue:
 
     def mark_sending(self, ids: Collection[str]) -> None:
         """Mark items as being sent."""
-        for entry in self._entries_with(ids):
-            entry.status = "sending"
+        with self._lock:
+            for entry in self._entries_with(ids):
+                entry.status = "sending"
 
     def ack(self, ids: Collection[str]) -> None:
         """Remove items."""
@@ -127,9 +128,10 @@ class MemoryQueue:
 
     def nack(self, ids: Collection[str]) -> None:
         """Mark items as pending, after a delay that doubles each time."""
-        for entry in self._entries_with(ids):
-            entry.retry_after = self._now() + round(self._retry.delay(entry.retry_count) * 1000)
-            entry.status, entry.retry_count = "pending", entry.retry_count + 1
+        with self._lock:
+            for entry in self._entries_with(ids):
+                entry.retry_after = self._now() + round(self._retry.delay(entry.retry_count) * 1000)
+                entry.status, entry.retry_count = "pending", entry.retry_count + 1
 
     def depth(self) -> int:
         """Return the number of items."""
@@ -141,9 +143,8 @@ class MemoryQueue:
             self._entries.clear()
 
     def _entries_with(self, ids: Collection[str]) -> list[QueueEntry]:
-        """Return the entries that have one of some delta ids."""
-        with self._lock:
-            return [self._entries[delta_id] for delta_id in ids if delta_id in self._entries]
+        """Return the entries that have one of some delta ids. The caller holds the lock."""
+        return [self._entries[delta_id] for delta_id in ids if delta_id in self._entries]
 
     def _now(self) -> int:
         """Return milliseconds since the Unix epoch."""

@@ -81,6 +81,19 @@ def test_a_memory_queue_keeps_an_item_until_it_is_acknowledged():
     assert queue.depth() == 0
 
 
+def test_a_memory_queue_computes_the_delay_of_a_nack_under_its_lock():
+    """Otherwise two threads could count one retry, or change an item that a third one removes."""
+    was_locked = []
+
+    def clock():
+        was_locked.append(queue._lock.locked())
+        return 1000.0
+
+    queue = MemoryQueue(clock=clock)
+    queue.nack([queue.push(delta("a")).id])
+    assert was_locked == [True, True]
+
+
 def test_a_custom_queue_is_notified_and_chooses_the_next_push(opened, gateway):
     queue, transport = RecordingQueue(), RecordingTransport(gateway)
     alice = opened(queue=queue, transport=transport, limits=lakesync.client.CoreLimits(push_deltas=1))
