@@ -7,8 +7,9 @@ A write waits only for the primary. Each secondary has a thread that applies bat
 succeeds. A secondary may miss batches: those that were queued when the process ended, and those that did not fit into
 the queue. So it catches up when its thread starts, and after a full queue: it reads the primary's deltas again, from a
 day before the newest delta that it has itself. After a full queue it also rewrites the destination tables for which a
-write did not fit, from its own deltas. If the process ends while writes to destination tables are queued, those rows
-stay as they were until they change again, or until `materialise` is called for them.
+write did not fit, from its own deltas; it must be a `StateWriter` for that. If the process ends while writes to
+destination tables are queued, those rows stay as they were until they change again, or until `materialise` is called
+for them. So do rows whose write did not fit if the secondary is no `StateWriter`.
 
 Deltas are deleted from the primary only, for example when a `LifecycleAdapter` moves old ones to its cold tier. The
 secondaries keep theirs, as those of a `[fan_out]` in `lakesync.toml` do.
