@@ -100,8 +100,9 @@ class Names:
             raise SchemaError(faults[min(faults)])
 
     def lacks_registered(self, view: NameView) -> bool:
-        """Return whether the store lacks names of a gateway's schemas: earlier versions did not store them.
+        """Return whether the store lacks names of a gateway's schemas.
 
+        A store that was rebuilt from the lake has none, and earlier versions did not store them.
         `SyncGateway.add_names` calls this and `add_registered` when the engine opens.
         """
         names = set(_names_of_config(view.config))
