@@ -105,6 +105,9 @@ class PipelineLags:
         self._flushed_at_read: list[_FlushedTo] = []
         """What was flushed at the time of the last read. Once it is different, the result of that read is outdated."""
         self._lags: list[Lag] = []
+        self.erasures: Sequence[Lag] = ()
+        """The open erasures at the erasure sensor's last tick, for the report. Reading them takes a request per
+        gateway."""
         self._listed_at = -LIST_SECONDS
         """Time of the last listing of queued runs, by `time.monotonic`."""
         self._queued: tuple[QueuedRun, ...] = ()
@@ -135,8 +138,9 @@ class PipelineLags:
     ) -> list[Lag]:
         """Return the parts that are behind.
 
-        These are tables, checkpoints, destinations, parts that have been due by the clock for half a minute, and
-        connectors whose newest poll failed. The history is not among them: the flush sensor reads staging itself.
+        These are tables, checkpoints, destinations, parts that have been due by the clock for half a minute,
+        connectors whose newest poll failed, and open erasures. The history is not among them: the flush sensor reads
+        staging itself.
 
         Args:
             store: the staging store.
@@ -167,7 +171,7 @@ class PipelineLags:
                 all_lags = self._mark_reader().lags(unflushed, self._tables, followers, late, now_ms)
                 failing = failing_polls(self._snapshot, staging_marks, now_ms)
                 by_key = {lag.key: lag for lag in all_lags} | {each.lag.key: each.lag for each in failing}
-                self._lags = list(by_key.values())
+                self._lags = [*by_key.values(), *self.erasures]
                 self._read_at, self._flushed_at_read = now, flushed
                 self._report(store, instance, failing, self._dead_letters(staging_marks, followers, now_ms))
             return [lag for lag in self._lags if lag.part != "deltas"]  # `deltas`: the history

@@ -144,7 +144,7 @@ def erasure_sensor(open_staging: OpenStaging, lags: PipelineLags) -> dg.SensorDe
 
     Args:
         open_staging: opens the staging store, which has the erasure requests.
-        lags: records the sensor's run requests for the pipeline's report.
+        lags: records the open requests and the sensor's run requests for the pipeline's report.
     """
     tags = {REQUESTED_BY: ERASURE_SENSOR}
 
@@ -159,7 +159,7 @@ def erasure_sensor(open_staging: OpenStaging, lags: PipelineLags) -> dg.SensorDe
     def watch(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         attempts = lags.attempts(ERASURE_SENSOR, context.cursor)
         with open_staging() as store:
-            open_lags = open_erasures(store)
+            lags.erasures = open_lags = open_erasures(store)
         if not open_lags:
             return dg.SkipReason("nothing is to be erased")
         ready, delayed = attempts.divide(open_lags)

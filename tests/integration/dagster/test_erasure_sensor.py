@@ -7,6 +7,7 @@ import pytest
 
 from assets.names import REQUESTED_BY
 from lakehouse.schema_snapshot import SchemaSnapshot
+from lakesync.analysis.marks import report_in
 from lakesync.config import load
 from lakesync.engine import Engine
 from lakesync.model.delta import extract_delta
@@ -34,13 +35,22 @@ def test_the_sensor_requests_one_run_while_a_request_is_open(store, tmp_path, mo
     sensor = erasure_sensor(lambda: nullcontext(store), lags)
     with dg.DagsterInstance.ephemeral() as instance:
 
+        def reported():
+            lags.read(store, lambda: instance, read_again=True)
+            report = report_in(store.marks())
+            return [
+                (lag.part, lag.gateway, report.requests.get(lag.key, 0)) for lag in report.lags if lag.part != "deltas"
+            ]
+
         def tick(cursor=None):
             with dg.build_sensor_context(instance, cursor=cursor) as context:
                 return sensor(context)
 
         assert "nothing is to be erased" in tick().skip_message
+        assert reported() == []
         erasure = store.erase_client("g", "ann")
         asked = tick()
+        assert reported() == [("erasure", "g", 0)]  # `lakesync status` shows it
         (request,) = asked.run_requests
         assert request.tags == {REQUESTED_BY: ERASURE_SENSOR}
         run = dg.DagsterRun("erasure", status=dg.DagsterRunStatus.STARTED, tags=request.tags)
@@ -48,7 +58,9 @@ def test_the_sensor_requests_one_run_while_a_request_is_open(store, tmp_path, mo
         assert "under way" in tick().skip_message
         instance.report_run_failed(run)
         assert "erasure/g was requested once" in tick(asked.cursor).skip_message  # a destination may be away for long
+        assert reported() == [("erasure", "g", 1)]
         monkeypatch.setattr(attempts, "FIRST_PAUSE", 0)
         assert tick(asked.cursor).run_requests
         store.confirm_erasure("g", erasure.seq)
         assert "nothing is to be erased" in tick().skip_message
+        assert reported() == []
