@@ -66,10 +66,11 @@ class TrackedClient:
     """
 
     pulled_ms: int | None = None
-    """When it last pulled; None if it never did. So are the next two."""
+    """When it last pulled; None if it never did."""
     pushed_ms: int | None = None
+    """When it last pushed; None if it never did."""
     disconnected_ms: int | None = None
-    """When its latest WebSocket ended."""
+    """When its latest WebSocket ended; None if none has."""
     cursor: int | None = None
     """The cursor in the latest response to a pull or the latest broadcast; None before the first."""
     has_more: bool = False
