@@ -262,6 +262,8 @@ class ShardedGateway(SyncGateway):
         Each shard is flushed in order of arrival, but one may be flushed after another one with later arrivals.
         """
         now = start_of(self._wall())
+        for future in [shard.submit_end_of_commits() for shard in self._shards.values()]:
+            future.result()  # the backlog lacks pushes whose commits have not ended, although they have arrivals
         return min(
             # a shard without unflushed deltas may still accept a push in this millisecond
             max(shard.last_arrival, now - 1) if shard.oldest_arrival is None else shard.oldest_arrival - 1

@@ -123,6 +123,13 @@ class ShardGateway(SyncGateway):
         """
         return self._store.submit(self.gateway_id, lambda commit: remember_restart(commit, request, self.rules))
 
+    def submit_end_of_commits(self) -> Future[None]:
+        """Return a future that is completed when all commits in this shard that have an arrival now have ended.
+
+        A commit gets its arrival under the gateway's lock, which Postgres releases once readers see the commit.
+        """
+        return self._store.submit(self.gateway_id, lambda _: None)
+
     def check_names(self, schema: TableSchema) -> None:
         """Check the names in a schema, and store them as known spellings.
 

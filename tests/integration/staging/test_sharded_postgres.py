@@ -1,15 +1,22 @@
 """Two gateway processes' worth of engines over two Postgres databases, one for each shard."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import psycopg
 import pytest
 
+from lakesync.adapters import open_adapter
 from lakesync.engine import Engine
+from lakesync.flush import Outlet
 from lakesync.model.errors import ConfigurationError
 from lakesync.model.types import RowDelta, SyncPull, SyncPush
 from lakesync.rules.model import parse_rules
 from lakesync.staging import open_staging
+from lakesync.staging.sharded import ShardedStore
 from lakesync.staging.shards import ShardMap
-from tests.integration.gateway_support import delta, wall_ms
+from lakesync.testing import ManualClock
+from tests.integration.gateway_support import delta, until, wall_ms
 from tests.integration.live.live_support import decoded
 
 RULES = parse_rules(
@@ -49,6 +56,74 @@ def test_shards_on_two_databases_are_one_gateway_to_every_process(postgres_uri):
     finally:
         for engine in engines:
             engine.close()
+
+
+def test_a_source_returns_rows_of_a_commit_that_had_an_arrival_and_had_not_ended(postgres_uri, tmp_path, monkeypatch):
+    server, clock = postgres_uri.rpartition("/")[0], ManualClock(wall_ms())
+    with psycopg.connect(postgres_uri, autocommit=True) as connection:
+        for name in ("sharded_slow_main", "sharded_slow_orders"):
+            connection.execute(f"CREATE DATABASE {name}")
+    shards = ShardMap({"orders": "shard-orders"}, "shard-default", {"shard-orders": f"{server}/sharded_slow_orders"})
+    adapter = open_adapter(f"sqlite://{tmp_path / 'kept.db'}")
+    slow, other = (
+        Engine(open_staging(f"{server}/sharded_slow_main", shards, clock), clock, outlet=Outlet(adapter))
+        for _ in range(2)
+    )
+    for engine in (slow, other):
+        engine.open()
+    gateway = other.gateway("g")
+    gateway.register_source("kept", adapter, gateway="g")
+    orders = decoded([delta("1", {"n": 1}, client="alice", table="orders")])
+    todos = decoded([delta("1", {"n": 1}, client="carol", table="todos")])
+    gateway.handle_push(SyncPush("alice", both(0)))
+    gateway.flush()
+    cursor = gateway.handle_pull(SyncPull("bob", 0)).server_hlc
+    has_arrival, go_on = threading.Event(), threading.Event()
+    assert isinstance(slow.store, ShardedStore)
+    store = slow.store.stores["shard-orders"]
+    submit = store.submit
+
+    def submit_slowly(gateway_id, job):
+        def run(commit):
+            before = commit.arrival
+            result = job(commit)
+            if commit.arrival > before:
+                has_arrival.set()
+                assert go_on.wait(120)
+            return result
+
+        return submit(gateway_id, run)
+
+    def waits_for_a_lock():
+        with psycopg.connect(postgres_uri) as connection:
+            query = "SELECT 1 FROM pg_stat_activity WHERE datname = 'sharded_slow_orders' AND wait_event_type = 'Lock'"
+            return connection.execute(query).fetchone() is not None
+
+    def pull():
+        nonlocal cursor
+        page = gateway.handle_pull(SyncPull("bob", cursor, source="kept"))
+        cursor = page.server_hlc
+        return [(each.table, each.row_id) for each in page.deltas if each.op == "INSERT"]
+
+    monkeypatch.setattr(store, "submit", submit_slowly)
+    with ThreadPoolExecutor(2) as threads:
+        pushed = threads.submit(slow.gateway("g").handle_push, SyncPush("alice", orders))
+        assert has_arrival.wait(120)
+        clock.advance(1)
+        gateway.handle_push(SyncPush("carol", todos))
+        gateway.flush()
+        clock.advance(1)
+        pulled = threads.submit(pull)
+        until(lambda: pulled.done() or waits_for_a_lock(), "the pull to wait for the commit")
+        go_on.set()
+        received = pulled.result()
+        pushed.result()
+    gateway.flush()
+    received += pull() + pull()
+    assert sorted(received) == [(table, row) for table in ("orders", "todos") for row in ("0", "1")]
+    for engine in (slow, other):
+        engine.close()
+    adapter.close()
 
 
 def test_two_shards_with_one_database_are_rejected_also_if_its_urls_differ(postgres_uri):
