@@ -98,6 +98,12 @@ def is_identifier(name: str) -> bool:
     return _IDENTIFIER.fullmatch(name) is not None
 
 
+def _is_reference(text: str) -> bool:
+    """Return whether a text has the form `table.column`."""
+    table, _, column = text.partition(".")
+    return is_identifier(table) and is_identifier(column)
+
+
 def is_reserved_column(name: str) -> bool:
     """Return whether the lake, Iceberg or LakeSync uses this name for a column of its own, except `row_id`."""
     return name.lower() in RESERVED_COLUMNS or name.lower().startswith(_LAKESYNC_PREFIX)
@@ -204,14 +210,11 @@ def _reference_as_text(column: Any) -> Any:
     """Return a column with its reference as `table.column`, if it is given as an object; raises SchemaError."""
     if not isinstance(column, dict) or not isinstance(column.get("references"), dict):
         return column
-    what = f"references of column {column.get('name')!r}"
     try:
         reference = msgspec.convert(column["references"], Reference)
     except msgspec.ValidationError as error:
+        what = f"references of column {column.get('name')!r}"
         raise SchemaError(f"{what} is no 'table.column' and no object of both: {error}") from None
-    for name in (reference.table, reference.column):
-        if not is_identifier(name):
-            raise SchemaError(f"{what} name {name!r}, which is no identifier: use {_IDENTIFIER.pattern}")
     return column | {"references": f"{reference.table}.{reference.column}"}
 
 
@@ -240,6 +243,11 @@ def _check_names(schema: TableSchema) -> None:
             raise SchemaError(f"{what} has a name of LakeSync's own: choose another")
         if name.lower() in RESERVED_COLUMNS:
             raise SchemaError(f"{what} is the lake's own name: choose another")
+        if column.references is not None and not _is_reference(column.references):
+            raise SchemaError(
+                f"references of column {name!r} is {column.references!r}, which is no 'table.column' with two "
+                f"identifiers: use {_IDENTIFIER.pattern} for each"
+            )
         other = seen.get(name.lower())
         if other is not None:
             raise SchemaError(

@@ -49,7 +49,8 @@ def test_a_column_reference_may_have_the_form_of_the_reference():
     found = schema(columns=[{"name": "issue", "type": "string", "references": reference}])
     assert found.columns[0].references == "issues.key"
     assert found == schema(columns=[{"name": "issue", "type": "string", "references": "issues.key"}])
-    for wrong in ({"table": "issues"}, {"table": "a.b", "column": "c"}, {"table": "issues", "column": ""}):
+    wrong_objects = ({"table": "issues"}, {"table": "a.b", "column": "c"}, {"table": "issues", "column": ""})
+    for wrong in (*wrong_objects, "nonsense; drop", "issues", "a.b.c", ""):
         with pytest.raises(SchemaError, match="references of column 'issue'"):
             schema(columns=[{"name": "issue", "type": "string", "references": wrong}])
 
