@@ -160,12 +160,14 @@ def evolve(old: TableSchema, new: TableSchema) -> TableSchema:
             )
         if replacement.references != column.references:
             raise SchemaError(f"column {column.name!r} of table {old.table!r} cannot change what it references")
-    for field in ("table", "source_table", "primary_key", "soft_delete", "external_id_column"):
-        before, after = getattr(old, field), getattr(new, field)
-        if before != after:
-            hint = " (it decides which rows are the same)" if field in ("primary_key", "external_id_column") else ""
+    for field in msgspec.structs.fields(TableSchema):
+        before, after = getattr(old, field.name), getattr(new, field.name)
+        if before != after and field.name != "columns":
+            hint = (
+                " (it decides which rows are the same)" if field.name in ("primary_key", "external_id_column") else ""
+            )
             raise SchemaError(
-                f"{field} of table {old.table!r} is {before!r} and cannot become {after!r}{hint}: "
+                f"{field.encode_name} of table {old.table!r} is {before!r} and cannot become {after!r}{hint}: "
                 "a registered schema only grows columns"
             )
     return msgspec.structs.replace(new, columns=(*old.columns, *remaining.values()))
@@ -224,11 +226,11 @@ def _check_names(schema: TableSchema) -> None:
         raise SchemaError(f"table {schema.table!r} is no identifier: use {_IDENTIFIER.pattern}")
     if schema.source_table is not None and not is_identifier(schema.source_table):
         raise SchemaError(f"sourceTable {schema.source_table!r} is no identifier: use {_IDENTIFIER.pattern}")
-    for name in (schema.table, schema.source_table):
-        if name is not None and name.lower() in RESERVED_TABLES:
+    for key, name in (("table", schema.table), ("sourceTable", schema.source_table or schema.table)):
+        if name.lower() in RESERVED_TABLES:
             raise SchemaError(f"{name!r} is what destinations call a table of their own: choose another")
-    if schema.table.lower().startswith((_LAKESYNC_PREFIX, _SQLITE_PREFIX)):
-        raise SchemaError(f"table {schema.table!r} has a name of SQLite's or LakeSync's own: choose another")
+        if name.lower().startswith((_LAKESYNC_PREFIX, _SQLITE_PREFIX)):
+            raise SchemaError(f"{key} {name!r} has a name of SQLite's or LakeSync's own: choose another")
     if not schema.columns:
         raise SchemaError(f"table {schema.table!r} has no columns: name at least one")
     seen: dict[str, str] = {}

@@ -75,6 +75,8 @@ def test_a_column_reference_may_have_the_form_of_the_reference():
         ({"columns": columns(("_Cells", "string"))}, "'_Cells'"),
         *(({"table": name}, f"'{name}'") for name in sorted(RESERVED_TABLES)),
         ({"sourceTable": "LakeSync_Deltas"}, "'LakeSync_Deltas'"),
+        ({"sourceTable": "sqlite_x"}, "sourceTable 'sqlite_x'"),
+        ({"sourceTable": "_lakesync_x"}, "sourceTable '_lakesync_x'"),
     ],
 )
 def test_an_invalid_table_schema_is_rejected_with_the_reason(changes, message):
@@ -115,8 +117,8 @@ def test_evolution_adds_columns_after_the_old_ones():
         ({"columns": [{**TODOS["columns"][0], "references": "users.id"}, *TODOS["columns"][1:]]}, "'title'"),
         ({"primaryKey": ["title"]}, "'title'"),
         ({"externalIdColumn": "title"}, "'title'"),
-        ({"softDelete": False}, "soft_delete"),
-        ({"sourceTable": "other"}, "'other'"),
+        ({"softDelete": False}, "softDelete of table"),
+        ({"sourceTable": "other"}, "sourceTable of table 'todos' is None and cannot become 'other'"),
         ({"table": "other"}, "'other'"),
     ],
 )
