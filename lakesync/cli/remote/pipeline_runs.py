@@ -194,11 +194,11 @@ def _choose_partitions(
 
     Raises:
         ValidationError: an asset is unknown, has no partitions, or none of them is chosen.
-        typer.BadParameter: an asset is partitioned by day, and neither a day nor a partition is chosen.
+        typer.BadParameter: an asset is partitioned by day, and neither a first day nor a partition is chosen.
     """
     nodes = client.assets()
     assets_by_keys: dict[tuple[str, ...], list[str]] = {}
-    for asset in assets:
+    for asset in dict.fromkeys(assets):
         if asset not in nodes:
             raise ValidationError(f"there is no asset {asset!r}; `lakesync backfill` lists the assets")
         if not nodes[asset]["isPartitioned"]:
@@ -246,10 +246,12 @@ def _follow(
         "status": "REQUESTED",
     }
     with output.spinner("running the backfill"):
-        while summary["status"] not in FINISHED and time.monotonic() < deadline:
-            time.sleep(_POLL_SECONDS)
+        while wait:  # asks at least once, because earlier backfills may have used up the time
             current = client.backfill_status(backfill_id)
             summary |= {"status": current["status"], "runs": {run["runId"]: run["status"] for run in current["runs"]}}
+            if summary["status"] in FINISHED or time.monotonic() >= deadline:
+                break
+            time.sleep(_POLL_SECONDS)
     output.print_fields(summary, as_json=as_json)
     if not wait:
         return True

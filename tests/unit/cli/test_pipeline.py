@@ -38,6 +38,42 @@ def test_a_number_has_its_noun_in_singular_or_plural():
     assert [output.count(number, "push", "pushes") for number in (1, 2)] == ["1 push", "2 pushes"]
 
 
+@pytest.fixture
+def daily(monkeypatch):
+    """A Dagster with two daily assets that differ in their days; the first backfill runs on, the others have ended."""
+    launched = []
+
+    def backfill(_, assets, *__, **___):
+        launched.append(assets)
+        return str(len(launched))
+
+    def backfill_status(_, backfill_id):
+        return {"status": "REQUESTED" if backfill_id == "1" else "COMPLETED_SUCCESS", "runs": []}
+
+    def partitions(_, asset):
+        return [dagster_client.Partition(f"2026-11-0{asset[-1]}", f"2026-11-0{asset[-1]}", ())]
+
+    client = dagster_client.DagsterClient
+    monkeypatch.setattr(client, "assets", lambda _: {name: {"isPartitioned": True} for name in ("a1", "a2")})
+    monkeypatch.setattr(client, "partitions", partitions)
+    monkeypatch.setattr(client, "backfill", backfill)
+    monkeypatch.setattr(client, "backfill_status", backfill_status)
+    monkeypatch.setattr(client, "materialisations", lambda *_: {})
+    return launched
+
+
+def test_a_backfill_is_asked_for_its_status_even_if_an_earlier_one_used_up_the_time(run, daily):
+    result = run("backfill", "--dagster-url", "http://dagster", "a1", "a2", "--from", "2026-11-01", "--wait", "0.01")
+    assert result.exit_code == 1
+    assert result.stderr.count("has not ended") == 1
+    assert "COMPLETED_SUCCESS" in result.stdout
+
+
+def test_an_asset_that_is_named_twice_runs_once(run, daily):
+    run("backfill", "--dagster-url", "http://dagster", "a1", "a1", "--from", "2026-11-01")
+    assert daily == [["a1"]]
+
+
 BEHIND = "several were requested, and these parts are still behind"
 
 
