@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 flush_app, backfill_app = command_app(), command_app()
 
 _FLUSH_POLL_SECONDS = 0.5
-"""Seconds between two requests of `flush` while state tables and checkpoint are updated."""
+"""Seconds between two requests of `flush`: the gateway may respond at once."""
 _MAX_FLUSH_WAIT = 20.0
 """Seconds for which the gateway may hold one request of `flush`, at most."""
 
@@ -69,13 +69,12 @@ def flush(
             done = bool(response.get("flushed")) and response.get("merged", True)
             if done or time.monotonic() >= deadline:
                 break
-            if response.get("flushed"):
-                time.sleep(_FLUSH_POLL_SECONDS)  # until tables and checkpoint are updated
-            elif not noted:
+            if not response.get("flushed") and not noted:
                 noted = True
                 output.note(
                     f"waiting up to {wait:g} s; a flush needs a running `lakesync up`, or a gateway with --flush-to"
                 )
+            time.sleep(_FLUSH_POLL_SECONDS)
     if as_json:
         output.print_json(response)
     elif not wait:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import dagster as dg
 import pytest
 from dagster_graphql.schema import create_schema
 from graphql import parse, validate
 
 from lakesync.cli import dagster_client, output, pipeline_health
+from lakesync.cli.commands import ConnectionOptions
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +39,14 @@ def test_a_backfill_without_dagster_explains_how_to_configure_it(run):
 def test_a_number_has_its_noun_in_singular_or_plural():
     assert [output.count(number, "row") for number in (0, 1, 2_000)] == ["0 rows", "1 row", "2,000 rows"]
     assert [output.count(number, "push", "pushes") for number in (1, 2)] == ["1 push", "2 pushes"]
+
+
+def test_a_flush_pauses_between_requests_that_are_answered_at_once(run, monkeypatch):
+    remote = Mock()
+    remote.post.return_value = {"flushed": False}
+    monkeypatch.setattr(ConnectionOptions, "connect", lambda _: remote)
+    assert run("flush", "--wait", "0.6").exit_code == 1
+    assert 1 <= remote.post.call_count <= 3
 
 
 @pytest.fixture
