@@ -173,6 +173,8 @@ class QueueLink:
         """Calls to make after the commit in progress: the queue's method, and its delta."""
         self.may_differ = True
         """Whether the queue may lack notifications."""
+        self._sending: set[str] | None = None
+        """Ids of the edits that the queue has as being sent; None if that is unknown."""
         self._missed_acks: set[str] = set(stored_acks)
         """Ids of deltas to remove from the queue, because a notification that included them failed or was not made."""
         self.delivered_acks: set[str] = set()
@@ -197,12 +199,17 @@ class QueueLink:
             self.queue.ack(removed)
         queued = {item.id for item in self.queue.peek(sys.maxsize)} if self.may_differ else self._numbers.keys()
         missing = [edit for edit in active if edit.id not in queued]
-        # The queue lacks such an edit, or has it as being sent or not due yet. `nack` changes only what it contains.
-        waiting = [edit.id for edit in missing if edit.status == "waiting"]
+        # If it is unknown, any edit that the queue does not offer may be being sent. `nack` ignores what it lacks.
+        sending = {edit.id for edit in missing} if self._sending is None else self._sending
+        waiting = [edit.id for edit in active if edit.status == "waiting" and edit.id in sending]
         if waiting:
             self.queue.nack(waiting)
         for edit in missing:
             self.queue.push(edit.delta)
+        sent = {edit.id for edit in active if edit.status == "sent"}
+        if newly_sent := sent - (self._sending or set()):
+            self.queue.mark_sending(newly_sent)
+        self._sending = sent
         self._numbers = numbers
         self.delivered_acks |= self._missed_acks
         self._missed_acks.clear()
@@ -250,10 +257,13 @@ class QueueLink:
                     for delta in deltas:
                         self.queue.push(delta)
                 else:
-                    getattr(self.queue, method)([delta.delta_id for delta in deltas])
+                    ids = [delta.delta_id for delta in deltas]
+                    getattr(self.queue, method)(ids)
+                    if self._sending is not None:
+                        self._sending = self._sending.union(ids) if method == "mark_sending" else self._sending - {*ids}
             self.delivered_acks |= acks
         except Exception:
-            self.may_differ = True
+            self.may_differ, self._sending = True, None
             self._missed_acks |= acks
             log.exception("the custom queue %r raised; it will be notified again before the next push", self.queue)
 

@@ -209,6 +209,36 @@ def test_a_durable_queue_gets_a_nack_that_a_killed_process_owed_it(opened, gatew
     assert queue.depth() == 0
 
 
+def test_a_rolled_back_transaction_does_not_delay_a_retry(opened, gateway):
+    queue, transport = MemoryQueue(), RecordingTransport(gateway)
+    alice = opened(queue=queue, transport=transport)
+    alice["notes"].insert({"text": "a"}, row_id="a")
+    transport.error = BackpressureError("too much", retry_after=0)
+    with pytest.raises(BackpressureError):
+        alice.sync()
+    (item,) = queue._entries.values()
+    store = alice.coordinator.replica.store
+    with suppress(OSError), store.transaction():
+        raise OSError
+    assert store.edits("waiting", 1) == []
+    assert item.retry_count == 1
+
+
+def test_a_new_queue_offers_the_waiting_edit_behind_a_sent_one(opened, gateway):
+    transport = RecordingTransport(gateway)
+    alice = opened(transport=transport)
+    alice["notes"].insert({"text": "a"}, row_id="a")
+    transport.error = UnreachableError("nobody knows")
+    with pytest.raises(UnreachableError):
+        alice.sync()
+    alice["notes"].insert({"text": "b"}, row_id="b")
+    alice.close()
+    queue = MemoryQueue()
+    opened(queue=queue)
+    assert [item.delta.row_id for item in queue.peek()] == ["b"]
+    assert queue.depth() == 2
+
+
 def test_a_dropped_edit_is_not_pushed_after_a_failed_ack(opened, gateway):
     queue = OnceFailingQueue()
     alice = opened(queue=queue)
