@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from lakesync.engine.active_rules import RulesCache
 from lakesync.feed.client_cursors import with_page
-from lakesync.feed.client_state import current_record, is_blank, with_scope
+from lakesync.feed.client_state import current_record, is_blank, with_newest_scope
 from lakesync.feed.scopes import Access
 from lakesync.model.errors import NotFoundError
 from lakesync.model.types import Claims
@@ -92,7 +92,7 @@ def _remember(commit: ClientCommit, client_id: str, arrival: int, access: Access
     record = current_record(commit.client(client_id), commit.epoch) or ClientRecord(client_id, commit.epoch, now_ms)
     # all rows of the checkpoint count as sent; at least 1, because 0 means that nothing was sent
     sent_up_to = max(arrival, 1)
-    record = with_scope(replace(record, last_seen_ms=now_ms), access, commit.arrival, sent_up_to, sent_up_to)
+    record = with_newest_scope(replace(record, last_seen_ms=now_ms), access, commit.arrival, sent_up_to, sent_up_to)
     *earlier, scope = record.scopes
     from_zero = Page(  # what cursor 0 means: the client has no rows
         cursor=0,

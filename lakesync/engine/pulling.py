@@ -47,8 +47,8 @@ from lakesync.feed.client_state import (
     ends_scope,
     is_blank,
     may_broadcast_under_other_access,
+    with_newest_scope,
     with_possible_broadcasts,
-    with_scope,
     with_subscription,
 )
 from lakesync.feed.positions import NEVER_PULLED, Position
@@ -95,7 +95,9 @@ def remember_page(
         or (reading.record is not None and reading.record.may_hold_unknown_rows),
     )
     page = reading.page  # it belongs to the newest scope from here on
-    record = with_scope(record, reading.access, reading.newest, page.sent_up_to, page.upserted_up_to, page.older_keys)
+    record = with_newest_scope(
+        record, reading.access, reading.newest, page.sent_up_to, page.upserted_up_to, page.older_keys
+    )
     if not request.confirmed:  # a page without a request; from it on, the client gets broadcasts
         record = with_subscription(
             record, reading.access, cursor_is_unstored=request.has_not_pulled and bool(page.deltas)
@@ -138,7 +140,7 @@ def remember_restart(commit: ClientCommit, request: PullRequest, rules: RulesCac
     if reading.page.deltas and reading.record is not None and is_start(position):
         record = _with_confirmed_cursor(known or reading.record, reading, 0)
         record = replace(record, may_hold_unknown_rows=reading.record.may_hold_unknown_rows)
-        record = with_scope(record, reading.access, reading.newest)
+        record = with_newest_scope(record, reading.access, reading.newest)
         record = _with_start_page(record, position)
         if record != known:
             commit.put_client(replace(record, last_seen_ms=request.now_ms))

@@ -40,8 +40,8 @@ from lakesync.feed.client_state import (
     cursors_belong_to,
     ends_scope,
     may_broadcast_under_other_access,
+    with_newest_scope,
     with_possible_broadcasts,
-    with_scope,
 )
 from lakesync.feed.positions import NEVER_PULLED, is_complete_page
 from lakesync.feed.push_rows import PushRows, by_row
@@ -174,7 +174,7 @@ def commit_push(
     if new.deltas or ends_scope(record, access):  # its writes belong to the scope of its claims, which may be a new one
         if may_broadcast_under_other_access(record, access):
             announce_other_connection(commit, record, live=False)
-        record = with_scope(record, access, commit.arrival)
+        record = with_newest_scope(record, access, commit.arrival)
     if record != known:
         commit.put_client(replace(record, last_seen_ms=request.now_ms))
     return PushResult(cursor, len(push.deltas))

@@ -32,8 +32,8 @@ from lakesync.feed.client_state import (
     cursors_belong_to,
     ends_scope,
     scope_under,
+    with_newest_scope,
     with_possible_broadcasts,
-    with_scope,
     with_subscription,
 )
 from lakesync.feed.positions import NEVER_PULLED, Position, SentPeriod
@@ -79,7 +79,7 @@ def _subscribe_one(commit: ClientCommit, newcomer: Newcomer, rules: RulesCache, 
     known = current_record(commit.client(client_id), commit.epoch)
     record = known or ClientRecord(client_id, commit.epoch, now_ms)
     if not record.scopes and state.cursor <= NEVER_PULLED:  # it pulled from an empty gateway, or never
-        record = with_scope(record, access, commit.arrival)
+        record = with_newest_scope(record, access, commit.arrival)
         record = msgspec.structs.replace(record, scopes=(msgspec.structs.replace(record.scopes[0], first_cursor=0),))
     record = with_subscription(record, access)
     if record != known:
@@ -130,7 +130,7 @@ def resume(commit: ClientCommit, client_id: str, claims: Claims, rules: RulesCac
         record, cursor = with_cursor_in_doubt(record, confirmed, commit.arrival, max_sent(record.scopes))
     if ends_scope(record, access):  # processes with another connection of the client must not send it shared pages now
         announce_other_connection(commit, known, live=False)
-        record = with_scope(record, access, commit.arrival)
+        record = with_newest_scope(record, access, commit.arrival)
     if record != known:
         commit.put_client(record)
     return cursor

@@ -60,7 +60,7 @@ def current_record(record: ClientRecord | None, epoch: int, visible_keys: Iterab
 
 
 def is_blank(record: ClientRecord | None) -> bool:
-    """Return whether the client was never sent anything and never pushed."""
+    """Return whether the client was never sent anything, never pushed, and never pulled from a source."""
     return record is None or not (
         record.pages_sent or record.gets_broadcasts or record.has_pushed or record.past_keys or record.sources
     )
@@ -174,7 +174,7 @@ def unknown_client(client_id: str, epoch: int, keys: Iterable[str], sent_up_to: 
     return ClientRecord(client_id, epoch, last_seen_ms=0, past_keys=past, has_pushed=True, may_hold_unknown_rows=True)
 
 
-def with_scope(
+def with_newest_scope(
     record: ClientRecord,
     access: Access,
     newest: int,
@@ -182,7 +182,7 @@ def with_scope(
     upserted_up_to: int = 0,
     older_keys: AbstractSet[str] = frozenset(),
 ) -> ClientRecord:
-    """Return the record after a page was sent under `access`: its newest scope has `access` and covers the page.
+    """Return the record with a newest scope that has `access`, and that covers the page that was just sent, if any.
 
     The newest scope continues if it has the same claims and rules. Otherwise a new scope begins, and scopes that are
     too old are removed, with the pages that need them.
@@ -191,7 +191,7 @@ def with_scope(
         record: the client's record.
         access: the claims and bucket keys that decide what the client may see.
         newest: the gateway's newest arrival.
-        sent_up_to: the latest feed position of a row in the page; 0 if it has none.
+        sent_up_to: the latest feed position of a row or DELETE in the page; 0 if it has none, or if none was sent.
         upserted_up_to: the latest feed position of an INSERT or UPDATE in the page; 0 if it has none.
         older_keys: bucket keys of rows in the page that are not in `access`, because a re-index is running.
     """
@@ -266,6 +266,9 @@ def _within_bounds(record: ClientRecord, scopes: tuple[Scope, ...]) -> tuple[tup
     series of pages to its end, however often it is sent pages with other claims meanwhile. One exception: if the pages
     of a removed scope make earlier cursors useless (`Access.must_restart_after`), the scopes before it are removed too.
 
+    Example: of the old scopes A, B and C, only A and C have stored pages. B is removed. A is kept, and its
+    `cursors_end` becomes B's first complete cursor, so that a cursor of B is not taken for one of A.
+
     Args:
         record: the client's record, with its stored pages.
         scopes: its scopes, oldest first, with the new one.
@@ -295,6 +298,7 @@ def _with_rows_sent(scope: Scope, sent_up_to: int, upserted_up_to: int) -> Scope
         sent_up_to: the latest feed position of an INSERT, an UPDATE or a DELETE.
         upserted_up_to: the latest feed position of an INSERT or UPDATE.
     """
+    # not `scope.upserted_up_to`: if that is unknown (-1), `may_have_up_to` is `sent_up_to`
     return replace(
         scope, sent_up_to=max(scope.sent_up_to, sent_up_to), upserted_up_to=max(scope.may_have_up_to, upserted_up_to)
     )
