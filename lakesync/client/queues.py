@@ -152,7 +152,7 @@ class MemoryQueue:
 
 
 class QueueLink:
-    """Notifies an app's own queue of the edits in the client's file. `SqliteClientStore` calls it.
+    """Notifies an app's own queue of the edits in the client's file. `EditTable` and `SyncSession` call it.
 
     The queue is notified after each commit. If a notification fails, or the process ends before it, `reconcile` repeats
     it later. The queue contains the edits that are not refused. The client's file keeps the ids of deltas that the

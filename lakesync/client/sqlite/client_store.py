@@ -79,6 +79,8 @@ def stored_schemas(db: sqlite3.Connection) -> list[TableSchema]:
 class SqliteClientStore:
     """Implements `core.store.ClientStore`. An app's table has `row_id` and a column for each one of its schema.
 
+    The core calls the methods of that protocol; `Replica` and `SyncSession` call the others, for schemas and tables.
+
     Rows of tables without a schema are kept until their table has one. Writes of the app, on any connection, are in
     the change journal of `tracking` until the core records them as edits. Use the store from one thread at a time.
     """
@@ -199,10 +201,10 @@ class SqliteClientStore:
             check_existing_rows(self._db, schema)
             self.tracking.journal_unknown_rows(schema.table)
 
-    def has_newly_recreated_tables(self) -> bool:
-        """Return whether a recreated table has got new triggers since the last call, by another client of the file.
+    def has_recreated_tables_after_schema_change(self) -> bool:
+        """Return whether any table is marked as recreated; False if the file's schema is that of the last call.
 
-        Its rows must be pulled again then.
+        Another client of the file may have marked it, and given it new triggers. Its rows must be pulled again then.
 
         Raises:
             TableError: the app has recreated a table, and its triggers were dropped with the old one.
@@ -285,7 +287,7 @@ class SqliteClientStore:
     ) -> None:
         """Write the gateway's values of rows into a table that has got the columns for them.
 
-        Rows that the app has written, and that are not edits yet, get only the values of added columns.
+        Journalled rows get only the values of added columns.
 
         Args:
             schema: the table's new schema.
@@ -371,8 +373,8 @@ class SqliteClientStore:
     def prepare(self, deltas: Sequence[RowDelta], generation: int) -> tuple[BulkChanges | None, Sequence[RowDelta]]:
         """Select rows that can be written in bulk. See `ClientStore.prepare`.
 
-        A row without edits can be if it is new, if the page replaces it, or if the page has one UPDATE of it that is
-        newer than all its stored deltas.
+        A row can be written in bulk if it has no edits, and is new, or is replaced by the page, or has one UPDATE in
+        the page that is newer than all its stored deltas.
         """
         if len(deltas) < self.bulk_from:
             return None, deltas

@@ -86,6 +86,9 @@ def adopt_values(
     value, the app's is not a write either, because it is unknown which one is newer. The caller overwrites it with the
     gateway's, in journalled rows by `fill_journalled_rows`.
 
+    Example: the app has written 3 into a column with DEFAULT 0, and the row is not journalled yet. Then it is added
+    with NULL to `before_table` and with 3 to `after_table`; other columns have their present values in both.
+
     Args:
         db: the app's database.
         schema: the table's new schema.

@@ -182,7 +182,7 @@ class Replica:
         """
 
         def request(core: ClientCore) -> Request | Wait:
-            if self.store.has_newly_recreated_tables():
+            if self.store.has_recreated_tables_after_schema_change():
                 self._resync(core)
             return core.next_request()
 

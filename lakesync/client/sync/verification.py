@@ -35,9 +35,9 @@ def record_untracked_changes(replica: Replica) -> None:
     replica.step(lambda _: store.journal_unknown_rows())
     # Forget rows that were deleted without the triggers, so that the resync inserts them again.
     replica.step(lambda _: store.forget_missing())
-    # A sync pulls everything again if `has_newly_recreated_tables`, which is true only once. After this call, the next
-    # sync does not, so that the comparison shows what a recreated table lacks.
-    replica.step(lambda _: store.has_newly_recreated_tables())
+    # A sync pulls everything again if `has_recreated_tables_after_schema_change`, which is true only once. After this
+    # call, the next sync does not, so that the comparison shows what a recreated table lacks.
+    replica.step(lambda _: store.has_recreated_tables_after_schema_change())
 
 
 def checksums(replica: Replica) -> dict[str, Checksum]:

@@ -196,7 +196,7 @@ def test_a_schema_of_a_rolled_back_transaction_is_not_used(db):
     db.execute("PRAGMA max_page_count = 1000000").fetchall()
     assert store.schemas == {"t": SCHEMA}
     assert not store.track_recreated_tables()
-    assert not store.has_newly_recreated_tables()
+    assert not store.has_recreated_tables_after_schema_change()
     store.forget_missing()
     core = ClientCore(store, "me")
     core.request_pull()
