@@ -94,8 +94,8 @@ class RunState:
         self.unmerged: dict[tuple[str, str], Unmerged] = {}
         """`(namespace, table)` → why this run could not merge that state table."""
         self.erased: dict[str, dict[str, int]] = {}
-        """Asset of a destination, flow or other copy outside the lake → `deltas` and `rows`: how many this run erased
-        there."""
+        """Asset of a copy outside the lake → `deltas` and `rows`: how many this run erased there. Such a copy is a
+        destination (a database with current rows) or a flow (a copy of deltas)."""
         self.faults: dict[str | None, list[str]] = {}
         """Gateway → faults that checks of this run found, which delay its checkpoint. The key None means all gateways.
         """
@@ -106,7 +106,7 @@ class RunState:
         """Return the lake's names with the namespace that has a gateway's state tables.
 
         The first call of this method, `gateways_in` or `flushed_of` also records in the lake the configured namespace
-        of each new gateway, because it must not change later.
+        of each new gateway, because it must not change later. So no step can use a namespace that is not recorded.
 
         Raises:
             ConfigurationError: the gateway's rows are in another namespace than the configured one.
@@ -185,8 +185,8 @@ class RunState:
     def valid_through_ms(self) -> int:
         """Return the server wall time up to which the history has all acknowledged deltas, in milliseconds since 1970.
 
-        That is when the cut points were read, or when the oldest delta arrived that a gateway without a cut point has
-        not flushed. Call it after the run's flush. Assets report it as the freshness of their data.
+        It is the earlier of two times: when the cut points were read, and when the oldest unflushed delta of the
+        gateways without a cut point arrived. Call it after the run's flush. Assets report it as their data's freshness.
 
         Raises:
             StagingUnavailableError: the staging store cannot be reached.

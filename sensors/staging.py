@@ -7,8 +7,9 @@ checkpoint is behind (`lakehouse.history.flush_due` decides this). An *erasure* 
 client wrote; it is due while staging has carried out a request that the lake has not.
 
 Nothing depends on the status of earlier runs, except that no run is requested while one is in progress. A *lag* is a
-part of the pipeline that is behind. For a part that stays behind after its runs, the next run is requested after a
-growing pause (`Attempts` in `sensors.backoff`, which the sensor's cursor stores). The code location
+part of the pipeline that is behind, and its *mark* says how far the part is. For a part whose mark stays the same after
+its runs, the next run is requested after a growing pause. `Attempts` in `sensors.backoff`, which the sensor's cursor
+stores, divides lags into those that are ready and those that are delayed by such a pause. The code location
 (`lakesync_dagster.definitions`) calls this module.
 """
 
@@ -51,7 +52,7 @@ def flush_sensor(
 
     Args:
         config: the project's configuration, with the thresholds.
-        days: partitions by UTC day of arrival.
+        days: partitions by the UTC day on which the gateway accepted the deltas.
         open_staging: opens the staging store.
         lags: reads which parts of the pipeline are behind; all sensors share it.
         watch_seconds: how long a tick watches staging while no flush is due; 0 to look once.
@@ -186,5 +187,7 @@ def open_erasures(store: ErasureStore) -> list[Lag]:
         open_requests = [each for each in store.erasures(gateway) if each.done_ms is not None and each.lake_ms is None]
         if open_requests:
             first = min(open_requests, key=lambda each: each.seq)
-            found.append(Lag("erasure", "", gateway, first.seq - 1, 0, first.requested_ms))
+            found.append(
+                Lag("erasure", name="", gateway=gateway, mark=first.seq - 1, deltas=0, since_ms=first.requested_ms)
+            )
     return found

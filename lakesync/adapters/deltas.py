@@ -102,7 +102,7 @@ class DeltaQuery(msgspec.Struct, frozen=True):
     """Selects the deltas that fulfil all conditions, and their order."""
 
     order: Order = "arrival"
-    """`arrival` to follow a gateway: later flushes only add greater arrivals. `hlc` to select deltas by age."""
+    """`arrival` to follow a gateway: deltas that are stored later have greater arrivals. `hlc` to select by age."""
     since: int = -1
     """Exclusive lower bound on the arrival or the hlc, depending on `order`."""
     until: int | None = None
@@ -286,7 +286,7 @@ class RowContent(msgspec.Struct, frozen=True, gc=False):
     """The merge without DELETEs: the values that a soft-deleted row keeps. None if no delta is a DELETE, so that it
     would equal `state`."""
     is_hidden: bool = False
-    """Whether a flow's filter excludes the row."""
+    """Whether the filter of a flow, a configured copy of some deltas, excludes the row."""
 
     @property
     def retained(self) -> RowState:
@@ -295,7 +295,10 @@ class RowContent(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_deleted(self) -> bool:
-        """Whether a table with soft delete marks the row as deleted: it existed before, or a filter hides it."""
+        """Whether a table with soft delete marks the row as deleted.
+
+        That is so if a DELETE removed a row that existed, or if a filter hides the row, even one that never existed.
+        """
         return self.is_hidden or (not self.state.visible and self.retained.visible)
 
     def merged_with(self, other: RowContent) -> RowContent:

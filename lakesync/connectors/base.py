@@ -1,8 +1,9 @@
 """The interfaces between LakeSync and a type of connector: what a package implements to add one.
 
-A connector connects a gateway with an external system, such as Jira or a database. Polls bring the system's rows into
-the gateway through a `Source`; actions let clients do something there, such as creating an issue. A `ConnectorType`
-opens both from the connector's configuration.
+A gateway is one app's stream of changes. A connector connects it with an external system, such as Jira or a database.
+A poll reads the system's rows from a `Source`, writes them to the lake's table `landing`, and pushes what has changed
+to the gateway, from which clients pull it. Actions let clients do something in the system, such as creating an issue.
+A `ConnectorType` opens both from the connector's configuration.
 
 A poll reads the changes since the last poll's cursor. A source that does not report deletes is also asked for a
 census, a list of all row ids: rows that are known and not listed were deleted. A probe is a quick check of a source,
@@ -74,7 +75,8 @@ class Census(NamedTuple):
     """A list of all rows that a table has now."""
 
     column: str | None
-    """The column whose values are listed; None for the row id."""
+    """The column whose values are listed; None for the row id. For example, Jira's comments are listed by the column
+    `issue_key`: all comments of an issue that is not listed were deleted."""
     values: Iterator[Sequence[str]]
     """All values of the column, in pages."""
 
@@ -166,7 +168,12 @@ class ParallelSource(Protocol):
     """A source that can divide the read of a whole table, so that Spark's tasks read the parts at the same time."""
 
     def split(self, table: str, cursor: Cursor | None) -> ParallelRead | None:
-        """Return a whole table in parts; None if it must be read with `changes`."""
+        """Return a whole table in parts; None if it must be read with `changes`.
+
+        Args:
+            table: one of `tables`.
+            cursor: where the last poll ended; with one, most sources return None, because only changes are read.
+        """
 
 
 class Probe(NamedTuple):

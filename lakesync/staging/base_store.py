@@ -1,15 +1,15 @@
 """The methods for the data pipeline that the stores on SQLite and on Postgres share.
 
 `SqliteStore` and `PostgresStore` inherit from `BaseStore`, and implement `_read_tables` and `_write_tables`: each runs
-a function over the pipeline's tables (`PipelineTables`) in a transaction. `staging.store.pipeline` says what each
-method promises.
+a function over those tables of the store that the pipeline uses (`PipelineTables`) in a transaction.
+`staging.store.pipeline` says what each method promises.
 
-The *log* has one row for each push. A *flush* copies it to the lake (Iceberg tables) in *batches*: it plans a batch,
-writes it, reads it back, confirms it to the store, and then trims the log: the store deletes the bodies of its log
-rows. A *shard* is a store with some of a gateway's tables; without sharding there is one, `main`. An *arrival* is the
-gateway's own timestamp of a commit. A *checkpoint* has all rows of a gateway as of one arrival, for new clients. An
-*epoch* is one copy of a gateway in a store; a rebuild from the lake begins a new one. A *mark* says how far a part of
-the pipeline is.
+A *gateway* is one app's stream of changes. The *log* has one row for each push. A *flush* copies it to the lake
+(Iceberg tables) in *batches*: it plans a batch, writes it, reads it back, confirms it to the store, and then trims the
+log: the store deletes the bodies of its log rows. A *shard* is a store with some of a gateway's tables; without
+sharding there is one, `main`. An *arrival* is the gateway's own timestamp of a commit. A *checkpoint* has all rows of a
+gateway as of one arrival, for new clients. An *epoch* is one copy of a gateway in a store; a rebuild from the lake
+begins a new one. A *mark* says how far a part of the pipeline is.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class BaseStore(ErasingStore):
 
     @abstractmethod
     def _read_tables(self, run: Callable[[PipelineTables], T]) -> T:
-        """Return the result of `run`, given the pipeline's tables in a consistent read."""
+        """Return the result of `run`, given the store's tables in a consistent read."""
 
     @abstractmethod
     def _write_tables(self, run: Callable[[PipelineTables], T]) -> T:
-        """Return the result of `run`, given the pipeline's tables in a transaction, once that is durable."""
+        """Return the result of `run`, given the store's tables in a transaction, once that is durable."""
 
     def gateways(self) -> list[str]:
         """Return the ids of all gateways, sorted."""

@@ -4,6 +4,10 @@
 and commits of both stores inherit from `ErasureQueries` and `ErasureStatements`; their `_query` adds the gateway's id
 as the first value of each statement. `staging.store.operations` says what each method promises.
 
+A *view* reads the tables of one gateway, and a *commit* changes them in a transaction. The *head* has the gateway's
+present numbers. Among them are its *epoch*, one copy of the gateway in the store, and its *shard*, a store with some of
+the tables. *Claims* are what a client's token says about its user.
+
 The *log* has one row for each push; its *body* is the encoded deltas (changes of rows). An erased delta keeps its place
 there: hlc (the client's timestamp), client, table, row, and its id, which is a hash. Otherwise a device could push the
 delta again, and the log would differ from the lake in number and ids. Its values are removed: an INSERT or UPDATE
@@ -68,9 +72,9 @@ class ErasureQueries(SqlQueries):
     def predates_erasure(self, checkpoint: Checkpoint) -> bool:
         """Return whether a checkpoint may contain values that were erased after it was made.
 
-        A checkpoint above the erasure's arrival, its time of commit, has the DELETE of an erased row. But the columns
-        that an erased client wrote to rows of others leave the lake's state tables, from which checkpoints are made,
-        only when the lake has executed the erasure.
+        An erasure commits a DELETE of each erased row, at its arrival. A checkpoint at a later arrival has that DELETE.
+        But an erased client has also written columns of other clients' rows. Checkpoints are made from the lake's state
+        tables, which keep these columns until the lake has executed the erasure.
         """
         return any(
             erasure.arrival > checkpoint.arrival or (erasure.client_id is not None and erasure.lake_ms is None)

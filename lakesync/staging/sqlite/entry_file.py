@@ -3,8 +3,9 @@
 A *bucket key* names a bucket of the sync rules with the claims that may see it. A *feed entry* is a row's history under
 one bucket key, in four arrivals, timestamps of commits (see `records.Entry`): when the row joined the bucket first
 (`first`) and last (`since`), when it left before that (`left_at`), and when it last changed in it or left it
-(`changed`). The feed of a key is its entries ordered by `changed`. Each row of a commit has an arrival of its own, so
-no two entries of a key have the same `changed`. In the file, bucket keys and rows are numbers, to keep entries small.
+(`changed`). `inside` says whether the row is in the bucket now. The feed of a key is its entries ordered by `changed`.
+Each row of a commit has an arrival of its own, so no two entries of a key have the same `changed`. In the file, bucket
+keys and rows are numbers, to keep entries small.
 """
 
 from __future__ import annotations
@@ -115,7 +116,7 @@ entries of a key by a range of row numbers, instead of naming every row in every
 
 
 class EntryFile:
-    """Reads and writes entries of the file. Only the thread that owns the store calls its methods."""
+    """Reads and writes entries of the file. The modules `state` and `state_file` call it, in the store's thread."""
 
     def __init__(self, sql: sqlite3.Connection, buckets: BucketNumbers, rows: RowFile) -> None:
         self._sql = sql
@@ -149,7 +150,8 @@ class EntryFile:
             buckets: the bucket keys whose entries are returned.
             since: the arrival after which entries changed.
             until: the arrival up to which entries changed.
-            limit: the most entries to read of each bucket key.
+            limit: the most entries to read of each bucket key. So only the first `limit` of the result are complete:
+                after them, entries of a bucket key may be missing.
         """
         ranges = [self._range(gateway, bucket, since, until, limit) for bucket in buckets]
         return heapq.merge(*ranges, key=_feed_order)
