@@ -65,9 +65,9 @@ def failure_policy(
         elif pyspark is not None and isinstance(context, dg.OpExecutionContext):
             context.add_output_metadata(spark_metadata(pyspark))
     except (LakeSyncError, ExceptionGroup) as raised:
-        errors = list(_leaves(raised))
-        if not all(isinstance(error, LakeSyncError) for error in errors):
+        if _has_defect(raised):
             raise
+        errors = list(_leaves(raised))
         text = "; ".join(f"{getattr(error, 'code', '')}: {error}" for error in errors)
         transient = [error for error in errors if isinstance(error, TransientError)]
         if not transient or not retried:
@@ -90,10 +90,8 @@ def is_final(context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext, 
         context: the step's context.
         error: the error that the step raised.
     """
-    errors = list(_leaves(error))
-    has_defect = not all(isinstance(each, LakeSyncError) for each in errors)
-    is_transient = any(isinstance(each, TransientError) for each in errors)
-    return has_defect or not is_transient or context.op_execution_context.retry_number >= RETRIES
+    is_transient = any(isinstance(each, TransientError) for each in _leaves(error))
+    return _has_defect(error) or not is_transient or context.op_execution_context.retry_number >= RETRIES
 
 
 def set_aside(
@@ -116,8 +114,8 @@ def set_aside(
         gateway: id of the gateway, if it could not be flushed; None for another failure.
     """
     description = f"{what}: {brief(error)}"
-    is_expected = isinstance(error, LakeSyncError | ExceptionGroup)
-    context.log.error("the run continues without this: %s", description, exc_info=None if is_expected else error)
+    traceback_of = error if _has_defect(error) else None
+    context.log.error("the run continues without this: %s", description, exc_info=traceback_of)
     run_state.set_aside.append(SetAside(what, description, gateway))
     gateways = sorted({each.gateway for each in run_state.set_aside if each.gateway is not None})
     left_out = json.dumps(sorted({each.what for each in run_state.set_aside}))
@@ -144,6 +142,11 @@ def raise_set_aside(run_state: RunState) -> None:
     """
     if run_state.set_aside:
         raise dg.Failure("; ".join(each.description for each in run_state.set_aside), allow_retries=False)
+
+
+def _has_defect(error: Exception) -> bool:
+    """Return whether an error, or one of a group, is not LakeSync's."""
+    return not all(isinstance(each, LakeSyncError) for each in _leaves(error))
 
 
 def _leaves(error: Exception) -> Iterator[Exception]:
