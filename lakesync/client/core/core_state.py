@@ -27,7 +27,7 @@ class CoreState:
 
         Args:
             store: the durable state.
-            position: the store's position, bound to this client.
+            position: the store's position, with this client's id set (`Position.bound_to`).
             clock: the hybrid logical clock (hlc) that stamps edits.
         """
         self.store = store
@@ -47,6 +47,7 @@ class CoreState:
         Returns:
             The same changes, with the position if it changed.
         """
+        # all writes of this client up to this hlc are in the store; the gateway accepted none above `gateway_hlc`
         own_writes_up_to = self.clock.gateway_hlc if self.has_all_own_writes else self.position.own_writes_up_to
         position = replace(
             self.position,
@@ -57,7 +58,7 @@ class CoreState:
         )
         if position != self.position:
             changes.position = position
-        if changes.position is not None or changes.known or changes.rows or changes.edits or changes.bulk:
+        if not changes.is_empty:
             self.store.commit(changes)
         self.position = position
         return changes

@@ -2,8 +2,9 @@
 
 The core is the client's state machine, which does no input or output; its driver, `lakesync.client.sync`, sends the
 requests. A push sends edits, which are changes of the app. A pull fetches a *page*: changes of other clients after the
-client's cursor, and the next cursor. `SyncPush`, `SyncPull` and their results are the wire's own types; the others are
-defined here. Apps pass `CoreLimits` and `RetryPolicy` to `lakesync.open`; `Backoff` computes the delays of retries.
+client's cursor, and the next cursor. An *action* is a request to an external system, which the gateway executes once;
+the driver sends actions without the core. `SyncPush`, `SyncPull` and their results are the wire's own types; the others
+are defined here. Apps pass `CoreLimits` and `RetryPolicy` to `lakesync.open`; `Backoff` computes the delays of retries.
 """
 
 from __future__ import annotations
@@ -116,7 +117,10 @@ class RetryPolicy(msgspec.Struct, frozen=True):
     """After how many failed attempts an action is marked as failed."""
 
     def delay(self, earlier_failures: int) -> float:
-        """Return the seconds to wait after a failure: the first delay, doubled for each earlier consecutive failure."""
+        """Return the most seconds to wait after a failure: the first delay, doubled for each earlier one in a row.
+
+        `Backoff` waits at random from half of it to all of it.
+        """
         return min(self.longest_delay, self.first_delay * 2.0 ** min(earlier_failures, _MAX_DOUBLINGS))
 
 

@@ -173,6 +173,11 @@ class Changes(msgspec.Struct):
     """The part of a page that the store applies by itself, as `ClientStore.prepare` returned it."""
 
     @property
+    def is_empty(self) -> bool:
+        """Whether nothing changes."""
+        return self.position is None and not (self.known or self.rows or self.edits or self.bulk)
+
+    @property
     def tables(self) -> set[str]:
         """The tables with changed rows."""
         tables = {table for table, _ in self.rows}

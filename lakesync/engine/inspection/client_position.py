@@ -4,7 +4,8 @@
 their latest change. A *cursor* says up to where a client has it. The client's *record*, what the store knows of it, is
 stored for pages that a client requests, but not for each broadcast on a WebSocket: the process that the client is
 connected to knows these. A *bucket key* names a bucket of the sync rules with the claims (fields of a token) that may
-see it. A *full pull* is all pages from cursor 0. `feed.positions` defines the terms of the result.
+see it. A *full pull* is all pages from cursor 0. The result, a `feed.positions.Position`, says from where the client's
+next pull reads the feed, under which bucket keys, and which rows the client may have from earlier pages.
 """
 
 from __future__ import annotations
@@ -93,10 +94,13 @@ def position_of(
             return subscriber_position(state, state.access, view.arrival)
         cursor = state.cursor
     last = known.last_sent_cursor if known is not None else 0
+    # Another process may have sent it more than this one knows. But a client that pulls from one cursor again and again
+    # did not store the later pages, although its record has their cursor.
     if cursor is None or (last > cursor and not tracked.keeps_cursor):
-        cursor = last  # another process may have sent it more
+        cursor = last
     if cursor == 0 and known is not None and known.has_pushed:
-        # It pushed before its first pull. The response had this cursor: with 0, it would download a checkpoint first.
+        # It pushed before its first pull. The response to the push gave it this cursor instead of 0, with which it
+        # would first download a checkpoint.
         cursor = NEVER_PULLED
     return position_at(view, known, client_id, cursor, access, tracked)
 
@@ -119,8 +123,9 @@ def position_at(
     # `feed_cursor`: the client's cursor may be that of a page of a source (a database beside the gateway's feed)
     position = locate(with_sent, feed_cursor(known, cursor), view.arrival, access)
     if position is None:
-        known = known or unknown_client(client_id, view.epoch, access.keys, view.arrival)
-        position = restart_position(with_sent or known, view.arrival, access)
+        placeholder = unknown_client(client_id, view.epoch, access.keys, view.arrival)
+        known = known or placeholder
+        position = restart_position(with_sent or placeholder, view.arrival, access)
     if tracked.knows_resync:
         # it removes the rows that a full pull did not contain, so rows that the gateway never knew make no difference
         return for_full_pull(position)

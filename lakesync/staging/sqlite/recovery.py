@@ -5,6 +5,9 @@ the lake and it is *trimmed* (deleted). `state.db` has the merged rows and feed 
 may be behind. `WriteBehind.recover_if_lost` calls `Recovery.recover` when the store is opened, and whenever an error
 has discarded the rows in memory. A *head* has a gateway's counters, such as the number of its last log row, and its
 *epoch*, the time of its creation, which differs in another log.
+
+Sync rules decide which rows a client may see. Each row is stored with *bucket keys*, which the rules compute. After a
+change of the rules, a *re-index* computes these keys again.
 """
 
 from __future__ import annotations
@@ -95,12 +98,11 @@ class Recovery:
             )
 
     def _catch_up(self, head: Head, applied: Applied, progress: dict[Shard, tuple[Head, int]]) -> None:
-        """Replay a gateway's log rows above `applied`; if the file has rows of older rules, start a re-index.
+        """Replay a gateway's log rows above `applied`; if the file has keys of older rules, start a re-index.
 
-        A change of rules writes all rows to the file before and after it. So all log rows that are replayed here were
-        pushed under the active rules. If the file has rows of older rules nevertheless, the rules were committed in
-        `log.db`, and a crash or an error prevented the write to `state.db` after it. Then the re-index, which computes
-        the rows' bucket keys again, must be started here.
+        The commit of new rules writes all rows to the file twice: before it changes `log.db`, and after that. So all
+        log rows that are replayed here were pushed under the active rules. If the keys in the file are those of older
+        rules nevertheless, a crash or an error prevented the second write. Then the re-index must be started here.
 
         Args:
             head: the gateway's head.
@@ -108,23 +110,23 @@ class Recovery:
             progress: the position that each gateway has reached in the open transaction; this method updates it, and
                 commits it with the rows if there are too many rows in memory.
         """
-        stale = applied.rules_version != head.config.rules_version
+        has_old_keys = applied.rules_version != head.config.rules_version
         commit = SqliteCommit(self._journal, self._state, head.gateway, alone=True)  # nothing else has the store
         self._journal.begin()
         for entry in self._journal.entries_above(head, applied.seq):
             self._replayer.replay(commit, entry)
-            # With rows of older rules, nothing of it is committed before the re-index is started: a commit stores the
-            # version of the active rules, so that after another crash nothing would show that a re-index is needed.
-            if not stale:
+            # If the keys are those of older rules, nothing is committed before the re-index is started: a commit stores
+            # the version of the active rules, so that after another crash nothing would show that it is needed.
+            if not has_old_keys:
                 progress[head.gateway, head.shard] = (head, entry.seq)
-                self._state.publish()
+                self._state.publish()  # moves the replayed rows to the committed ones in memory
                 if self._state.unfrozen_rows > _MAX_ROWS_IN_MEMORY:
                     self._state.write_all()
                     self._state.commit(progress.values())
-        if stale:
+        if has_old_keys:
             self._replayer.reindex(commit)
         self._journal.commit()
-        if stale:
+        if has_old_keys:
             progress[head.gateway, head.shard] = (head, head.last_seq)
             self._state.publish()
             self._state.write_all()

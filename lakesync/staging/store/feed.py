@@ -84,19 +84,19 @@ class FeedView(Protocol):
     ) -> FeedRange | None:
         """Return about `limit` entries with `since < changed <= until`, in order, as one encoded range.
 
-        This is a fast path for clients that lack all or nothing of each row, such as new clients.
+        This is a fast path for clients, such as new ones, that need each row either completely or not at all.
 
         Args:
-            buckets: the bucket keys whose entries are read, besides `reader.own`; the reader may see every row inside
-                them.
+            buckets: the bucket keys whose entries are read; the reader may see every row inside them. The entries of
+                `reader.own` are read too: it is a key for changes that concern this client alone.
             since: the arrival after which entries changed.
             until: the arrival up to which entries changed.
             limit: about how many entries to read.
             reader: the client, and what it has.
 
         Returns:
-            The range; None if there is no entry, if the store cannot read it quickly, or if the entries do not show
-            what to send: for some row, the reader neither lacks all of it nor needs nothing of it.
+            The range; None if there is no entry, if the store cannot read it quickly, or if the reader needs only a
+            part of some row, for example because it wrote one of the row's columns itself.
         """
 
     def entries_of(self, keys: Collection[RowKey], buckets: Collection[str]) -> list[Entry]:
