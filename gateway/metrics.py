@@ -1,14 +1,14 @@
 """The server's metrics for Prometheus: counters that routes increment, and gauges that are read at each scrape.
 
 `create_app` creates them. `gateway.routes.monitoring` serves them. A *gateway* is one app's or tenant's stream of
-changes; a server serves many. The gauges come from the staging store. It has the log of pushed deltas (changes of rows)
-until the pipeline, or the server itself, has *flushed* them: moved them to the lake. It also has *marks*: small values
-by which the parts of the pipeline store how far they are. One mark is the pipeline's latest report, with its lags and
-*dead letters* (values, tables and jobs that were set aside, so that the others go on). A *part* is a step of the
-pipeline that stores a mark, such as the flush or a destination; the pipeline requests *runs* of it from Dagster. A
-*destination table* has the current rows of a synced table in a database that follows the changes. An *arrival* is the
-gateway's timestamp of a commit. A *checkpoint* has all rows of a gateway for the first sync of a client, which gets
-them as *frames*. A *broadcast* sends changes over a WebSocket without a request.
+changes; a server serves many. The gauges come from the staging store:
+
+- The *log* of pushed deltas (changes of rows). The pipeline, or the server itself, *flushes* them: it moves them to the
+  lake.
+- *Marks*, small values by which the steps of the pipeline store how far they are. One mark is the pipeline's latest
+  report, with its lags and *dead letters*: values, tables and jobs that were set aside, so that the others go on.
+
+An *arrival* is the gateway's timestamp of a commit.
 """
 
 from __future__ import annotations
@@ -77,12 +77,14 @@ class Metrics:
         self.pushed = Counter("lakesync_pushed_deltas", "Deltas accepted, repeats included", registry=registry)
         self.pulled = Counter("lakesync_pulled_deltas", "Deltas sent in answers to pulls", registry=registry)
         self.actions = Counter("lakesync_actions", "Answered actions by outcome", ["outcome"], registry=registry)
+        # a checkpoint has all rows of a gateway for the first sync of a client, which gets them as frames
         self.checkpoints = Counter("lakesync_checkpoints", "Started checkpoint streams", registry=registry)
         self.checkpoint_bytes = Counter("lakesync_checkpoint_bytes", "Bytes of frames served", registry=registry)
         self.connections = Gauge("lakesync_websocket_connections", "Open WebSocket connections", registry=registry)
         self.connection_ends = Counter(
             "lakesync_websocket_closes", "WebSocket connections ended, by close code", ["code"], registry=registry
         )
+        # a broadcast sends changes over a WebSocket without a request
         self.broadcast = Counter("lakesync_broadcast_deltas", "Deltas sent as broadcasts", registry=registry)
         self.flushes = Counter("lakesync_flushes", "Flushes by this server itself", registry=registry)
         self.flushed = Counter("lakesync_flushed_deltas", "Deltas flushed by this server itself", registry=registry)
@@ -95,6 +97,7 @@ class Metrics:
         self.flush_failures = Counter(
             "lakesync_flush_failures", "Failed flushes by this server itself, which are retried", registry=registry
         )
+        # a destination's table has the current rows of a synced table in a database that follows the changes
         self.table_failures = Counter(
             "lakesync_materialisation_failures",
             "Work for a destination's table that failed all its retries",
@@ -161,10 +164,12 @@ _GAUGES: dict[str, tuple[str, tuple[str, ...]]] = {
     "lakesync_unflushed_bytes": ("Unflushed bytes", _SHARD),
     "lakesync_unflushed_deltas": ("Unflushed deltas", _SHARD),
     "lakesync_oldest_unflushed_timestamp_seconds": ("Commit of the oldest unflushed push", _SHARD),
+    # a flush is complete when its batch was read back from the lake
     "lakesync_last_flush_timestamp_seconds": ("When a batch was last read back from the lake", _SHARD),
     "lakesync_last_arrival_timestamp_seconds": ("Arrival of the newest commit", _SHARD),
     "lakesync_pipeline_report_timestamp_seconds": ("When the pipeline last reported its lag", ()),
     "lakesync_pipeline_queued_runs": ("Runs requested more than 30 s ago that have not started", ()),
+    # a part is a step of the pipeline that stores a mark, such as the flush or a destination; Dagster runs it
     "lakesync_pipeline_behind_deltas": ("Deltas by which a part of the pipeline is behind, at most", _PART),
     "lakesync_pipeline_behind_timestamp_seconds": ("Arrival of the oldest of these deltas", _PART),
     "lakesync_pipeline_behind_requests": ("Runs requested for the part since its mark moved", _PART),

@@ -142,7 +142,8 @@ def _cells(maps: pa.Array) -> _Cells:
     """Return the cells of a column `_cells`, ordered by row, stamp and delta.
 
     The cells of one delta keep the map's order, by column name. `_delta_ids` relies on this order, which is that of the
-    gateway's code too: a new delta id depends on the order of the columns.
+    gateway's code too: a new delta id depends on the order of the columns. A delta that is sent with all its columns
+    keeps its id, which is not computed again.
     """
     offsets = np.asarray(maps.offsets).astype(np.int64)
     first, last = int(offsets[0]), int(offsets[-1])
@@ -152,9 +153,11 @@ def _cells(maps: pa.Array) -> _Cells:
     row = np.repeat(np.arange(len(maps)), np.diff(offsets))
     cells = _Cells(row, names, fields["hlc"], fields["client_id"], fields["delta_id"], width, fields["value"])
     hlc = np.asarray(cells.hlc)
-    has_previous_in_row = np.diff(row) == 0
-    each_row_is_one_delta = _same_delta(cells)[1:][has_previous_in_row].all()
-    if not each_row_is_one_delta:  # most rows are, and need no sorting
+    # Each row is one delta if every cell, except a row's first, is of the same delta as the cell before it. Most rows
+    # are, and need no sorting.
+    is_first_in_row = np.diff(row, prepend=-1) > 0
+    each_row_is_one_delta = (_same_delta(cells) | is_first_in_row).all()
+    if not each_row_is_one_delta:
         # `lexsort` sorts by its last key first
         cells = cells.take(np.lexsort((_ranks(cells.client), hlc, row)))
         stamps_are_unique = (_same_delta(cells) | ~_same_stamp(cells)).all()
@@ -171,8 +174,8 @@ def _deltas(states: pa.RecordBatch, cells: _Cells) -> _Deltas:
     begins = np.flatnonzero(~_same_stamp(cells))
     ends = np.append(begins[1:], len(cells.row))
     counts = ends - begins
-    # A group's first cell always differs in its delta from the cell before it. If another cell of the group does too,
-    # several deltas have the group's stamp.
+    # Count the deltas that begin in each group. One begins with the group's first cell; if another begins within the
+    # group, several deltas have its stamp.
     is_mixed = np.add.reduceat(~_same_delta(cells), begins) > 1 if len(begins) else np.array([], bool)
     is_complete = ~is_mixed & (counts == cells.width[begins])
     first_cells = pa.array(begins)

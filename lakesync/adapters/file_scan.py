@@ -83,7 +83,9 @@ def read_page(segments: Iterable[Segment[P]], read: Callable[[P], pa.Table], que
 
 
 def split_points(segments: Iterable[tuple[Segment[P], int]], query: DeltaQuery, size: int) -> list[int]:
-    """Return the values that divide a query's result into ranges of about `size` deltas; see `base.Splittable`.
+    """Return the values that divide a query's result into ranges of about `size` deltas, in ascending order.
+
+    Each is the last value of a range; the last range has no such value, and ends with the query (`base.Splittable`).
 
     Args:
         segments: the files that overlap the query, each with its number of deltas. Deltas are assumed to be evenly
@@ -136,7 +138,7 @@ def sort_unique(deltas: pa.Table, order: Order) -> pa.Table:
     """Sort deltas by position and keep one of each position. In hlc order that is the one that arrived first.
 
     Args:
-        deltas: a table in either form.
+        deltas: a table with at least the columns of a `Position`.
         order: the order of positions.
     """
     import pyarrow.compute as pc
@@ -164,7 +166,7 @@ def last_position(deltas: pa.Table, order: Order) -> Position:
     """Return the position just after the last of some deltas. The table must not be empty.
 
     Args:
-        deltas: a table in either form.
+        deltas: a table with at least the columns of a `Position`.
         order: the order of positions.
     """
     last: dict[str, Any] = {name: deltas.column(name)[-1].as_py() for name in _SORT_COLUMNS["arrival"]}

@@ -93,6 +93,7 @@ class JiraSource:
     """
 
     resumable = True
+    """A read can continue after any page from that page's cursor."""
 
     def __init__(self, config: ConnectorConfig, **http_options: Any) -> None:
         """Create the source.
@@ -106,7 +107,7 @@ class JiraSource:
         self._jql: str | None = settings.get("jql")
         schemas = {schema.table: schema for schema in JIRA_TABLES}
         self.tables = tuple(
-            Table(name, "jira_id", partial(schemas.get, name))
+            Table(name, identity="jira_id", schema=partial(schemas.get, name))
             for name in (PROJECTS, ISSUES, COMMENTS)
             if settings.get(JIRA_SWITCHES.get(name, ""), True)
         )
@@ -127,7 +128,7 @@ class JiraSource:
         """List the keys of all issues, for issues and for comments; None for projects, whose deletes Jira reports."""
         if table == PROJECTS:
             return None
-        return Census(None if table == ISSUES else "issue_key", self._keys())
+        return Census(column=None if table == ISSUES else "issue_key", values=self._keys())
 
     def read(self, table: str, row_ids: Sequence[str]) -> Iterator[Page]:
         """Yield issues by key, with their comments."""
@@ -199,7 +200,10 @@ class JiraSource:
             yield Page(COMMENTS, [], self._cursor(newest_ms))
 
     def _comments_of_issues(self, issues: Sequence[Mapping[str, Any]]) -> Iterator[Page]:
-        """Yield all comments of some issues; a page is complete for the issues that it names in `complete`."""
+        """Yield all comments of some issues.
+
+        A page names in `complete` the issues of which it has all comments, so that other known ones are deleted.
+        """
         rows: list[SourceRow] = []
         complete: list[tuple[str, str]] = []
         for issue in issues:
@@ -225,10 +229,10 @@ class JiraSource:
     def _projects(self) -> Iterator[Page]:
         """Yield all projects, then those in Jira's trash as deleted ones."""
         for page in self._client.pages("/project/search", "values", expand="lead", status="live,archived"):
-            yield Page(PROJECTS, [project_row(project) for project in page], {})
+            yield Page(PROJECTS, [project_row(project) for project in page], cursor={})  # every poll reads all
         deleted = sorted(self._deleted_projects())
         if deleted:
-            yield Page(PROJECTS, [], {}, deleted=deleted)
+            yield Page(PROJECTS, [], cursor={}, deleted=deleted)
 
     def _updated(self, since_ms: int, fields: Sequence[str]) -> Iterator[tuple[list[dict[str, Any]], int]]:
         """Yield pages of issues updated since a time, oldest first, each with the newest update time so far.
