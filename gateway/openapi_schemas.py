@@ -59,6 +59,8 @@ GATEWAY: dict[str, Any] = {"type": "string", "pattern": f"^{GATEWAY_ID}$"}
 GATEWAY_PARAMETER: dict[str, Any] = {"name": "gateway", "in": "path", "required": True, "schema": GATEWAY}
 IDENTIFIER: dict[str, Any] = {"type": "string", "pattern": "^[a-zA-Z_][a-zA-Z0-9_]{0,63}$"}
 """Name of a table or column."""
+REFERENCE: dict[str, Any] = {"pattern": "^[a-zA-Z_][a-zA-Z0-9_]{0,63}\\.[a-zA-Z_][a-zA-Z0-9_]{0,63}$"}
+"""A column that another one points to, if it is a text: `table.column`."""
 ID: dict[str, Any] = {"type": "string", "pattern": "^[^\\x00]+$", "minLength": 1, "maxLength": MAX_ID_CHARS}
 """Id of a row, a client or a delta."""
 CURSOR: dict[str, Any] = {"type": "string", "pattern": "^(now|[0-9]{1,18}-[0-9]{1,18}(-[0-9]{1,18}-[0-9]{1,18})?)$"}
@@ -88,8 +90,8 @@ PROPERTY_KEYWORDS: dict[str, dict[str, dict[str, Any]]] = {
     },
     "TableSchema": _SCHEMA_KEYWORDS,
     "SchemaBody": _SCHEMA_KEYWORDS,
-    "Column": {"name": IDENTIFIER},
-    "ColumnBody": {"name": IDENTIFIER},
+    "Column": {"name": IDENTIFIER, "references": REFERENCE},
+    "ColumnBody": {"name": IDENTIFIER, "references": REFERENCE},
     "Reference": {"table": IDENTIFIER, "column": IDENTIFIER},
     "ActionPush": {"clientId": ID, "actions": {"maxItems": ActionLimits().max_actions}},
     "Action": {
