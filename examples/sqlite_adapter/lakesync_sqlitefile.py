@@ -30,6 +30,9 @@ def open_file(uri: str) -> SqlAdapter:
 class FileDialect(Dialect):
     """SQLite's SQL in four methods; names are quoted as in the base class."""
 
+    ignores_case_of_tables = True
+    ignores_case_of_columns = True
+
     def column_type(self, kind: Kind) -> str:
         """Return the SQL type of a column of this kind; kinds that SQLite lacks are stored as text."""
         return {"integer": "INTEGER", "boolean": "INTEGER", "number": "NUMERIC"}.get(kind, "TEXT")
