@@ -124,7 +124,7 @@ def test_metrics_report_backpressure_and_explain_reports_the_rejected_row(serve)
     assert "rejected" not in _command(served, client, "status").stdout
     client.push(delta("t1", {"n": 1}))
     assert client.push(delta("t2", {"n": 1})).status_code == 503
-    assert "pushes         rejected: more than 1 unflushed bytes in main" in _command(served, client, "status").stdout
+    assert "pushes         rejected: more than 1 unflushed byte in main" in _command(served, client, "status").stdout
     told = _command(served, client, "explain", "todos", "t2", "--client", "bob").stdout
     assert ": BACKPRESSURE_ERROR" in " ".join(told.split())
 
