@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from pathlib import Path
 
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
 _ROOT = Path(__file__).parent.parent
+_SPARK_FIXTURE = re.compile(r"\bspark_server\b|\bdef test_\w+\((?:[^)]*\W)?spark\b")
+"""The fixture of the shared Spark, or a test that takes a session of it."""
 
 
 class Rooms(LoadScopeScheduling):
@@ -39,4 +42,4 @@ def _file(nodeid: str) -> str:
 @cache
 def needs_spark(file: str) -> bool:
     """Return whether the tests of a file, relative to the checkout, use the shared Spark."""
-    return "spark_server" in (_ROOT / file).read_text()
+    return _SPARK_FIXTURE.search((_ROOT / file).read_text()) is not None

@@ -11,7 +11,6 @@ import pytest
 from pydantic import SecretStr
 
 from lakehouse.checkpoints.checkpoint import make_checkpoint, state_as_of
-from lakehouse.sessions import session
 from lakehouse.table_definitions import LakeNames
 from lakehouse.tables.merging import merge_table
 from lakesync.model.delta import delta_id
@@ -31,12 +30,6 @@ from tests.spelling import spelled
 DAYS = [date(2013, 1, 1) + timedelta(days=number) for number in range(3)]
 COLUMNS = {"title": "string", "size": "number"}
 pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy
-
-
-@pytest.fixture(scope="module")
-def spark(spark_server):
-    with session(spark_server["config"], shared=True) as spark:
-        yield spark
 
 
 @pytest.fixture(scope="module")

@@ -1,14 +1,11 @@
 """Merges of a state table beside other writers of it lose and double no row."""
 
-import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from lakehouse.checks import duplicate_keys
-from lakehouse.sessions import session
-from lakehouse.table_definitions import LakeNames
 from lakehouse.tables import writes
 from lakehouse.tables.merging import forget_marks, merge_table
 from tests.integration.gateway_support import until
@@ -16,19 +13,6 @@ from tests.integration.lakehouse.state_support import FIRST, delta, lake, merged
 from tests.lake_support import arrivals, fill
 
 pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy
-
-
-@pytest.fixture(scope="module")
-def spark(spark_server):
-    with session(spark_server["config"], shared=True) as spark:
-        yield spark
-
-
-@pytest.fixture
-def names(request):
-    """A lake of the test's own."""
-    test = re.sub(r"\W+", "_", request.node.name)
-    return LakeNames("lake", f"sys_{test}", f"tab_{test}")
 
 
 def test_a_concurrent_writer_loses_no_data(spark, names, monkeypatch):

@@ -16,7 +16,6 @@ from pydantic import SecretStr
 from pyiceberg.expressions import AlwaysTrue, EqualTo
 
 from lakehouse.schema_snapshot import registered
-from lakehouse.sessions import session
 from lakehouse.table_access import open_table
 from lakehouse.table_creation import set_properties
 from lakehouse.table_definitions import MARKS_PROPERTY
@@ -111,12 +110,6 @@ class House:
         checkpoint = self.served.engine.store.newest_checkpoint("shop")
         (part,) = [part for part in checkpoint.tables if part.table == table]
         return [Path(urlsplit(uri).path) for uri in part.frames]
-
-
-@pytest.fixture(scope="module")
-def spark(spark_server):
-    with session(spark_server["config"], shared=True) as spark:
-        yield spark
 
 
 @pytest.fixture(scope="module")

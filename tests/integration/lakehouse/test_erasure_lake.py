@@ -28,7 +28,6 @@ from lakehouse.gateway_connections import pipeline_store
 from lakehouse.history.flush import flush_backlog
 from lakehouse.maintenance import location_of
 from lakehouse.schema_snapshot import PolledConnector, SchemaSnapshot
-from lakehouse.sessions import session
 from lakehouse.table_definitions import LakeNames
 from lakehouse.tables import writes
 from lakehouse.tables.merging import merge_table
@@ -58,12 +57,6 @@ pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute whe
 
 class KilledError(BaseException):
     """Stands for `kill -9`: nothing catches it."""
-
-
-@pytest.fixture(scope="module")
-def spark(spark_server):
-    with session(spark_server["config"], shared=True) as spark:
-        yield spark
 
 
 class World:

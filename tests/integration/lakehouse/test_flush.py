@@ -99,12 +99,6 @@ class Lab:
 
 
 @pytest.fixture(scope="module")
-def spark(spark_server):
-    with session(spark_server["config"], shared=True) as spark:
-        yield spark
-
-
-@pytest.fixture(scope="module")
 def labs(spark_server, serve, request):
     """Makes labs over a kind of staging, each with a gateway of its own."""
     made, closing = [], []

@@ -9,7 +9,6 @@ import pytest
 from lakehouse.checkpoints.audit import checkpoint_differences
 from lakehouse.checkpoints.checkpoint import make_checkpoint
 from lakehouse.checks import duplicate_deltas, duplicate_keys, future_deltas, history_faults
-from lakehouse.sessions import session
 from lakehouse.table_access import TableSize, read_version, table_size
 from lakehouse.table_definitions import LakeNames
 from lakehouse.tables.audit import days_unlike_history, rows_unlike_merge
@@ -75,12 +74,6 @@ class Lake:
 
     def sql(self, statement):
         self.spark.sql(statement.format(deltas=self.names.deltas, state=self.names.state("t")))
-
-
-@pytest.fixture(scope="module")
-def spark(spark_server):
-    with session(spark_server["config"], shared=True) as spark:
-        yield spark
 
 
 @pytest.fixture(scope="module")

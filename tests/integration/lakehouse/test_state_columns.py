@@ -1,33 +1,16 @@
 """B5: values that do not fit a column of a state table, and columns that a schema gets later."""
 
-import re
-
 import pytest
 
 from lakehouse.checks import unfit_values
 from lakehouse.schema_snapshot import join_schemas
-from lakehouse.sessions import session
 from lakehouse.table_creation import ensure_state
-from lakehouse.table_definitions import LakeNames
 from lakehouse.tables.merging import merge_table
 from lakesync.model.errors import SchemaError
 from tests.integration.lakehouse.state_support import FIRST, TYPES, delta, schema
 from tests.lake_support import arrivals, fill
 
 pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy
-
-
-@pytest.fixture(scope="module")
-def spark(spark_server):
-    with session(spark_server["config"], shared=True) as spark:
-        yield spark
-
-
-@pytest.fixture
-def names(request):
-    """A lake of the test's own."""
-    test = re.sub(r"\W+", "_", request.node.name)
-    return LakeNames("lake", f"sys_{test}", f"tab_{test}")
 
 
 def test_b5_a_value_that_does_not_fit_is_null_counted_and_kept(spark, names):

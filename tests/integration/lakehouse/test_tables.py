@@ -1,14 +1,11 @@
 """B4: state tables equal the merge of `deltas`, whatever runs again."""
 
 import random
-import re
 
 import pytest
 
 from lakehouse.checks import duplicate_keys
-from lakehouse.sessions import session
 from lakehouse.table_access import open_table
-from lakehouse.table_definitions import LakeNames
 from lakehouse.tables import merge_job, writes
 from lakehouse.tables.merging import forget_marks, merge_table
 from lakesync.model.schema import parse_schema
@@ -16,19 +13,6 @@ from tests.integration.lakehouse.state_support import DAYS, FIRST, content, delt
 from tests.lake_support import arrivals, fill
 
 pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy
-
-
-@pytest.fixture(scope="module")
-def spark(spark_server):
-    with session(spark_server["config"], shared=True) as spark:
-        yield spark
-
-
-@pytest.fixture
-def names(request):
-    """A lake of the test's own."""
-    test = re.sub(r"\W+", "_", request.node.name)
-    return LakeNames("lake", f"sys_{test}", f"tab_{test}")
 
 
 @pytest.mark.parametrize("rows_a_slice", [merge_job.ROWS_PER_SLICE, 3])
