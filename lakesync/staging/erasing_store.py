@@ -385,7 +385,7 @@ class ErasingStore(ABC):
 
 
 def _stored(commit: Commit, seq: int) -> Erasure:
-    """Return an erasure by its sequence number; raises NotFoundError if there is none."""
+    """Return the erasure with a sequence number; raises NotFoundError if no erasure has it."""
     erasure = next((each for each in commit.erasures() if each.seq == seq), None)
     if erasure is None:
         raise NotFoundError(f"gateway {commit.gateway!r} has no erasure {seq}")

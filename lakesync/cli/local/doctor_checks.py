@@ -421,7 +421,7 @@ def _unchecked(found: str, errors: Mapping[str, LakeSyncError]) -> CheckResult:
     """Return the result of a check that could not call some of the gateways.
 
     Args:
-        found: what it has found at the others; empty if there are none.
+        found: what the check found at the other gateways; empty if no gateway answered.
         errors: the errors by gateway.
     """
     last = list(errors.values())[-1]

@@ -121,7 +121,7 @@ def test_a_custom_queue_is_notified_of_overload_rejection_and_drop(opened, gatew
     with pytest.raises(BackpressureError):
         alice.sync()
     assert queue.told == [("push", "a"), ("mark_sending", "a"), ("nack", "a")]
-    transport.error = UnreachableError("nobody knows")
+    transport.error = UnreachableError("no response")
     queue._entries[next(iter(queue._entries))].retry_after = None
     with pytest.raises(UnreachableError):
         alice.sync()
@@ -228,7 +228,7 @@ def test_a_new_queue_offers_the_waiting_edit_behind_a_sent_one(opened, gateway):
     transport = RecordingTransport(gateway)
     alice = opened(transport=transport)
     alice["notes"].insert({"text": "a"}, row_id="a")
-    transport.error = UnreachableError("nobody knows")
+    transport.error = UnreachableError("no response")
     with pytest.raises(UnreachableError):
         alice.sync()
     alice["notes"].insert({"text": "b"}, row_id="b")

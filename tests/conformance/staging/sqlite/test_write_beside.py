@@ -72,7 +72,7 @@ _ROLLBACK = (sqlite3.SQLITE_TRANSACTION, "ROLLBACK")
 
 
 def refuse(connection, *what, unless=lambda: False):
-    """Have SQLite refuse some actions over a connection that nobody uses now; without any, it allows all again."""
+    """Make SQLite refuse these actions over an idle connection; an empty argument allows all actions again."""
 
     def asked(action, first, *_):
         return sqlite3.SQLITE_DENY if (action, first) in what and not unless() else sqlite3.SQLITE_OK
