@@ -2,7 +2,8 @@
 
 The assets of the lake, of checkpoints and of destinations call it at the end of a step; the failure policy
 (`assets.failure_policy`), which wraps every step, adds the figures of Spark's jobs. A delta is a change that a client
-pushed, and *acknowledged* when its gateway has accepted it. The history, the asset `deltas`, has all flushed deltas. A
+pushed, and *acknowledged* when its gateway (one app's stream of deltas) has accepted it. The history, the asset
+`deltas`, has all flushed deltas. A
 state table has the current rows, merged from the history.
 """
 

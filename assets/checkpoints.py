@@ -1,10 +1,10 @@
 """Creates the assets `checkpoint_snapshots` and `checkpoint`, which make the checkpoints from which new clients start.
 
-A checkpoint has all rows of one gateway at one arrival (the gateway's timestamp of a push), in files of frames
-(protobuf messages). `checkpoint_snapshots` is the last step of a run that the flush sensor requests: it makes the
-checkpoint of every gateway from Iceberg snapshots of the state tables (with current rows), and tags these snapshots.
-`checkpoint` shows the checkpoints with a partition for each gateway. `lakehouse.checkpoints` does the work. The code
-location (`lakesync_dagster.definitions`) calls `checkpoints`.
+A gateway is one app's stream of changes. A checkpoint has all its rows at one arrival (the gateway's timestamp of a
+push), in files of frames (protobuf messages). `checkpoint_snapshots` is the last step of a run that the flush sensor
+requests: it makes the checkpoint of every gateway from Iceberg snapshots of the state tables (with current rows), and
+tags these snapshots. `checkpoint` shows the checkpoints with a partition for each gateway. `lakehouse.checkpoints` does
+the work. The code location (`lakesync_dagster.definitions`) calls `checkpoints`.
 
 The run's state, `RunState`, has each gateway's *cut point* (the arrival up to which the run merges the tables) and the
 failures that were *set aside*: the run continues without the gateway or table, and fails in its last step.

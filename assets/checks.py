@@ -1,9 +1,9 @@
 """Creates the Dagster asset checks of the history, the state tables and the checkpoints.
 
-The history is the Iceberg table `deltas` of all changes (deltas) that clients pushed. A state table has the current
-rows of one synced table, merged from the history. A checkpoint is a gateway's rows in files, from which new clients
-start. A `Check` says what is compared, which function of `lakehouse` finds the faults, and how to mend one. The code
-location (`lakesync_dagster.definitions`) calls `checks`.
+The history is the Iceberg table `deltas` of all changes (deltas) that clients pushed to gateways; a gateway is one
+app's stream of deltas. A state table has the current rows of one synced table, merged from the history. A checkpoint is
+a gateway's rows in files, from which new clients start. A `Check` says what is compared, which function of `lakehouse`
+finds the faults, and how to mend one. The code location (`lakesync_dagster.definitions`) calls `checks`.
 
 A run for some UTC days of arrival (when gateways received the deltas) checks these days; a run without days, such as
 the audit (a nightly job that runs every check), checks everything. If a run of the flush sensor finds a fault, only the

@@ -1,7 +1,8 @@
 """Creates the asset `erasure`: it carries out erasure requests in the lake and beyond, and proves that nothing is left.
 
 An erasure request covers a row, or all that one client wrote; its values must disappear everywhere. Staging, the
-gateways' database, carries it out first. This asset is a graph of steps (ops), so that lineage shows one asset. The
+database of the gateways (streams of changes, one for each app), carries it out first. This asset is a graph of steps
+(ops), so that lineage shows one asset. The
 steps erase in the history (all changes that clients pushed), the state tables (current rows), the landing tables of
 polled rows (which connectors read from external systems), and the backends: databases and object stores that
 `lakesync.toml` declares. Data are also erased in backends that flows or migrations only read, because the next run

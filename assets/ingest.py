@@ -1,10 +1,11 @@
 """Creates an asset for each table of each connector.
 
-A connector reads an external system, its source, at intervals (it polls), and pushes the changes to a gateway as a
-client would. A poll first appends what it reads to the lake's table `landing` (the rows land), and then pushes it. A
-replay pushes again what landed on past days, without a call to the source. `lakehouse.landing.polls` does both. The
-code location (`lakesync_dagster.definitions`) calls `connectors`. A pool is a name that steps share, of which Dagster
-runs one at a time: the steps of an erasure (`assets.erasure`) use the pool of the connector whose rows they erase.
+A connector reads an external system, its source, at intervals (it polls), and pushes the changes to a gateway (one
+app's stream of changes) as a client would. A poll first appends what it reads to the lake's table `landing` (the rows
+land), and then pushes it. A replay pushes again what landed on past days, without a call to the source.
+`lakehouse.landing.polls` does both. The code location (`lakesync_dagster.definitions`) calls `connectors`. A pool is a
+name that steps share, of which Dagster runs one at a time: the steps of an erasure (`assets.erasure`) use the pool of
+the connector whose rows they erase.
 """
 
 import re

@@ -5,8 +5,8 @@ database): it writes the deltas that gateways have acknowledged to clients and t
 current rows of a synced table, merged from the history. `lakehouse.history.flush` and `lakehouse.tables.merging` do the
 work. The code location (`lakesync_dagster.definitions`) calls this module.
 
-- An *arrival* is the gateway's timestamp of a push. The *marks* of a state table are the arrivals, by gateway, up to
-  which it is merged.
+- A *gateway* is one app's stream of deltas, an *arrival* its timestamp of a push. The *marks* of a state table are the
+  arrivals, by gateway, up to which it is merged.
 - A run flushes each gateway up to its *cut point*, the arrival of the newest push before the run, because the run's
   checkpoint (from which new clients start) is made there.
 - Staging's *ledger* counts the acknowledged deltas of each day.

@@ -1,8 +1,9 @@
 """Creates the asset `maintenance`: it compacts the lake's tables, trims staging's log and deletes old Dagster runs.
 
-Staging's log has the changes that gateways accepted; those that are in the lake can be deleted there (trimmed). The
-asset has a partition for each table of the lake, one for the log and one for the runs. `lakehouse.maintenance` does
-most of the work. The code location (`lakesync_dagster.definitions`) calls `maintenance`; its jobs request the runs.
+Staging's log has the changes that gateways (streams of changes, one for each app) accepted; those that are in the lake
+can be deleted there (trimmed). The asset has a partition for each table of the lake, one for the log and one for the
+runs. `lakehouse.maintenance` does most of the work. The code location (`lakesync_dagster.definitions`) calls
+`maintenance`; its jobs request the runs.
 
 The *history*, the table `deltas`, has all changes, from which the state tables (current rows) are merged. A checkpoint
 is a copy of a gateway's rows for new clients, made from snapshots of state tables.

@@ -2,11 +2,11 @@
 
 A pool is a name that steps share: Dagster runs one step of a pool at a time, so that no two write the same table. A run
 tag is a named text that a run carries. A slot is a kind of run: Dagster limits how many runs of one slot are in
-progress at once. The asset `deltas` is the history: an Iceberg table with every change that gateways accepted from
-clients. A state table has the current rows of one synced table. A transfer is a run that copies changes between
-backends (databases and object stores): for a flow, a migration or a pair of tiers. A poll is a run that reads an
-external system by a connector. The external assets (`assets.external`) are those that Dagster shows and does not
-materialise.
+progress at once. A gateway is one app's stream of changes. The asset `deltas` is the history: an Iceberg table with
+every change that gateways accepted from clients. A state table has the current rows of one synced table. A transfer is
+a run that copies changes between backends (databases and object stores): for a flow, a migration or a pair of tiers. A
+poll is a run that reads an external system by a connector. The external assets (`assets.external`) are those that
+Dagster shows and does not materialise.
 """
 
 import dagster as dg

@@ -1,7 +1,8 @@
 """Converts between the daily partitions of assets, UTC days, and times in milliseconds. Assets and sensors call it.
 
 The key of a daily partition is the text `YYYY-MM-DD`. For most assets it is the day of arrival, on which the gateway
-received the changes. An arrival is the gateway's timestamp of a push: 48 bits of milliseconds and a 16-bit counter.
+(the server of an app's changes) received the changes. An arrival is its timestamp of a push: 48 bits of milliseconds
+and a 16-bit counter.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,9 +1,10 @@
 """Creates the assets of transfers, which copy deltas between backends: one for each flow, migration and pair of tiers.
 
-A delta is a change of some columns of one row. A backend, which `lakesync.toml` declares, stores deltas; it consists of
-adapters, each for one database or object store. `lakehouse.backends.transfers` does the work. The code location
-(`lakesync_dagster.definitions`) calls `flows`, `migrations` and `tiers`; the sensor that requests the runs uses the
-functions on partitions, and the asset `erasure` the keys and pools.
+A delta is a change of some columns of one row; a gateway is one app's stream of deltas. A backend, which
+`lakesync.toml` declares, stores deltas; it consists of adapters, each for one database or object store.
+`lakehouse.backends.transfers` does the work. The code location (`lakesync_dagster.definitions`) calls `flows`,
+`migrations` and `tiers`; the sensor that requests the runs uses the functions on partitions, and the asset `erasure`
+the keys and pools.
 
 - A *flow* copies the deltas whose rows meet a filter. It is partitioned by the day of arrival, on which a gateway
   received them.

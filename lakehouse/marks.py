@@ -3,7 +3,7 @@
 This module has the names of all marks. It also encodes the values of two kinds: those of polls (when a connector, an
 external system, was read last, and which of its tables fail), and those of migrations (which days of tables are copied
 from one database to another). Assets write marks after their work; sensors compare them to find out what is due. A
-delta, below, is a change of a row; an *arrival* is the gateway's timestamp of a push.
+delta, below, is a change of a row; a *gateway* is one app's stream of deltas, and an *arrival* its timestamp of a push.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Reads and writes the schema snapshot: a file with the tables and connectors that are registered at gateways.
 
-Dagster's code location creates its assets from the file, so that it needs no connection to the staging store (the
+A gateway is one app's stream of changes; a connector is an external system that is polled into it. Dagster's code
+location creates its assets from the file, so that it needs no connection to the staging store (the
 gateways' database), which has the registrations. The schema sensor writes the file when they have changed. The steps of
 runs, which have a connection, call `registered` instead.
 

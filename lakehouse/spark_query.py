@@ -1,14 +1,15 @@
 """Runs a SQL query on the lake in Spark: the process behind `lakesync query --engine spark`.
 
-The query reads the lake's tables as if all accepted deltas (changes of rows) were in them. To the rows of a state table
-(the current rows of one synced table) it merges the deltas that the table lacks: newer ones of the history (the table
-`deltas`), and those that are not flushed to the lake yet. `lakesync.analysis.plans`, which the other engine (DuckDB, in
-the process of the command) also uses, plans which snapshots and deltas to read. Each table of the statement becomes a
-temporary view.
+The query reads the lake's tables as if all accepted deltas (changes of rows) were in them. A gateway is one app's
+stream of deltas. To the rows of a state table (the current rows of one synced table, of all gateways) it merges the
+deltas that the table lacks: newer ones of the history (the table `deltas`), and those that are not flushed to the lake
+yet. `lakesync.analysis.plans`, which the other engine (DuckDB, in the process of the command) also uses, plans which
+snapshots and deltas to read. Each table of the statement becomes a temporary view.
 
-`python -m lakehouse.spark_query FD` reads `{"sql", "arrival", "snapshot"}` as JSON from stdin. It writes the result to
-the file descriptor FD as an Arrow stream, or an error as JSON, `{"code", "error"}`, with exit code 3. FD is not stdout,
-because libraries may write there.
+`python -m lakehouse.spark_query FD` reads `{"sql", "arrival", "snapshot"}` as JSON from stdin: the statement, and to
+read a past state the last arrival (timestamp of a push) or the id of an Iceberg snapshot; otherwise both are null. It
+writes the result to the file descriptor FD as an Arrow stream, or an error as JSON, `{"code", "error"}`, with exit code
+3. FD is not stdout, because libraries may write there.
 """
 
 from __future__ import annotations

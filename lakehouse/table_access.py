@@ -6,7 +6,8 @@ commit if another writer has changed the replaced rows since the snapshot that t
 overwrite each other's rows. All modules of `lakehouse` that plan which files to read, or commit rows, call this module.
 
 A *state table* has the current rows of one synced table, which merges compute from its deltas (changes of rows). Its
-mark for a gateway is the arrival (the gateway's timestamp of a push) up to which deltas are merged.
+mark for a gateway (one app's stream of deltas) is the arrival, the gateway's timestamp of a push, up to which deltas
+are merged.
 """
 
 from __future__ import annotations

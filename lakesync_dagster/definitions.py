@@ -3,8 +3,9 @@
 Dagster imports this module and reads `defs`; tests call `make_definitions`. Loading reads the project's configuration,
 and the schema snapshot: a file, written by the schema sensor, with the registered tables and connectors (external
 systems to poll). It opens no connection, so the location can also be loaded while staging (the gateways' database) or
-Spark cannot be reached. Most assets have a partition for each UTC day of arrival: the day on which gateways received
-the changes (deltas) of clients. A *lag* is a part of the pipeline that is behind; all sensors share one reader of them.
+Spark cannot be reached. A gateway is one app's stream of changes (deltas). Most assets have a partition for each UTC
+day of arrival: the day on which gateways received the changes of clients. A *lag* is a part of the pipeline that is
+behind; all sensors share one reader of them.
 """
 
 from collections.abc import Mapping

@@ -27,8 +27,9 @@ _MINUTE = "%Y-%m-%d %H:%M"
 def timed_parts(config: Config, snapshot: SchemaSnapshot, marks: Mapping[str, str], now_ms: int) -> list[Timed]:
     """Return when each poll, flow, pair of tiers and migration is due: an interval or a schedule after its last run.
 
-    A migration is due at the first time of its schedule after the end of the first day that was not copied. A part
-    that never ran is due now.
+    A migration is due at the first time of its schedule after the end of the first day that was not copied. A part that
+    never ran is due now. A `Timed` is a part's kind, name and gateway, its mark (the time of its last run), and the
+    time at which it is due next.
 
     Args:
         config: the project's configuration, which declares flows, tiers and migrations.

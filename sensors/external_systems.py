@@ -1,6 +1,6 @@
 """Creates the sensors that request runs which exchange data with other systems: destinations, transfers and polls.
 
-A delta is a change that a client pushed; the lake's history has all of them.
+A delta is a change that a client pushed to a gateway, an app's stream of deltas; the lake's history has all of them.
 
 - A *destination* consists of adapters, each of which writes the deltas to one database or object store. An adapter is
   due if its mark, the newest deltas that it has, is behind the history.

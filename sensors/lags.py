@@ -1,8 +1,8 @@
 """Reads the lags of all parts of the pipeline every few seconds, for all sensors, and reports them to staging.
 
 A *lag* says that a part of the pipeline has not processed everything that the part upstream has, or is due by the clock
-(`sensors.due_times`). A part's *mark* says how far it is: an *arrival* (the gateway's timestamp of a push), or the time
-of its last run. The parts are:
+(`sensors.due_times`). Most lags are of one *gateway*, an app's stream of changes. A part's *mark* says how far it is:
+an *arrival* (the gateway's timestamp of a push), or the time of its last run. The parts are:
 
 - the *history*, the Iceberg table of all changes. A flush moves the changes to it from *staging*, the gateways'
   database, whose log of the other changes is the *backlog*;
@@ -184,6 +184,7 @@ class PipelineLags:
             now_ms: server wall time in milliseconds since 1970.
         """
         timed = timed_parts(self._config, self._snapshot, marks, now_ms)
+        # without the other arguments, it compares only the clock
         return compare_marks(backlog=(), progress=(), files=(), timed=timed, now_ms=now_ms)
 
     def _mark_reader(self) -> "MarkReader":

@@ -3,9 +3,9 @@
 A destination is a database or object store that receives the lake's deltas (changes of rows) through an *adapter*, and
 may merge them into destination tables. A destination's *cold tiers* are backends to which its old deltas are moved. Its
 *follower* reads the lake's history (the table `deltas`) and writes to the destination. The follower's *selection* is
-the tables and gateways that it copies. The destination's *mark* is the arrival (the gateway's timestamp) of the newest
-delta that it has of each stream, `GATEWAY/SHARD`: a gateway's deltas in one staging store. `FollowerProgress` is the
-mark with the selection.
+the tables and gateways that it copies; a gateway is one app's stream of deltas. The destination's *mark* is the arrival
+(the gateway's timestamp) of the newest delta that it has of each stream, `GATEWAY/SHARD`: a gateway's deltas in one
+staging store. `FollowerProgress` is the mark with the selection.
 
 The comparison uses *digests*: counts and checksums of deltas and rows, by table and day. A Spark task asks the
 destination for its digests, and a Spark query computes those of the lake up to the destination's mark. Only digests
@@ -108,8 +108,8 @@ class DestinationDigests(msgspec.Struct, frozen=True):
     """Number of dead letters, as in `Comparison`."""
     is_consistent: bool = True
     """Whether the mark and the number of deltas were the same before and after. Otherwise the digests cannot be
-    compared with the lake's. They can be, but show a difference, if a killed move to a cold tier left deltas in both
-    places: these are counted twice until the move is repeated."""
+    compared with the lake's. Deltas that a killed move to a cold tier left in both places are not noticed here: they
+    count twice, as a difference, until the move is repeated."""
 
 
 class DigestTask(NamedTuple):
@@ -283,6 +283,7 @@ def _lake_rows(deltas: DataFrame, tables: Mapping[str, bool]) -> list[Digest]:
             sf.count("*").alias("rows"),
             sf.sum(sf.expr("CASE WHEN visible THEN 0 ELSE 1 END")).alias("deleted"),
             sf.sum("checksum").alias("row_sum"),
+            # modulo, as adapters do: a sum of whole arrivals could exceed 64 bits
             sf.sum(sf.expr(f"arrival % {ARRIVAL_MODULUS}")).alias("arrival_sum"),
         )
     )

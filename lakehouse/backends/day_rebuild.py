@@ -1,8 +1,9 @@
 """Rewrites days of a destination from the lake, if a comparison has found a difference there.
 
 A destination is a database or object store that receives the lake's deltas (changes of rows); its *cold tiers* are
-backends to which old deltas are moved from it. Its mark is the arrival (the gateway's timestamp) of the newest delta
-that it has of each stream, `GATEWAY/SHARD`: a gateway's deltas in one staging store. What writes to it is its follower.
+other backends, to which its old deltas are moved. A gateway is one app's stream of deltas. A destination's mark is the
+arrival (the gateway's timestamp) of the newest delta that it has of each stream, `GATEWAY/SHARD`: a gateway's deltas in
+one staging store. Its *follower* reads the history and writes to it.
 
 A flush writes deltas to the lake's history in batches, and destinations store them by batch. So each batch that has
 deltas of a day is rewritten as a whole, by a Spark task for each day. The assets of destinations
@@ -100,7 +101,7 @@ class RebuildTask(NamedTuple):
         """Write the batches one by one, and yield one report.
 
         Written deltas replace stored ones; deltas of the day that the lake lacks are deleted. Deltas that a cold tier
-        has are not written, but count when the rows of destination tables are merged again.
+        has are not written, but are read to merge the rows of destination tables again.
         """
         follower = self.follower
         with ExitStack() as open_adapters:

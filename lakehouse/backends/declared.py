@@ -5,9 +5,9 @@ is a backend that receives the lake's deltas (changes of rows); a flow copies de
 migration copies whole tables, day by day. Of a tiered backend, the hot tier has the newest deltas and the cold tier the
 older ones. An erasure deletes a row's or client's data from all of them.
 
-An adapter of a destination has a mark: the newest delta that it has of each stream, the deltas of one gateway in one
-shard (a part of *staging*, the gateways' store). Assets and the code location call this module. Importing it loads
-neither Spark nor a database driver.
+A gateway is one app's stream of deltas. An adapter of a destination has a mark: the newest delta that it has of each
+stream, the deltas of one gateway in one shard (a part of *staging*, the gateways' store). Assets and the code location
+call this module. Importing it loads neither Spark nor a database driver.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ class DestinationTarget(NamedTuple):
 
     @property
     def selection(self) -> str:
-        """The tables and gateways that the adapter receives, as JSON. A mark for another selection is ignored.
+        """What the adapter receives, as JSON: `[tables, tables left out, gateways]`, where an empty list means all.
 
-        `tables` is empty for all tables except those in `without`.
+        A mark for another selection is ignored.
         """
         parts = [sorted(self.target.tables), sorted(self.target.without), sorted(self.declared.gateways)]
         return msgspec.json.encode(parts).decode()
@@ -317,10 +317,12 @@ def tier_erasures(
     ]
     for flow, declared_flow in config.flows.items():
         written += flow_erasures(config, flow, declared_flow, store, requests)
+    # The erasure of a destination or flow that writes to the hot tier includes the cold one, and recomputes the rows.
     with_rows = [each for each in written if each.backend.name in hot and cold in each.cold]
     covered = {each.backend.name for each in with_rows}
     if covered:
         covered |= {each.name for each in single_backends(cold)}
+    # Erase the deltas of the other adapters, too.
     others = backend_erasures(config, (name,), store, requests)
     return [*with_rows, *(each for each in others if each.backend.name not in covered)]
 

@@ -1,8 +1,9 @@
 """Brings destinations up to date: Spark tasks write the deltas that a destination lacks, transaction by transaction.
 
 A destination writes to one or more adapters (databases or object stores). Each adapter has a follower, which reads the
-lake's history (the table `deltas`) in order. Its mark is stored at the adapter: for each stream (`GATEWAY/SHARD`; a
-shard is a staging store for some of the tables) the arrival up to which deltas are written. An arrival is the gateway's
+lake's history (the table `deltas`) in order. Its mark is stored at the adapter: for each stream (`GATEWAY/SHARD`) the
+arrival up to which deltas are written. A gateway is one app's stream of deltas (changes of rows), a shard a staging
+store for some of the tables. An arrival is the gateway's
 timestamp for a push; in a stream arrivals only grow; -1 is below all. One task writes a small backlog. A large one
 becomes a load, which is divided into parts, one for each task (`lakesync.adapters.transfer.loads`). Tasks read the
 lake's files themselves; the driver receives only marks, counts and errors. A destination may have merged tables beside

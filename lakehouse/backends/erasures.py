@@ -50,7 +50,11 @@ class UnwrittenTables(msgspec.Struct, frozen=True):
     """Synced table → the name of its destination table, if it has another one (`sourceTable`)."""
 
     def rows_of(self, rows: Iterable[TouchedRow]) -> list[TouchedRow]:
-        """Return those of some rows, each with the name of its destination table, that are in such tables."""
+        """Return the rows that are in such tables, each as `(gateway, destination table, row id)`.
+
+        Args:
+            rows: rows as `(gateway, synced table, row id)`.
+        """
         named = [
             (gateway, name, row_id)
             for gateway, table, row_id in rows

@@ -1,8 +1,9 @@
 """Moves deltas between backends in Spark tasks: flows, tiering and migrations.
 
 A backend is one or more adapters, each of which stores deltas (changes of rows) at a database or an object store. A
-flow copies deltas that meet a filter from one backend to another, or into the lake: then it pushes to gateways, whose
-flushes write the deltas. Tiering moves old deltas from a hot backend to a cold one. A migration copies days of tables
+gateway is one app's stream of deltas. A flow copies deltas that meet a filter from one backend to another, or into the
+lake: then it pushes to gateways, whose flushes write the deltas. Tiering moves old deltas from a hot backend to a cold
+one. A migration copies days of tables
 to another backend and verifies the copy; it continues after an interruption, because its progress is stored. A *mark*
 is such a progress, stored at an adapter. A large tiering or migration is divided into ranges of hlcs (the clients'
 timestamps), one task each. This division is stored, so that a repeat after a crash has the same ranges
@@ -86,7 +87,8 @@ class Flow(msgspec.Struct, frozen=True):
     """A range of arrivals (the gateways' timestamps of commits, in whose order a flow copies) that a backfill copies
     again, after new deltas up to its end: first and last arrival. None to copy new deltas only."""
     followers: tuple[str, ...] = ()
-    """Names of the destinations' marks at the source. By them deltas are found that a destination has written late."""
+    """Names of the destinations' marks at the source. The flow compares them, to find the deltas that a destination
+    has written late: behind the arrival up to which the flow has read."""
     flows: tuple[str, ...] = ()
     """Names of the marks of other flows at the source, for the same purpose."""
 
@@ -167,7 +169,7 @@ class LakeFlow(NamedTuple):
                     _push(intake, again.deltas, self.into)
                     days = count_by_day(again.deltas)
                     yield FlowStep(again.scanned, len(again.deltas), progress, days, is_replay=True)
-                before.require_readable_until(written())
+                before.require_readable_until(written())  # no load has begun, which would have hidden deltas
 
 
 def _no_stored_rows(*_: object) -> set[str]:

@@ -1,7 +1,8 @@
 """Makes the checkpoints of all gateways, one after the other, and deletes the files of old ones.
 
-A *checkpoint* is all rows of a gateway as of one arrival (the gateway's timestamp of a push): files with its visible
-rows as frames (protobuf messages), from which new clients start. The arrival is called the gateway's *cut point*: all
+A gateway is one app's stream of deltas (changes of rows). A *checkpoint* is all its rows as of one arrival (the
+gateway's timestamp of a push): files with the visible rows as frames (protobuf messages), from which new clients start.
+The arrival is called the gateway's *cut point*: all
 pushes from before the run arrived at or before it. The assets `checkpoint_snapshots` and `checkpoint` call
 `make_checkpoints`. An erasure calls it too, and `delete_checkpoint_files`, because older checkpoints still have the
 erased values.
@@ -60,7 +61,8 @@ def make_checkpoints(
         spark: the run's Spark session.
         store: the staging store, which records the checkpoints.
         run_state: has the cut point of each gateway.
-        config: says how long the snapshots of checkpoints are kept, and has the contracts of tables.
+        config: says how long the snapshots of checkpoints are kept, and has the contracts of tables: what happens to
+            columns that are registered later.
         directory_uri: URI of the folder with the checkpoints of all gateways.
         on_failed: called with a gateway and its error. If it is None, all errors are raised at the end.
         gateways: ids of the gateways whose checkpoints are made; None for all.

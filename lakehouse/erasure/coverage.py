@@ -1,10 +1,10 @@
 """Finds the rows that erasure requests cover: by conditions in Spark's SQL, and by a search of Parquet files.
 
-A request covers the deltas (changes) of one row, or of one client, up to an hlc (the client's timestamp). A *shard* is
-a staging store (of the gateways) for some of the tables; a request may be limited to some shards. Conditions select
-what it covers in the lake's tables: the *history* of all deltas, the *state tables* (current rows), and the rows that
-polls of connectors have read. A row id may be any text, so values are passed as parameters and never become part of the
-SQL.
+A request covers the deltas (changes) of one row, or of one client, up to an hlc (the client's timestamp). It concerns
+one gateway, an app's stream of deltas. A *shard* is a store of unflushed deltas for some of the tables; a request may
+be limited to some shards. Conditions select what it covers in the lake's tables: the *history* of all deltas, the
+*state tables* (current rows), and the rows that polls of connectors have read. A row id may be any text, so values are
+passed as parameters and never become part of the SQL.
 
 The search proves afterwards that nothing is left. A query is no proof: it shows neither the files of killed runs, which
 no snapshot references, nor rows that are only marked as deleted. Both are still on disk, so Spark tasks read every file

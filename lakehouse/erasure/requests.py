@@ -1,6 +1,7 @@
 """Carries out erasure requests in the lake, proves that nothing is left, and confirms the requests to staging.
 
-A request covers all values of one row, or all values that one client wrote. Staging, the gateways' store, carries it
+A request covers all values of one row, or all values that one client wrote, in one gateway: an app's stream of changes.
+Staging, the gateways' store, carries it
 out first (a *shard* is a staging store with some of the tables). Then the lake does: covered deltas (changes) in the
 history `deltas` lose their contents; in *state tables*, which have the current rows of the synced tables, rows with
 covered values are merged again from the history; and all older snapshots are deleted with their files. So are older

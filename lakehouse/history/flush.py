@@ -1,8 +1,9 @@
 """Flushes planned batches of staging's log into the history `deltas`, each exactly once, even if a process is killed.
 
-Staging is the store of accepted deltas (changes of rows); a *shard* is a part of it with some of the tables. The log of
-a shard has a gateway's deltas push by push, until they are in the lake; those that are not are its *backlog*. A *batch*
-is a range of such a log. An *arrival* is the gateway's timestamp of a push.
+Staging is the store of accepted deltas (changes of rows); a *shard* is a part of it with some of the tables. A
+*gateway* is one app's stream of deltas. Its clients send them in pushes. The log of a shard has a gateway's pushes,
+until they are in the lake; those that are not are its *backlog*. A *batch* is a range of such a log. An *arrival* is
+the gateway's timestamp of a push.
 
 A flush writes a batch as an overwrite of the rows with the batch's id, though the table has no such rows yet. For an
 overwrite, Iceberg checks that no such row was added since the snapshot that the flush has read (serialisable
@@ -205,6 +206,7 @@ def require_flushed(store: FlushStore, days: Collection[date]) -> None:
     """
     wanted = {day.isoformat() for day in days}
     for gateway in store.gateways():
+        # the ledger counts the accepted and the flushed deltas of each day
         unflushed = [day.day for day in store.ledger(gateway) if day.flushed_count < day.count]
         unflushed_wanted = sorted(wanted.intersection(unflushed))
         if unflushed_wanted and unflushed[0] < min(wanted):

@@ -1,11 +1,11 @@
 """Decides whether a flush is due, and why. The flush sensor calls it.
 
-A flush moves the backlog, which gateways have accepted into staging (the gateways' store) and the lake lacks, to the
-lake. It then updates state tables (the current rows) and checkpoints (copies of all rows, for new clients), each of
-which has a mark: the newest arrival (the gateway's timestamp of a push) that it contains. A *lag* says that such a part
-of the pipeline lacks deltas (changes of rows) of one gateway, and since when. A *shard* is a staging store for some
-tables. The decision depends on the backlog and the marks only, not on Dagster's runs, so what a killed, cancelled or
-failed run did not do is due again.
+A gateway is one app's stream of deltas (changes of rows). A flush moves its backlog, the deltas that staging (the
+gateways' store) has and the lake lacks, to the lake. It then updates state tables (the current rows) and checkpoints
+(copies of all rows, for new clients), each of which has a mark: the newest arrival (the gateway's timestamp of a push)
+that it contains. A *lag* says that such a part of the pipeline lacks deltas of one gateway, and since when. A *shard*
+is a staging store for some tables. The decision depends on the backlog and the marks only, not on Dagster's runs, so
+what a killed, cancelled or failed run did not do is due again.
 """
 
 from __future__ import annotations
@@ -145,6 +145,7 @@ def due_flush(
         "age": {shard.gateway for shard in unflushed if abs(now_ms - (shard.oldest_ms or 0)) >= age_ms},
     }
     gateways = set().union(*gateways_by_reason.values())
+    # without progress and files, the only lags are those of the history, behind staging
     due = [lag for lag in compare_marks(unflushed, progress=(), files=()) if lag.gateway in gateways]
     # gateways whose newest checkpoint was made by earlier sync rules; `name` is empty for a checkpoint
     changed_rules = [

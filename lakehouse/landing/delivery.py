@@ -1,9 +1,9 @@
-"""Pushes the changes that polls of a connector have found to the connector's gateway, in Spark tasks.
+"""Pushes the changes that polls of a connector have found to the connector's gateway, an app's stream of changes.
 
 A poll reads an external system and appends the rows to the lake's table `landing`, page by page. A page is numbered by
-the hlc (timestamp) of its first row. The deltas (changes of rows) that follow from these rows are pushed in the order
-of pages, so the last page that was pushed completely says where to continue. The table `known` has each row's version
-as of an earlier page, from which the deltas are computed. An intake is a connection that pushes to a gateway.
+the hlc (timestamp) of its first row. Spark tasks push the deltas (changes of rows) that follow from these rows, in the
+order of pages, so the last page that was pushed completely says where to continue. The table `known` has each row's
+version as of an earlier page, from which the deltas are computed. An intake is a connection that pushes to a gateway.
 
 While the gateway rejects pushes because too much is unflushed (backpressure), the driver waits and then starts another
 task. Polls and replays of connectors (`lakehouse.landing.polls`) create a `Delivery`.

@@ -4,7 +4,8 @@ A connector's source is its external system, such as a Jira site. A *landing* is
 `landing`: the rows that the tasks of one read returned, and the tables' read positions, from which the next poll
 continues. Landings are numbered. Iceberg validates a commit from the snapshot in which the newest number was read, so
 of two concurrent polls of one connector it rejects one. A row gets its hlc (timestamp) when it lands, later than all
-earlier ones, so the deltas that are computed from a landing are always the same.
+earlier ones. So the deltas (changes of rows) that are computed from a landing, and pushed to the connector's gateway
+(an app's stream of changes), are always the same.
 
 A *census* is a list of all ids at the source. It finds deleted rows, if the source does not report deletions.
 `lakehouse.landing.polls` creates a `LakeLanding` for each poll and each replay.

@@ -1,9 +1,9 @@
 """Polls and replays connectors: reads a connector's source, lands the rows in the lake, and pushes the deltas.
 
 A connector's source is its external system, such as a Jira site. To *land* rows is to append them, as the source has
-them, to the Iceberg table `landing`; the deltas (changes of rows) to push to the gateway are computed from the landed
-rows. A failed push therefore needs no second call to the source, and past days can be replayed. The Dagster assets of
-the connectors' tables (`assets.ingest`) call `poll_connector` and `replay_connector`.
+them, to the Iceberg table `landing`; the deltas (changes of rows) to push to the gateway (an app's stream of changes)
+are computed from the landed rows. A failed push therefore needs no second call to the source, and past days can be
+replayed. The Dagster assets of the connectors' tables (`assets.ingest`) call `poll_connector` and `replay_connector`.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 A connector polls an external system, page by page. A poll first appends what it read to the Iceberg table `landing`, in
 one or more numbered commits; each is a landing. Each row gets an hlc, the timestamp of its delta, and the number of a
 page is the hlc of its first row. The table `known` has the version of each row as of some page; the differences that
-later pages make are pushed to the gateway as deltas. Each polled table has a mark (`Mark`): the last page whose deltas
-the gateway has (`delivered`), and the last page that is contained in `known` (`known`). A *delta* is a change of one
-row.
+later pages make are pushed as deltas (changes of rows) to the gateway, an app's stream of changes. Each polled table
+has a mark (`Mark`): the last page whose deltas the gateway has (`delivered`), and the last page that is contained in
+`known` (`known`).
 
 `LandedTables` is used by its subclass `LakeLanding` (`lakehouse.landing.lake_landing`), which adds the polls, and by
 `Delivery` (`lakehouse.landing.delivery`), which pushes the deltas.

@@ -1,6 +1,7 @@
 """The merge kernel: merges Arrow tables of deltas into stored rows with numpy, by the rule of `lakesync.model.merge`.
 
-A delta is a change of a row. The stored rows are those of a *state table*, the current rows of one synced table.
+A delta is a change of a row. A row belongs to a gateway, which is one app's stream of changes. The stored rows are
+those of a *state table*, the current rows of one synced table.
 
 A column's value is the one with the greatest stamp `(hlc, client id)`, if that is greater than the stamp of the row's
 newest DELETE (the tombstone). An hlc is the timestamp of the client that wrote the delta. Here a cell is one column of

@@ -1,9 +1,10 @@
 """Merges deltas of the history into the rows of a state table, as one Spark job in two stages.
 
-A state table has the merged rows of one synced table. Iceberg divides its rows among buckets by a hash of the row id;
-here each bucket is divided further, into slices. The tasks of the first stage read files, and divide their rows into
-chunks: compressed Arrow batches with rows of one slice. Spark shuffles the chunks to the tasks that own their buckets,
-and sorts them there. A task of the second stage merges one slice at a time, so it never has a whole bucket in memory.
+The history is the Iceberg table of all deltas (changes of rows), a state table has the merged rows of one synced table.
+Iceberg divides these among buckets by a hash of the row id; here each bucket is divided further, into slices. The tasks
+of the first stage read files, and divide their rows into chunks: compressed Arrow batches with rows of one slice. Spark
+shuffles the chunks to the tasks that own their buckets, and sorts them there. A task of the second stage merges one
+slice at a time, so it never has a whole bucket in memory.
 
 Merges and checkpoints, which know the files to read, call `merged_rows`; `lakehouse.tables.writes` commits the result
 of a merge. Erasures and queries, which have DataFrames, call `merged_frames`.
@@ -58,8 +59,8 @@ differ from what the gateway's merge function computes, or null."""
 CHECKS = (REJECTED, DUPLICATES, DIFFERENCE)
 """The columns of check results, which are not written to the table."""
 STATE_NAMES = ("_gateway", "_row", "_cells", "_tombstone", "_inserted", "_gone", "_arrival")
-"""The columns that every state table has, besides those of the synced table's schema (typed columns). `STATE_FIELDS`
-explains them."""
+"""The columns that every state table has: the row's gateway and id, its values as JSON, the stamps of its newest DELETE
+and INSERT, whether it is deleted, and its newest arrival. The typed columns, those of the table's schema, follow."""
 
 _ROWS_PER_BATCH = 16_384
 """Rows of a batch of the result, at most."""

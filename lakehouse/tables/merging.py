@@ -1,11 +1,11 @@
 """Merges new deltas of the history into state tables, which have the current rows. A repeat changes nothing.
 
-A delta is a change of a row. The *history* is the Iceberg table of all deltas that were flushed from gateways to the
-lake. A state table has one mark for each gateway: the arrival (the gateway's timestamp of receipt) up to which its
-deltas are merged. Days may be merged again in any order. The deltas of a merge are its *increment*. Before Spark tasks
-run, the driver finds the files of the history that have them by column bounds, the least and greatest values of a
-file's columns in Iceberg's manifests. The assets of state tables (`assets.lake_tables`), and making checkpoints, call
-this module.
+A delta is a change of a row, a gateway one app's stream of deltas. The *history* is the Iceberg table of all deltas
+that are in the lake. A state table has one mark for each gateway: the arrival (the gateway's timestamp of receipt) up
+to which its deltas are merged. Days may be merged again in any order. The deltas of a merge are its *increment*. Before
+Spark tasks run, the driver finds the files of the history that have them by column bounds, the least and greatest
+values of a file's columns in Iceberg's manifests. The assets of state tables (`assets.lake_tables`), and making
+checkpoints, call this module.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Commits merged deltas to a state table, and updates the table `rejected`, the list of values that do not fit.
 
-A state table has the current rows of one synced table, partitioned into buckets by a hash of the row id. The deltas of
-one merge are its increment. A small increment is committed by merge on read, a large one by rewriting the table. Merge
-on read writes only the changed rows, and delete files that hide their old versions. Reading the table then takes
-longer, until it is rewritten.
+A state table has the current rows of one synced table, of all gateways (streams of changes, one for each app). It is
+partitioned into buckets by a hash of the row id. The deltas (changes) of one merge are its increment. A small increment
+is committed by merge on read, a large one by rewriting the table. Merge on read writes only the changed rows, and
+delete files that hide their old versions. Reading the table then takes longer, until it is rewritten.
 
 Where a value does not fit the type of its column, the column is null. The value itself stays in the column `_cells` and
 in `rejected`, which users can query. `lakehouse.tables.merging` calls this module; erasures call `replace_rejected`.
@@ -217,28 +217,29 @@ def _merge_on_read(
     is_touched = (sf.col("_gateway") == sf.col(TOUCHED[0])) & (sf.col("_row") == sf.col(TOUCHED[1]))
     touched.mergeInto(branch, is_touched).whenMatched().delete().merge()
     with open_table(spark, table.name) as opened:
-        deleted = opened.snapshot_by_name(own)
+        after_delete = opened.snapshot_by_name(own)
     merge = Merge.of(increment, history, state.files, table.columns, state.buckets, touched_only=True)
     observed = Observation()
     _observe(spark, table, merge, observed).writeTo(branch).options(**PARTITION_AFTER_PARTITION).append()
     crash_point("tables.on_branch")
     with open_table(spark, table.name) as opened:
-        appended = opened.snapshot_by_name(own)
-        # those of killed merges too; `main` leaves the snapshot that any other merge has read, so that it must repeat
+        after_append = opened.snapshot_by_name(own)
+        # Also the branches of killed merges, and of merges at the same time: once `main` has moved, these must repeat.
         branches = [name for name in opened.metadata.refs if _OWN_BRANCH.fullmatch(name)]
-    follows = (
-        deleted is not None
-        and appended is not None
-        and state.snapshot in (deleted.snapshot_id, deleted.parent_snapshot_id)
-        and appended.parent_snapshot_id == deleted.snapshot_id
+    # An intact branch is: the snapshot that was read → the deletion, if it deleted a row → the append.
+    is_intact = (
+        after_delete is not None
+        and after_append is not None
+        and state.snapshot in (after_delete.snapshot_id, after_delete.parent_snapshot_id)
+        and after_append.parent_snapshot_id == after_delete.snapshot_id
     )
-    if follows:
+    if is_intact:
         spark.sql(
             f"CALL `{catalogue}`.system.fast_forward(table => '{plain}', branch => 'main', to => '{own}')"
         ).collect()
-    for name in branches if follows else [own]:
+    for name in branches if is_intact else [own]:
         spark.sql(f"ALTER TABLE {table.name} DROP BRANCH IF EXISTS `{name}`")
-    if not follows:
+    if not is_intact:
         raise CommitConflictError(f"the branch of a merge into {table.name} was dropped meanwhile; merge it again")
     return observed
 
