@@ -9,7 +9,8 @@ A *gateway* is one app's stream of changes. The *log* has one row for each push.
 log: the store deletes the bodies of its log rows. A *shard* is a store with some of a gateway's tables; without
 sharding there is one, `main`. An *arrival* is the gateway's own timestamp of a commit. A *checkpoint* has all rows of a
 gateway as of one arrival, for new clients. An *epoch* is one copy of a gateway in a store; a rebuild from the lake
-begins a new one. A *mark* says how far a part of the pipeline is.
+begins a new one. A *mark* says how far a part of the pipeline is. A *connector* is a configured external system that
+clients' actions or polls use.
 """
 
 from __future__ import annotations

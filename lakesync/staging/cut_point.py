@@ -1,8 +1,9 @@
 """Finds the point at which a gateway's checkpoint can be made: an arrival with whole pushes on either side.
 
-A *checkpoint* is a snapshot of all rows at one arrival, from which new clients start. An *arrival* is the gateway's own
-timestamp of a commit: a hybrid logical clock with the wall milliseconds above its lowest 16 bits. The pipeline requests
-a *cut point*, waits until the lake contains all deltas up to it, and makes the checkpoint there.
+A *checkpoint* is a snapshot of all rows at one arrival, from which new clients start. A *gateway* is one app's stream
+of changes. An *arrival* is its own timestamp of a commit: a hybrid logical clock with the wall milliseconds above its
+lowest 16 bits. The pipeline requests a *cut point*, waits until the lake contains all deltas up to it, and makes the
+checkpoint there.
 
 The cut point of one store is its newest arrival of any kind, which may be above that of the newest push: a change of
 the sync rules moves rows at arrivals of its own. If the cut point were below them, the feed would send these rows again

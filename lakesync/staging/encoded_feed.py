@@ -1,7 +1,9 @@
 """Parts of the feed, encoded as they are sent to clients: ranges of rows, and single rows.
 
-A *feed entry* is a row's history under one bucket key (a bucket of the sync rules): when the row joined the bucket,
-left it, and last changed in it. A client that lacks a row entirely is sent all of it, as one or more *deltas* (INSERT
+The *feed* has the rows of a gateway (one app's stream of changes) by bucket key, in order of their latest change. A
+*feed entry* is a row's history under one bucket key (a bucket of the sync rules): when the row joined the bucket, left
+it, and last changed in it. These times are *arrivals*, the gateway's timestamps of commits. A *writer* of a row is a
+client that pushed a change of it. A client that lacks a row entirely is sent all of it, as one or more *deltas* (INSERT
 and UPDATE). Stores return such rows encoded, so that `feed.pull` need not decode and encode them: this makes most pulls
 fast.
 
@@ -35,8 +37,7 @@ class Reader(NamedTuple):
     """
 
     base: int
-    """The arrival (the gateway's timestamp of a commit) at which the client had exactly what it could see; `NO_BASE`
-    if it had nothing."""
+    """The arrival at which the client had exactly what it could see; `NO_BASE` if it had nothing."""
     writer: bytes
     """The client's id, as `encode_client_id` returns it."""
     known_from: int
@@ -72,6 +73,8 @@ class FeedRange(NamedTuple):
 
     def prefix(self, wanted: int, most_bytes: int) -> tuple[bytes, int, int]:
         """Return the shortest prefix of the entries with which a page is full; all entries if it is not full with them.
+
+        For example, with `counts` of 1, 0, 3 and 2 deltas, and `wanted` 4, the prefix has the first three entries.
 
         Args:
             wanted: the number of deltas with which the page is full.

@@ -11,8 +11,8 @@ of covered deltas are stored without their values. Its *arrival* is the gateway'
 latest step. *Checkpoints* (snapshots of all rows, from which new clients start) from before that arrival may contain
 erased values, and are no longer served.
 
-- The *log* has one row for each push. A *stamp* is an hlc with the id of the client that set it; in a merge, the
-  greater stamp wins.
+- A *gateway* is one app's stream of changes. Its *log* has one row for each push. A *stamp* is an hlc with the id of
+  the client that set it; in a merge, the greater stamp wins.
 - The sync rules divide rows into *buckets*. A row's *entry* in the *feed* says when it joined a bucket, left it, and
   last changed there; that arrival is its position in the feed. A *move* is a change of an entry. Clients pull by it.
 - A row stores its latest *writers*, the clients that pushed its deltas. Those that wrote up to the arrival
@@ -274,6 +274,9 @@ class ErasingStore(ABC):
 
     def _execute(self, erasure: Erasure) -> Erasure:
         """Run every step of an erasure, record that it is done, and return it.
+
+        The steps are: remove the values from the log; delete the row, or the client's columns and record; purge the
+        files. The log comes first, because rows that are lost in a crash are computed from it.
 
         Each step counts its deltas and rows in the commit that changes them, because a repeat after an interruption
         finds only the others.

@@ -4,9 +4,11 @@
 and commits of both stores inherit from `ErasureQueries` and `ErasureStatements`; their `_query` adds the gateway's id
 as the first value of each statement. `staging.store.operations` says what each method promises.
 
-A *view* reads the tables of one gateway, and a *commit* changes them in a transaction. The *head* has the gateway's
-present numbers. Among them are its *epoch*, one copy of the gateway in the store, and its *shard*, a store with some of
-the tables. *Claims* are what a client's token says about its user.
+A *view* reads the tables of one gateway, and a *commit* changes them in a transaction. A *gateway* is one app's stream
+of changes. Its *head* has its present numbers. Among them are its *epoch*, one copy of the gateway in the store, and
+its *shard*, a store with some of the tables. An *arrival* is its timestamp of a commit. A *checkpoint* has all rows as
+of one arrival, for new clients. An *action* is a command of a client, whose result (*outcome*) is stored. *Claims* are
+what a client's token says about its user.
 
 The *log* has one row for each push; its *body* is the encoded deltas (changes of rows). An erased delta keeps its place
 there: hlc (the client's timestamp), client, table, row, and its id, which is a hash. Otherwise a device could push the

@@ -1,8 +1,8 @@
 """Parts of the group commit that both stores use: a queue in which gateways take turns, and the outcomes of jobs.
 
 A *job* is a function that was given to the store's `submit` or `read`. It waits for a thread of the store together with
-the future of its result. In a *group commit*, jobs that wait at the same time share one database transaction.
-`staging.sqlite` and `staging.postgres` call this module.
+the future of its result. In a *group commit*, jobs that wait at the same time share one database transaction. Each job
+is for one *gateway*, an app's stream of changes. `staging.sqlite` and `staging.postgres` call this module.
 """
 
 from __future__ import annotations

@@ -4,10 +4,14 @@ The commits and pipelines of both stores (SQLite and Postgres) use it, so that s
 are computed in one place. `HeadView` and `ConfigWriter` are base classes of their reads and commits: what these read
 from the head, and how they change the configuration in it.
 
-An *arrival* is the gateway's own timestamp of a commit: a hybrid logical clock (HLC), whose high bits are the wall
-time in milliseconds. The *log* has one row for each push, numbered by `seq`. The pipeline *flushes* log rows to the
-lake, confirms them after reading them back, and *trims* the log: deletes the *bodies* of log rows, their encoded deltas
-(changes of rows).
+A *gateway* is one app's stream of changes. An *arrival* is its own timestamp of a commit: a hybrid logical clock (HLC),
+whose high bits are the wall time in milliseconds. The *log* has one row for each push, numbered by `seq`. The pipeline
+*flushes* log rows to the lake, confirms them after reading them back, and *trims* the log: deletes the *bodies* of log
+rows, their encoded deltas (changes of rows).
+
+The *sync rules* decide which rows a client may see, the *write scope* which it may push to. A schema is *retired* when
+it is withdrawn; pushes to its table are then not checked. A *checkpoint* has all rows as of one arrival, for new
+clients.
 """
 
 from __future__ import annotations
@@ -36,7 +40,7 @@ class Head(msgspec.Struct, frozen=True):
     config: GatewayConfig
     """The gateway's schemas, sync rules and write scope."""
     arrival: int = 0
-    """The highest arrival (the gateway's own HLC timestamp) of a commit; 0 before the first commit."""
+    """The highest arrival of a commit; 0 before the first commit."""
     shard: str = MAIN_SHARD
     """The shard's name."""
     last_seq: int = 0
@@ -199,7 +203,7 @@ class HeadView(ABC):
 
     @property
     def epoch(self) -> int:
-        """The store's epoch."""
+        """The gateway's epoch in the store; see `Head.epoch`."""
         return self._head.epoch
 
     @property

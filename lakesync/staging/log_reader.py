@@ -1,8 +1,8 @@
 """Reads committed rows of a shard's log directly from SQLite or Postgres, beside the process that owns the store.
 
-The *log* has one row for each push, until the push is in the lake. A *shard* is a store with some of a gateway's
-tables. Tasks of Spark (`lakehouse.history`) and the flush without a pipeline (`lakesync.flush`) read batches with this
-module. `PipelineStore.log_source` returns the log's address.
+The *log* has one row for each push, until the push is in the lake. A *gateway* is one app's stream of changes. A
+*shard* is a store with some of its tables. Tasks of Spark (`lakehouse.history`) and the flush without a pipeline
+(`lakesync.flush`) read batches with this module. `PipelineStore.log_source` returns the log's address.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from lakesync.wire.log import decode_body
 _SQLITE = "jdbc:sqlite:"
 _POSTGRES = "jdbc:postgresql://"
 _ROWS = (
-    "SELECT seq, arrival, body FROM {table} WHERE gateway = {mark} AND shard = {mark} AND epoch = {mark}"
-    " AND seq BETWEEN {mark} AND {mark} ORDER BY seq"
+    "SELECT seq, arrival, body FROM {table} WHERE gateway = {placeholder} AND shard = {placeholder}"
+    " AND epoch = {placeholder} AND seq BETWEEN {placeholder} AND {placeholder} ORDER BY seq"
 )
-"""SQL: the log rows of a `LogRange`. `{mark}` is the database's placeholder for a value."""
+"""SQL: the log rows of a `LogRange`. `{placeholder}` is that of the database for a value."""
 
 
 class LogRow(NamedTuple):
@@ -99,7 +99,7 @@ def _sqlite(source: LogSource, log_range: LogRange) -> Iterator[tuple[Any, ...]]
     path = source.url.removeprefix(_SQLITE)
     try:
         with closing(sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True, timeout=10)) as connection:
-            yield from connection.execute(_ROWS.format(table=source.table, mark="?"), log_range)
+            yield from connection.execute(_ROWS.format(table=source.table, placeholder="?"), log_range)
     except sqlite3.Error as error:
         raise StagingUnavailableError(f"the log in {path} cannot be read: {error}") from error
 
@@ -115,7 +115,7 @@ def _postgres(source: LogSource, log_range: LogRange) -> Iterable[tuple[Any, ...
     url = source.url.removeprefix("jdbc:")
     try:
         with BoundedConnection.connect(**{**parameters(url), **source.properties}) as connection:
-            return connection.execute(_ROWS.format(table=source.table, mark="%s"), log_range).fetchall()
+            return connection.execute(_ROWS.format(table=source.table, placeholder="%s"), log_range).fetchall()
     except psycopg.Error as error:
         raise StagingUnavailableError(
             f"the log at {without_password(url)} cannot be read: {str(error).strip()}"

@@ -2,8 +2,9 @@
 
 It is for tests, and for gateways that restore their data from an adapter (a database or object store) with all deltas.
 It is a SQLite store in a folder in memory (`/dev/shm` if that has space, otherwise the temporary folder). It gives
-every guarantee of staging except that data survives the process. It needs memory for its files: unflushed deltas, whose
-size backpressure limits, the ids of all deltas, and all rows.
+every guarantee of staging except that data survives the process. It needs memory for its files: deltas that are not
+flushed (copied to the lake), whose size is limited; the ids of all deltas; and all rows. A *gateway* is one app's
+stream of changes; a *shard* is a store with some of its tables.
 """
 
 from __future__ import annotations

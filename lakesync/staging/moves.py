@@ -2,9 +2,9 @@
 
 A *bucket key* names a bucket of the sync rules with the claims that may see it. A *feed entry* is a row's history under
 one bucket key: when it first joined the bucket, last joined it, last left it, and last changed in it. A *move* is one
-change of an entry: the row joins the bucket, leaves it, or changes inside. Times are *arrivals*, the gateway's own
-timestamps of commits. Both stores call this module: SQLite combines the moves of several seconds, Postgres those of one
-commit.
+change of an entry: the row joins the bucket, leaves it, or changes inside. Times are *arrivals*: the timestamps of
+commits by the gateway, which is one app's stream of changes. Both stores call this module: SQLite combines the moves of
+several seconds, Postgres those of one commit.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ class EntryChange(msgspec.Struct, frozen=True, gc=False):
 
     def then(self, later: EntryChange) -> EntryChange:
         """Return the combined effect of this change and a later one.
+
+        A join at 5, a leave at 7 and a join at 9 combine to `first` 5, `since` 9, `left` 7 and `changed` 9.
 
         `left` depends on whether one of them joins, because it is then the time of the leave before that join.
         """
@@ -143,7 +145,7 @@ def changes_of(row: StoredRow, sums: MoveSums) -> Iterator[tuple[str, EntryChang
         change = of_bucket.pop(row.key, None) if of_bucket else None
         if change is None:
             yield bucket, stayed
-        else:
+        else:  # moves before the row's arrival lack the row's own change
             yield bucket, change if change.changed >= row.arrival else change.then(stayed)
 
 

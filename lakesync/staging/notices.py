@@ -1,9 +1,10 @@
 """Notifies listeners of the bucket keys that a commit changed, and of clients that are connected to other processes.
 
 A *bucket* is the rows that a rule of the sync rules gives to clients with equal claims (fields of a token). Its *bucket
-key* is the rule's name and these claims. The gateway's *channels* (in each process, all WebSocket connections of one
-gateway) listen, in order to send changes to connected clients (*broadcasts*). Stores collect notices while a commit is
-in progress (`Announcement`), and deliver them once readers can see the commit (`Notices`).
+key* is the rule's name and these claims. A *gateway* is one app's stream of changes. Its *channels* (in each process,
+all WebSocket connections of one gateway) listen, in order to send changes to connected clients (*broadcasts*). Stores
+collect notices while a commit is in progress (`Announcement`), and deliver them once readers can see the commit
+(`Notices`).
 """
 
 from __future__ import annotations

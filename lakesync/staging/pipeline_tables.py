@@ -3,11 +3,12 @@
 The stores on SQLite and Postgres call `PipelineTables` inside their transactions. `staging.store.pipeline` documents
 each method and defines the terms. The *log* has one row for each push. A *flush* copies a batch of log rows to the
 lake, reads the lake back, and confirms the batch to the store. The *ledger* counts deltas (changes of rows) by day of
-their *arrival* (the gateway's timestamp of a commit), to compare staging with the lake. A gateway's *head* has its
-counters, such as the number of its last log row, and its *epoch*: the time of its creation, which changes if the store
-is rebuilt from the lake. A *shard* is a store for some of a gateway's tables. A *checkpoint* has all rows of a gateway
-as of one arrival, for new clients. A *mark* says how far a part of the pipeline is. The *rules* decide which clients
-see a row; after a change of rules, a *re-index* assigns all rows to the new ones in the background.
+their *arrival* (the gateway's timestamp of a commit), to compare staging with the lake. A *gateway* is one app's stream
+of changes. Its *head* has its counters, such as the number of its last log row, and its *epoch*: the time of its
+creation, which changes if the store is rebuilt from the lake. A *shard* is a store for some of a gateway's tables. A
+*checkpoint* has all rows of a gateway as of one arrival, for new clients. A *mark* says how far a part of the pipeline
+is. The *rules* decide which clients see a row; after a change of rules, a *re-index* assigns all rows to the new ones
+in the background.
 """
 
 from __future__ import annotations

@@ -4,9 +4,10 @@
 
 The *log* has one row for each push. A rebuild adds log rows without bodies, because the lake contains these deltas
 (changes of rows) already: only their ids and counts are stored, so that repeated pushes are recognised. The *ledger*
-counts the deltas of each day. An *arrival* is the gateway's timestamp of a push; the gateway's *head* has its counters.
-The lake does not know what clients were sent, so every client counts as one that may have any row: all of them share
-one record, with the epoch `LOST` (seen before, but nothing else is known).
+counts the deltas of each day. A *gateway* is one app's stream of changes, and its *head* has its counters. An *arrival*
+is its timestamp of a push, an *hlc* the client's timestamp of a delta. The lake does not know what clients were sent,
+so every client counts as one that may have any row: all of them share one record, with the epoch `LOST` (seen before,
+but nothing else is known).
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class RebuildCommit(Commit, Protocol):
         """
 
     def finish_rebuild(self, floor: int) -> None:
-        """End the rebuild: new arrivals are above `floor`, and every client counts as one that may have any row."""
+        """End the rebuild: new arrivals are above the arrival `floor`, and every client may have any row."""
 
 
 class ReplacementStore(Protocol):

@@ -1,9 +1,9 @@
 """`PipelineStore` over HTTP, for the processes of the data pipeline.
 
-Only the gateway may open its SQLite store, so other processes call its methods through the gateway. A call of a method
-is a POST with the arguments as JSON. `RemoteStore` sends it, and the gateway's internal route passes it to `dispatch`,
-which calls the same method of the gateway's store. `staging.store.pipeline` says what each method promises and defines
-the terms.
+Only the server that apps call, the gateway process, may open its SQLite store. So other processes call the store's
+methods through it. A call of a method is a POST with the arguments as JSON. `RemoteStore` sends it, and the gateway's
+internal route passes it to `dispatch`, which calls the same method of the gateway's store. `staging.store.pipeline`
+says what each method promises and defines the terms.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A store that consists of one store per shard; every table belongs to one shard.
 
-Sharding divides the write load of one gateway over several stores. `engine.sharding` uses the `ShardedStore`; its base
-class has the methods that the data pipeline calls. A client's *cursor* says up to where it has received changes; the
-store keeps a cursor in each shard for it. Processes open staging, sharded or not, with `open_staging`, or
-with `configured_store` from the settings.
+Sharding divides the write load of one gateway (an app's stream of changes) over several stores. `engine.sharding` uses
+the `ShardedStore`; its base class has the methods that the data pipeline calls. A client's *cursor* says up to where it
+has received changes; the store keeps a cursor in each shard for it. Processes open staging, sharded or not, with
+`open_staging`, or with `configured_store` from the settings.
 """
 
 from __future__ import annotations

@@ -1,13 +1,15 @@
 """The methods for the data pipeline of a store that consists of one store per shard.
 
-A *shard* is a staging store with some of the tables of every gateway. `ShardedStore` inherits from `ShardedPipeline`,
-which implements `PipelineStore`: most methods call the store of one shard, or combine the results of all of them.
-`staging.store.pipeline` says what each method promises.
+A *gateway* is one app's stream of changes. A *shard* is a staging store with some of the tables of every gateway.
+`ShardedStore` inherits from `ShardedPipeline`, which implements `PipelineStore`: most methods call the store of one
+shard, or combine the results of all of them. `staging.store.pipeline` says what each method promises.
 
 A *flush* copies a shard's log of pushes to the lake (Iceberg tables) in *batches*, each of which is planned, written,
 read back and confirmed; then the store trims it, which deletes its bodies from the log. An *arrival* is a gateway's
 timestamp of a commit. A *checkpoint* has all rows of a gateway as of one arrival, for new clients, and a *cut point* is
-an arrival at which one can be made. An *erasure* deletes a row's or a client's data permanently.
+an arrival at which one can be made. An *erasure* deletes a row's or a client's data permanently. The *ledger* counts
+the deltas (changes of rows) of each day, to compare staging with the lake. A *mark* says how far a part of the pipeline
+is. An *epoch* is one copy of a gateway in a store.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Maps tables to shards, and shards to the URLs of their stores, from the setting `shard_config`.
 
-A *shard* is a staging store with some of the tables of every gateway. `staging.sharded`, the engine and the command
-`lakesync staging` call this module.
+A *shard* is a staging store with some of the tables of every gateway (one app's stream of changes). `staging.sharded`,
+the engine and the command `lakesync staging` call this module.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class ShardMap(msgspec.Struct, frozen=True, dict=True):
             if _NAME.fullmatch(name) is None or name == MAIN_SHARD:
                 raise ConfigurationError(
                     f"shard {name!r} must be 1 to 64 of A-Z a-z 0-9 _ - and not {MAIN_SHARD!r}, "
-                    "which is what a store without sharding has"
+                    "which is the shard's name if tables are not sharded"
                 )
         unknown = sorted(set(self.urls) - {self.default, *self.tables.values()})
         if unknown:

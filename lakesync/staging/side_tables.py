@@ -4,12 +4,13 @@
 - The position of a *re-index*, which assigns all rows to the sync rules after a change of these.
 - The *broadcast cursors* of *sharded* gateways, whose tables are in several stores (shards). Such a cursor is sent to
   many clients at once, with a page over the WebSocket, and names a cursor in each shard.
-- The spelling of table and column names, because the engines that read the lake ignore case.
+- The spelling of table and column names in each *namespace* (the lake's schema with a gateway's tables), because the
+  engines that read the lake ignore case.
 - The *jobs* that update the destination's tables after a flush without a pipeline.
 
 Erasures are in `erasure_tables`. The views (reads) and commits (transactions) of both stores inherit from `SideQueries`
-and `SideStatements`; their `_query` adds the gateway's id as the first value of each statement.
-`staging.store.operations` and `staging.store.push` say what each method promises.
+and `SideStatements`; their `_query` adds the id of the gateway (one app's stream of changes) as the first value of each
+statement. `staging.store.operations` and `staging.store.push` say what each method promises.
 """
 
 from __future__ import annotations

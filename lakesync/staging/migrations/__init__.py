@@ -2,7 +2,8 @@
 
 Stores apply each file once, in order, under a lock (`sqlite.files.migrate`, `postgres.connection.migrate`).
 `staging.store_urls` reports versions and upgrades with the structs here, which `lakesync staging status` and `migrate`
-print.
+print. A *gateway* is one app's stream of changes. A *log row* is one push, a client's request with *deltas* (changes of
+rows); they are *flushed* when they are in the lake.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 `staging.store_urls` calls it, for `lakesync staging status`, `migrate` and `rebuild`. `status` and `upgrade` work even
 while gateways use the store. `engine.rebuild` fills a replacement from the lake (Iceberg tables), in one transaction
-that also renames the schema of the store in use. A crash rolls the transaction back, and the old store stays.
+that also renames the schema of the store in use. A crash rolls the transaction back, and the old store stays. A
+*gateway* is one app's stream of changes; a store has many.
 """
 
 from __future__ import annotations

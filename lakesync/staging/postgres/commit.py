@@ -4,8 +4,8 @@
 bucket of the sync rules with the claims (fields of a token) that may see it. A *feed entry* is a row's history under
 one bucket key: when it joined the bucket, left it, and last changed in it (`records.Entry`). A *move* is a change of an
 entry. An *arrival* is the gateway's own timestamp of a commit, an *hlc* the timestamp that a client gave its write. A
-*head* has a gateway's counters. The *log* has one row for each push; a delta's *dedup key* is 8 bytes of the hash of
-its id, by which the log shows that a push is repeated.
+*head* has the counters of a gateway, one app's stream of changes. The *log* has one row for each push; a delta's *dedup
+key* is 8 bytes of the hash of its id, by which the log shows that a push is repeated.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class PostgresView(HeadView, SideQueries):
         return bool(found and found[0])
 
     def unnotified(self, buckets: Iterable[str], since: int) -> Collection[str]:
-        """Return all that changed after the arrival: a snapshot shows commits whose notice has not arrived yet."""
+        """Return the keys that changed after `since`: a snapshot shows commits whose notice has not arrived yet."""
         found = self._connection.execute(_CHANGED_AMONG, (self.gateway, list(buckets), since)).fetchall()
         return [name for (name,) in found]
 

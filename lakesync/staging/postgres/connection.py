@@ -1,7 +1,8 @@
 """Connections to the store's database: a pool, session settings, migrations, and the mapping of driver errors.
 
-`PostgresStore` creates one `Database`, which the other modules of this package use. On a `BoundedConnection`, a
-statement fails if the server sends nothing for `response_seconds`.
+`PostgresStore` creates one `Database`, which the other modules of this package use. The store has the data of gateways;
+a *gateway* is one app's stream of changes. On a `BoundedConnection`, a statement fails if the server sends nothing for
+`response_seconds`.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """Loads, creates and saves heads: each gateway's counters and configuration, in the transactions of the store.
 
+A *gateway* is one app's stream of changes.
+
 `store` and `administration` call the functions, and pass each `PostgresCommit` the state of its `Transaction`. A head
 also has the gateway's *epoch*: the time at which the gateway was created in this store, which changes with a rebuild
 from the lake. A *shard* is a store for some of a gateway's tables.
@@ -87,7 +89,7 @@ def ensure_gateway(connection: Connection, gateway: str, epoch: int, shard: str 
     Args:
         connection: an open connection; statements run in its current transaction.
         gateway: the gateway's id.
-        epoch: the epoch of a new gateway; at least 1 is stored, because 0 means an erased record (`LOST`).
+        epoch: the epoch of a new gateway; at least 1 is stored, because the record of an erased client has epoch 0.
         shard: name of the shard that the store serves, for a new gateway.
 
     Raises:

@@ -1,9 +1,9 @@
 """Delivers notices of commits between processes: NOTIFY in each commit, and one listening connection per process.
 
 A *notice* says under which bucket keys a commit changed rows; a *bucket key* names a bucket of the sync rules with the
-claims (fields of a token) that may see it. A notice may also name connected clients (*presence*). A gateway process
-adds a listener, to send the changes to its WebSocket clients. `Groups` announces commits, and `PostgresStore.watch`
-adds listeners.
+claims (fields of a token) that may see it. A notice may also name connected clients (*presence*). It concerns one
+*gateway*, an app's stream of changes. A gateway process adds a listener, to send the changes to its WebSocket clients.
+`Groups` announces commits, and `PostgresStore.watch` adds listeners.
 """
 
 from __future__ import annotations

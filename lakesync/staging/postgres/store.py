@@ -3,9 +3,10 @@
 `staging.open_store` creates it for a `postgresql://` URL; the engine opens it. The base class has the methods that the
 data pipeline calls; each is one transaction over `PipelineTables`, which has their statements. `PostgresNotices`
 delivers *notices*: messages of a commit to all processes with the store. `staging.store` documents each method. A
-gateway's *head* has its counters, such as the number of its last log row; its *epoch* identifies one copy of its data.
-An *arrival* is its timestamp of a commit. A *feed entry* says since when a row is visible to some clients. A *shard* is
-a store with some of a gateway's tables. An *erasure* deletes a person's values from the store for good.
+*gateway* is one app's stream of changes. Its *head* has its counters, such as the number of its last log row; its
+*epoch* identifies one copy of its data. An *arrival* is its timestamp of a commit. A *feed entry* says since when a row
+is visible to some clients. A *shard* is a store with some of a gateway's tables. An *erasure* deletes a person's values
+from the store for good.
 
 `Groups` is the group commit of one process: jobs of a gateway that wait at the same time share one transaction. A *job*
 is a function that was passed to `PostgresStore.submit`, which hands it to `Groups`. One commit for many jobs saves
@@ -336,7 +337,7 @@ class PostgresStore(BaseStore):
         self._database.close()
 
     def ensure_gateway(self, gateway: str) -> None:
-        """Create a gateway with a new epoch, unless it exists."""
+        """Create a gateway, unless it exists. Its epoch is the wall time."""
         with self._database.writing() as connection:
             ensure_gateway(connection, gateway, self._wall(), self._shard)
 

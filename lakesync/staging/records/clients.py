@@ -1,8 +1,9 @@
 """What a gateway stores about a client: what it was sent, what it could see then, its cursors, and its actions.
 
-A store keeps one `ClientRecord` for each client. `feed.client_state` changes its scopes, `feed.client_cursors` its
-pages, and `feed.positions` reads from them what a cursor means. `engine.source_positions` changes positions in sources,
-`engine.sharding.vectors` the cursors of sharded gateways, and `lakesync.actions` the records of actions.
+A *gateway* is one app's stream of changes; its store keeps one `ClientRecord` for each client. `feed.client_state`
+changes its scopes, `feed.client_cursors` its pages, and `feed.positions` reads from them what a cursor means.
+`engine.source_positions` changes positions in sources, `engine.sharding.vectors` the cursors of sharded gateways, and
+`lakesync.actions` the records of actions.
 
 - A *cursor* is a number that the client stores with each page of changes, and sends to continue after that page. An
   *arrival* is the gateway's own timestamp of a commit.

@@ -1,9 +1,9 @@
 """A gateway's configuration that admins set at run time (schemas, sync rules, write scope), and the re-index.
 
-The commits of the SQLite store and of the Postgres store change a configuration with the pure functions here, and store
-the result. Sync rules decide which rows a client may see. Each row is stored with *bucket keys*, which the rules
-compute: each names a bucket of the rules, with the claims that may see it. After a change of the rules, a *re-index*
-computes these keys again for all rows, in the background.
+A *gateway* is one app's stream of changes. The commits of the SQLite store and of the Postgres store change its
+configuration with the pure functions here, and store the result. Sync rules decide which rows a client may see. Each
+row is stored with *bucket keys*, which the rules compute: each names a bucket of the rules, with the claims that may
+see it. After a change of the rules, a *re-index* computes these keys again for all rows, in the background.
 """
 
 from __future__ import annotations

@@ -7,11 +7,11 @@ compared. The pipeline merges `deltas` into *state tables*, which have the curre
 them, which gateways serve to new clients. It also confirms erasures. Stores return these values to gateways and to the
 pipeline.
 
-An *arrival* is the gateway's own timestamp of a commit; an *hlc* is the client's timestamp of a delta. Times with `_ms`
-are server wall time in milliseconds since 1970. An *epoch* identifies a gateway's copy in a store: a rebuild from the
-lake begins a new one. A *shard* is a store with some of the gateway's tables; without sharding there is one, `main`.
-*Rules* decide by a client's *claims* (the contents of its token) which rows it may see. After a change of rules, a
-*re-index* assigns the stored rows to the new ones.
+A *gateway* is one app's stream of changes. An *arrival* is its own timestamp of a commit; an *hlc* is the client's
+timestamp of a delta. Times with `_ms` are server wall time in milliseconds since 1970. An *epoch* identifies a
+gateway's copy in a store: a rebuild from the lake begins a new one. A *shard* is a store with some of the gateway's
+tables; without sharding there is one, `main`. *Rules* decide by a client's *claims* (the contents of its token) which
+rows it may see. After a change of rules, a *re-index* assigns the stored rows to the new ones.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ class CheckpointTable(msgspec.Struct, frozen=True):
     rows: int
     """Number of rows."""
     frames: tuple[str, ...]
-    """URIs of its frame files, which have its rows as protobuf messages, in order."""
+    """URIs of its frame files, which have its rows as length-prefixed protobuf messages (*frames*), in order."""
     bytes: int
     """Size of its frame files."""
 

@@ -3,9 +3,9 @@
 `staging.store_urls` calls it, for `lakesync staging status`, `migrate` and `rebuild`. `status` and `upgrade` read and
 write the files without opening them as a store. `engine.rebuild` fills a replacement from the lake, in a folder beside
 the store in use. This folder then gets the name of the old one; a crash before the rename leaves the old store as it
-was. A gateway's tables may be divided among shards, stores in folders inside the main one. A gateway's *head* is its
-counters, such as the number of its last push. A *replayer* is the engine, which every store calls to merge its log into
-rows when it opens; the log of a new store is empty.
+was. A *gateway* is one app's stream of changes. Its tables may be divided among shards, stores in folders inside the
+main one. Its *head* is its counters, such as the number of its last push. A *replayer* is the engine, which every store
+calls to merge its log into rows when it opens; the log of a new store is empty.
 """
 
 from __future__ import annotations

@@ -5,11 +5,12 @@ The job, and the feed's functions that it calls, use the methods here. `staging.
 
 A *bucket* is a part of the sync rules with the rows that some clients may see; a *bucket key* names it with the
 clients' *claims* (fields of their tokens). A *feed entry* says when a row joined and left a bucket, and when it last
-changed there; a *move* is such a change of an entry. A *head* has the counters of a gateway. An *arrival* is the
-gateway's timestamp of a commit, an *hlc* a client's timestamp of a delta (change of a row). The *log* has one row for
-each push; a delta's *dedup key* is 8 bytes of the hash of its id, by which the log shows that a push is repeated. The
-*side tables*, such as those of actions and erasures, lie beside the log in `log.db`; `SideQueries` and `SideStatements`
-have their SQL, which `SqliteStore` and `PostgresStore` share. `ConfigWriter` changes schemas and sync rules.
+changed there; a *move* is such a change of an entry. A *gateway* is one app's stream of changes, and a *head* has its
+counters. An *arrival* is the gateway's timestamp of a commit, an *hlc* a client's timestamp of a delta (change of a
+row). The *log* has one row for each push; a delta's *dedup key* is 8 bytes of the hash of its id, by which the log
+shows that a push is repeated. The *side tables*, such as those of actions and erasures, lie beside the log in `log.db`;
+`SideQueries` and `SideStatements` have their SQL, which `SqliteStore` and `PostgresStore` share. `ConfigWriter` changes
+schemas and sync rules.
 
 A commit makes the log durable in `log.db`; the rows reach `state.db` later. After a crash, a *replay* of the log
 (`sqlite.recovery`) computes the missing rows.
@@ -220,8 +221,8 @@ class SqliteCommit(SqliteView, ConfigWriter, SideStatements):
     def scan_rows(self, after: RowKey | None, limit: int) -> list[StoredRow]:
         """Return rows in key order, after a key, in a transaction of its own.
 
-        All layers are written to the file first. Beside other jobs, the rows of earlier groups could get into the
-        group's savepoint, and would be lost with it if the group failed.
+        All rows that are only in memory are written to the file first. Beside other jobs, the rows of earlier groups
+        could get into the group's savepoint, and would be lost with it if the group failed.
 
         Raises:
             MustRunAloneError: as `run_alone`.

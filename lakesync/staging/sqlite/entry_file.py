@@ -1,11 +1,11 @@
 """Feed entries in `state.db`, and the numbers of their bucket keys. `StateFile` creates one object of each class.
 
 A *bucket key* names a bucket of the sync rules with the claims that may see it. A *feed entry* is a row's history under
-one bucket key, in four arrivals, timestamps of commits (see `records.Entry`): when the row joined the bucket first
-(`first`) and last (`since`), when it left before that (`left_at`), and when it last changed in it or left it
-(`changed`). `inside` says whether the row is in the bucket now. The feed of a key is its entries ordered by `changed`.
-Each row of a commit has an arrival of its own, so no two entries of a key have the same `changed`. In the file, bucket
-keys and rows are numbers, to keep entries small.
+one bucket key, in four arrivals, timestamps of commits by its gateway, one app's stream of changes (see
+`records.Entry`): when the row joined the bucket first (`first`) and last (`since`), when it left before that
+(`left_at`), and when it last changed in it or left it (`changed`). `inside` says whether the row is in the bucket now.
+The feed of a key is its entries ordered by `changed`. Each row of a commit has an arrival of its own, so no two entries
+of a key have the same `changed`. In the file, bucket keys and rows are numbers, to keep entries small.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Reads a range of the feed of a SQLite store with one SQL statement, which runs without the interpreter's lock.
 
-The feed has one *entry* for each row and bucket key: when the row joined that bucket of the sync rules, left it, and
-last changed in it, as arrivals (the gateway's own timestamps of commits). `State.read_range` calls `read_file_range`
-for a client that pulls, the *reader*. The statement decides for each row whether the reader lacks all of it, or needs
-nothing of it. If it cannot decide that for some row, the caller reads the entries one by one.
+The feed has one *entry* for each row and bucket key (a bucket of the sync rules with the claims that may see it): when
+the row joined the bucket, left it, and last changed in it. The times are arrivals: the timestamps of commits by the
+gateway, which is one app's stream of changes. `State.read_range` calls `read_file_range` for a client that pulls, the
+*reader*. The statement decides for each row whether the reader lacks all of it, or needs nothing of it. If it cannot
+decide that for some row, the caller reads the entries one by one.
 
 This is a second implementation of what `feed.pull` decides for each entry, for speed: of a new client's pages over
 10,000 rows (`SyncGateway.handle_pull` with 1,000 deltas, against the same with `State.read_range` returning None), a
@@ -107,7 +108,10 @@ FROM (
 If the greatest says `_ELSEWHERE`, nothing is sent at this entry. If it says `_INSIDE`, the reader may see the row and
 never had it, so it lacks all of it. If all say 0, the row is outside of all keys, and the reader never had it. The
 others, `_HAD` and `_OWN`, need a decision by `feed.row_presence`. `LIMIT -1` limits nothing: it keeps SQLite from
-merging a query into the outer one (see `_JOINED`)."""
+merging a query into the outer one (see `_JOINED`).
+
+For example, a row is inside of two keys, where it last changed at 7 and at 9, and the reader never had it. At the first
+entry, the second says `_ELSEWHERE`, so 0 deltas are sent. At the second entry, both say `_INSIDE`: all of the row."""
 _NTH = (
     "(SELECT changed FROM entry WHERE bucket = :bucket_{index} AND changed > :since AND changed <= :until"
     " ORDER BY changed LIMIT 1 OFFSET :share)"

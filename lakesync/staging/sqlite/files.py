@@ -19,7 +19,8 @@ from lakesync.staging.migrations import pending
 LOG_FILE = "log.db"
 """The journal: a log row for each push, client records, configuration, actions. A push is durable when it is here."""
 STATE_FILE = "state.db"
-"""Merged rows and feed entries, which can be rebuilt from the log."""
+"""Merged rows, and feed entries, which say when a row joined and left a bucket of the sync rules. Both can be rebuilt
+from the log."""
 LOCK_FILE = "owner.lock"
 """The file that the owner process locks; it contains the process id."""
 

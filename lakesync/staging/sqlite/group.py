@@ -4,8 +4,8 @@
 which say when a row joined and left a bucket of the sync rules.
 
 A *job* is a function that the engine or the pipeline submits to the store; `SqliteStore` passes all of them to `Owner`.
-The thread runs jobs, with gateways in turn, and in between writes rows that are only in memory to `state.db`
-(*write-behind*).
+The thread runs jobs, with gateways (each is one app's stream of changes) in turn, and in between writes rows that are
+only in memory to `state.db` (*write-behind*).
 
 Jobs that wait at the same time, or arrive while others run, form a *group*: they run one after another in one
 transaction of `log.db`, and are acknowledged once it is durable. So the disk is synchronised once for all of them. A

@@ -1,4 +1,7 @@
-"""The transactions of `log.db`, the journal of a SQLite store; every gateway's head (its counters) is in memory.
+"""The transactions of `log.db`, the journal of a SQLite store; every gateway's counters are in memory.
+
+A *gateway* is one app's stream of changes, and its *head* has its counters. A table's schema is *retired* when it is
+withdrawn: pushes to the table are then not checked.
 
 A *job* is a function that the store's owner thread runs; jobs that share a transaction are a *group*. Pushes are
 frequent, so their writes wait in memory until their group commits, and are then written with few statements. All other
@@ -115,8 +118,9 @@ class _Group:
 class Journal(JournalFile):
     """`log.db`, and the writes that wait in memory for it.
 
-    Only the store's owner thread calls its methods. While a commit waits for the disk in another thread, the owner
-    thread may do something else (`commit`).
+    Only the store's owner thread calls its methods: `begin`; for each job `begin_job`, the job's own reads and writes,
+    and `roll_back_job` if it fails; then `commit` or `rollback`. While a commit waits for the disk in another thread,
+    the owner thread may do something else (`commit`).
     """
 
     def __init__(self, folder: Path, wall: Callable[[], int], shard: str = MAIN_SHARD) -> None:

@@ -2,8 +2,9 @@
 
 `JournalFile` is the base class of `Journal`, which adds transactions and caches. The file has:
 
-- each gateway's *head*: its counters and its epoch, the time at which it was created in this store. One of the
-  counters is its newest *arrival*, its timestamp of a commit. A *shard* is a store for some of a gateway's tables.
+- for each gateway (one app's stream of changes) its *head*: its counters and its epoch, the time at which it was
+  created in this store. One of the counters is its newest *arrival*, its timestamp of a commit. A *shard* is a store
+  for some of a gateway's tables.
 - each gateway's configuration: schemas, sync rules and write scope (which rows clients may push to). A *retired*
   schema was withdrawn; only its version is kept.
 - for each client its *record*, what it was sent, and as *writer* two numbers about the hlcs that it pushed. An *hlc*

@@ -6,8 +6,9 @@ file. It combines them, and writes them to the file.
 
 A *feed entry* is a row's history under one bucket key (a bucket of the sync rules with the claims that may see it):
 when it joined the bucket, left it, and last changed in it. A *move* is such a change of an entry. The times are
-arrivals: the gateway's own timestamps of commits. A read of the feed writes the entries to the file first, while the
-rows stay in memory. So a layer tracks for its entries separately what the file contains.
+arrivals: the timestamps of commits by the gateway, which is one app's stream of changes. A read of the *feed*, the
+entries in order of their last change, writes the entries to the file first, while the rows stay in memory. So a layer
+tracks for its entries separately what the file contains.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ RowChange = tuple[RowKey, str, EntryChange]
 
 
 class Layer:
-    """The writes of one job, one group, or the commits of some seconds.
+    """The writes of one job, of the jobs of one transaction, or of the commits of some seconds.
 
     Most changes of entries follow from rows: a row's entries under its bucket keys change at the row's arrival. They
     are computed when they are written. The others (a row joins or leaves a bucket) are explicit moves.

@@ -1,6 +1,7 @@
 """The layers over `state.db`, with the rows and feed entries that it does not contain yet, and their way to the file.
 
-`log.db` has the journal: the committed changes. `state.db` has the current rows, and is written later than the log.
+`log.db` has the journal: the committed changes of each gateway (one app's stream of changes). `state.db` has the
+current rows, and is written later than the log.
 
 A *job* is a function that the store's owner thread runs in a transaction of `log.db`; the jobs of one transaction are a
 *group*. From newest to oldest, the layers have the writes of the current job, of earlier jobs in its group, and of
@@ -39,7 +40,11 @@ _GROUP_SAVEPOINT, _JOB_SAVEPOINT = "of_group", "of_job"
 
 
 class LayeredFile(StateFile):
-    """The file and the layers over it; the base class of `State`. Only the store's owner thread calls its methods."""
+    """The file and the layers over it; the base class of `State`. Only the store's owner thread calls its methods.
+
+    After the writes of a job, it calls `end_job` or `drop_job`; after those of a group, `publish` or `drop_group`. To
+    write committed rows in parts, it calls `freeze`, then `write_part` until that returns True, then `commit`.
+    """
 
     def _reset(self) -> None:
         """Clear all layers, when no transaction is open."""
@@ -190,7 +195,7 @@ class LayeredFile(StateFile):
         Args:
             taken: the changes, by gateway.
             row_numbers: by gateway, the number by which the file identifies each row, as far as the caller has them;
-                None for none.
+                None without any.
 
         Raises:
             sqlite3.Error: an entry cannot be written; `intact` is false afterwards.

@@ -3,8 +3,8 @@
 `log.db` has a log row for each push. Its *body*, the encoded deltas (changes of rows), stays there until they are in
 the lake and it is *trimmed* (deleted). `state.db` has the merged rows and feed entries that follow from the log, and
 may be behind. `WriteBehind.recover_if_lost` calls `Recovery.recover` when the store is opened, and whenever an error
-has discarded the rows in memory. A *head* has a gateway's counters, such as the number of its last log row, and its
-*epoch*, the time of its creation, which differs in another log.
+has discarded the rows in memory. A *gateway* is one app's stream of changes. Its *head* has its counters, such as the
+number of its last log row, and its *epoch*, the time of its creation, which differs in another log.
 
 Sync rules decide which rows a client may see. Each row is stored with *bucket keys*, which the rules compute. After a
 change of the rules, a *re-index* computes these keys again.

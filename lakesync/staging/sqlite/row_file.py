@@ -1,15 +1,16 @@
 """Rows in `state.db`: their numbers, their two forms, and a cache of decoded rows. `StateFile` creates a `RowFile`.
 
 A row is stored in two tables. `row_state` has it encoded as it is sent to clients, so that a pull need not decode it.
-`row_body` has it with its merge state, so that a push can merge into it. A row that consists of one INSERT is in
-`row_state` only, because the INSERT contains everything; the column `born` has the arrival (the commit's timestamp) of
-the INSERT and its bucket keys.
+`row_body` has it with its *merge state* (the delta and stamp of each column's value), so that a push can merge into it.
+A row that consists of one INSERT is in `row_state` only, because the INSERT contains everything; the column `born` has
+the arrival (the commit's timestamp) of the INSERT and its bucket keys.
 
 Each row has a number, by which feed entries refer to it. A row that has feed entries but was not written yet has only
 its number. SQLite stores rows in order of their numbers. So rows under one bucket key (a bucket of the sync rules that
 a client sees) get close numbers, and a pull of them reads few pages of the file.
 
-A row's *key* is its table and row id. Its *writers* are the clients that pushed a delta (change) of it.
+A row's *key* is its table and row id; a gateway is one app's stream of changes. The row's *writers* are the clients
+that pushed a delta (change) of it.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ class RowNumbers:
 
 
 class CachedRow(msgspec.Struct, frozen=True, gc=False):
-    """A row of the file, in the cache. Its `row` must not be changed."""
+    """A row of the file, in the cache. The cached `row` must not be changed."""
 
     row: StoredRow
     number: int

@@ -1,8 +1,9 @@
 """All rows and feed entries of a SQLite store: those in `state.db`, and those in memory that are not written to it yet.
 
-The views and commits of the store (`sqlite.commit`) read and write through `State`. A *feed entry* is a row's history
-under one bucket key of the sync rules: when it joined the bucket, left it, and last changed in it. A *move* is such a
-change of an entry.
+The views and commits of the store (`sqlite.commit`) read and write through `State`. A *gateway* is one app's stream of
+changes. A *feed entry* is a row's history under one bucket key (a bucket of the sync rules with the claims that may see
+it): when it joined the bucket, left it, and last changed in it. These times are arrivals: the gateway's timestamps of
+commits. A *move* is such a change of an entry.
 
 Commits write to a *layer* in memory. Reads of rows search the layers and then the file. Reads of entries need SQL, so
 they first write the layers' entries to the file's open transaction. `freeze` and `write_part` of the base class write
@@ -89,7 +90,10 @@ class State(LayeredFile):
     def read_range(
         self, gateway: str, buckets: Sequence[str], since: int, until: int, limit: int, reader: Reader
     ) -> FeedRange | None:
-        """Return a range of the feed like `View.read_range`; None also if one of its rows is in memory only."""
+        """Return encoded rows of a range of the feed, for a client that pulls; see `View.read_range`.
+
+        The result is None also if one of the range's rows is in memory only.
+        """
         self._write_all_entries()
         # the file identifies bucket keys by numbers; one without a number has no entries
         shared = [number for bucket in buckets if (number := self._buckets.find(gateway, bucket)) is not None]

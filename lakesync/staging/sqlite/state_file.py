@@ -4,9 +4,9 @@
 which position of each gateway's log the file is written. It is the base class of `LayeredFile`, which keeps new rows
 and entries in memory, in *layers*, and writes them between `_begin` and `commit`.
 
-The *journal* is the file `log.db`; its *log* has one row for each push. A gateway's *head* is its counters. A *bucket*
-of the sync rules, such as "rows of team A", is visible to some clients; a row's *bucket keys* name its buckets. A *feed
-entry* says when a row joined and left a bucket.
+The *journal* is the file `log.db`; its *log* has one row for each push. A *gateway* is one app's stream of changes; its
+*head* is its counters. A *bucket* of the sync rules, such as "rows of team A", is visible to some clients; a row's
+*bucket keys* name its buckets. A *feed entry* says when a row joined and left a bucket.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@ staging` call its methods, which `staging.store` describes. `SqliteStore` create
 all calls as *jobs* (functions) to the thread that owns the files (`group.Owner`). `log.db`, the journal, has the
 pushes. `state.db` has the rows that result from them, and feed entries, which say when a row joined and left a bucket
 of the sync rules. It is written a little later (*write-behind*). The *log* is the part of `log.db` with one log row for
-each push; after a crash, a *replay* of log rows computes the rows that `state.db` lacks.
+each push; after a crash, a *replay* of log rows computes the rows that `state.db` lacks. A *gateway* is one app's
+stream of changes; a *shard* has some of its tables in a store of their own.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ T = TypeVar("T")
 
 
 class _Pipeline(PipelineTables):
-    """What the data pipeline reads and writes in `log.db`: batches, ledger, checkpoints and marks.
+    """What the data pipeline reads and writes in `log.db`.
 
     Only the thread that owns the store calls its methods. `PipelineTables` has the statements, which the Postgres store
     shares; `staging.store.pipeline` says what each method promises, and defines the terms.
@@ -216,7 +217,7 @@ class SqliteStore(BaseStore):
             self._opened.close()
 
     def ensure_gateway(self, gateway: str) -> None:
-        """Create a gateway with a new epoch, unless it exists."""
+        """Create a gateway, unless it exists. Its epoch (the wall time) identifies this store's copy of its data."""
         opened = self._open
         if gateway not in opened.journal.heads:
             self._write(lambda: opened.journal.ensure_gateway(gateway))

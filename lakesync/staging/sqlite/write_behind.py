@@ -4,8 +4,9 @@ The store's owner thread calls it between transactions, and `GroupCommit` also w
 Committed rows are in memory first; after a crash they are rebuilt from the log in `log.db`. The *frozen layer* is the
 part of them that is being written to the file. No commit changes it, so that it can be written in small parts, between
 which pushes are served. A *feed entry* says when a row joined and left a bucket of the sync rules, and a *move* is a
-change of an entry; it is *explicit* if it does not follow from a changed row. A *head* has a gateway's counters, among
-them the number of its last log row. A *shard* is one of the stores of a gateway.
+change of an entry; it is *explicit* if it does not follow from a changed row. A *gateway* is one app's stream of
+changes; its *head* has its counters, among them the number of its last log row. A *shard* is a store with some of its
+tables.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 `lakesync.feed` computes pages from a `FeedView`. The engine reads clients and rules from a `ClientView`, and passes on
 the notices of a `NoticeSource`.
 
-- An *arrival* is the gateway's own timestamp of a commit.
+- A *gateway* is one app's stream of changes. An *arrival* is its own timestamp of a commit.
 - A *bucket key* names a bucket of the sync rules with the claims (fields of a token) that may see it. A row is *inside*
   the buckets whose keys it has.
 - A *feed entry* is a row's history under one bucket key: when it joined the bucket, left it, and last changed in it

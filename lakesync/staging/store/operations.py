@@ -1,10 +1,10 @@
 """Protocols of a staging store for a gateway's other transactions: one to read and one to write for each caller.
 
-The engine changes the configuration, registers connectors (external systems that execute actions or are polled), and
-stores the cursors of sharded gateways, whose tables are in several stores. `lakesync.actions` stores *actions*:
-commands of clients to connectors. `lakesync.flush` stores the *flush jobs* of a flush without a pipeline, and
-`staging.erasing_store` the progress of *erasures*: permanent deletions of a row or a client. A *delta* is a change of
-one row.
+A *gateway* is one app's stream of changes. The engine changes its configuration, registers connectors (external systems
+that execute actions or are polled), and stores the cursors of sharded gateways, whose tables are in several stores.
+`lakesync.actions` stores *actions*: commands of clients to connectors. `lakesync.flush` stores the *flush jobs* of a
+flush without a pipeline, and `staging.erasing_store` the progress of *erasures*: permanent deletions of a row or a
+client. A *delta* is a change of one row.
 
 The *sync rules* decide which rows a client sees. A row is stored with the *bucket keys* that they give it. The *log*
 has one row for each push, with the number `seq`.

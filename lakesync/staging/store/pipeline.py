@@ -8,8 +8,8 @@ step declares the part that it uses.
   and `confirm` it. After that, `trim` deletes the bodies of its log rows.
 - The *ledger* has the number of accepted deltas, and the sum of their ids, for each UTC day. So the lake's contents can
   be compared with what was accepted.
-- An *arrival* is the gateway's own timestamp of a commit. A *checkpoint* is a snapshot of all rows at one arrival, from
-  which new clients start.
+- A *gateway* is one app's stream of changes. An *arrival* is its own timestamp of a commit. A *checkpoint* is a
+  snapshot of all rows at one arrival, from which new clients start.
 - A *shard* is a store with some of a gateway's tables; without sharding there is one, `main`.
 - An *epoch* is one copy of a gateway in a store; a rebuild of the store from the lake begins a new one.
 """
