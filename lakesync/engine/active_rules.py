@@ -1,8 +1,8 @@
 """A gateway's active sync rules: what a client may see by them, and the update of all rows after they change.
 
-The rules consist of buckets: tables with filters, which may compare a column with a claim of the client's token. A
-*bucket key* is a bucket's name with values of the compared columns. Rows are stored with their bucket keys, and a
-client's claims give it bucket keys: it may see the rows with one of its keys.
+A *gateway* is one app's stream of changes. The rules consist of buckets: tables with filters, which may compare a
+column with a claim of the client's token. A *bucket key* is a bucket's name with values of the compared columns. Rows
+are stored with their bucket keys, and a client's claims give it bucket keys: it may see the rows with one of its keys.
 
 Every gateway has one `RulesCache`; pulls, pushes, subscriptions and explanations call `access` in their transaction.
 After a change of the rules, a *re-index* gives all rows their new keys, in short commits. Every `SyncGateway` has one
@@ -45,8 +45,8 @@ class RulesCache:
         self._indexed: tuple[tuple[int, SyncRules | None], BucketIndex] | None = None
         """The rules' version, the rules, and their index."""
         self._reindexed: tuple[str, int, SyncRules | None] | None = None
-        """A shard, and version and rules by which all of its rows are known to have their bucket keys. The replays of
-        all shards share a cache, and each shard has a re-index of its own."""
+        """A shard (a store with some of the tables), and version and rules by which all of its rows are known to have
+        their bucket keys. The replays of all shards share a cache, and each shard has a re-index of its own."""
 
     def index(self, config: GatewayConfig) -> BucketIndex:
         """Return the bucket index of a configuration's rules; without rules, its keys show everyone every row."""

@@ -1,11 +1,11 @@
 """The part of `SyncGateway` that uses adapters: flush, statistics of the backlog, sources, rehydration.
 
-*Staging* is the store that pushes are committed to; its *log* has one row for each push. An *adapter* gives access to a
-database or object store. A *flush* copies the deltas (changes of rows) in the log to the gateway's adapter, its
-*outlet*; without one, the data pipeline flushes them to the lake (Iceberg tables). A *source* is another adapter, from
-which clients pull. *Rehydration* fills a staging store that was lost, or is always empty at the start, from the deltas
-in the adapter. Apps call these methods on the gateway of `open_gateway`; `engine.housekeeping` calls the flusher in the
-background.
+A *gateway* is one app's stream of changes. *Staging* is the store that pushes are committed to; its *log* has one row
+for each push. An *adapter* gives access to a database or object store. A *flush* copies the deltas (changes of rows) in
+the log to the gateway's adapter, its *outlet*; without one, the data pipeline flushes them to the lake (Iceberg
+tables). A *source* is another adapter, from which clients pull. *Sync rules* decide which rows a client may see.
+*Rehydration* fills a staging store that was lost, or is always empty at the start, from the deltas in the adapter. Apps
+call these methods on the gateway of `open_gateway`; `engine.housekeeping` calls the flusher in the background.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Starts a new client from a checkpoint: files with all rows as of one arrival (the gateway's timestamp of a commit).
 
-`SyncGateway.submit_checkpoint` calls `start_from` before the server sends the files. A *bucket* of the sync rules is
-the rows that they give to clients with equal claims (fields of a token). A *cursor* is the number from which a client
-pulls next. The terms of the client's *record*, which says what each cursor means that the client was sent
-(`staging.records.clients`):
+A *gateway* is one app's stream of changes. `SyncGateway.submit_checkpoint` calls `start_from` before the server sends
+the files. A *bucket* of the sync rules is the rows that they give to clients with equal claims (fields of a token). A
+*cursor* is the number from which a client pulls next. The terms of the client's *record*, which says what each cursor
+means that the client was sent (`staging.records.clients`):
 
 - It belongs to an *epoch*, which ends when the store is rebuilt.
 - A *scope* is a period in which the client was sent rows under the same claims and rules.

@@ -1,11 +1,12 @@
 """The engine's limits, and the checks of a push or pull before anything is stored.
 
-A *push* has *deltas*: INSERTs, UPDATEs and DELETEs of single rows, each with the client's timestamp (hlc) and an id. It
-is accepted or rejected as a whole; the error names each rejected delta. A *pull* requests a page of the deltas that the
-client lacks. The *claims* are the fields of the client's verified token; `sub` is the client's id. `SyncGateway` calls
-`check_push`, `check_pull` and `check_page_size`, which need no stored state. `engine.pushing` calls the others in the
-transaction that stores the push. The gateway server fills `EngineLimits` from its settings, and `open_gateway` from its
-arguments.
+A *gateway* is one app's stream of changes. A *push* has *deltas*: INSERTs, UPDATEs and DELETEs of single rows, each
+with the client's timestamp (hlc) and an id. It is accepted or rejected as a whole; the error names each rejected delta.
+A *pull* requests a page of the deltas that the client lacks. The *claims* are the fields of the client's verified
+token; `sub` is the client's id. `SyncGateway` calls `check_push`, `check_pull` and `check_page_size`, which need no
+stored state. `engine.pushing` calls the others in the transaction that stores the push. The gateway server fills
+`EngineLimits` from its settings, and `open_gateway` from its arguments. *Sync rules* put rows into *buckets*, and
+decide by a client's claims which buckets it sees; a *bucket key* names a bucket with values of its filters.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ MAX_ROW_COLUMNS = 1_000
 """The most columns of a row. Each column costs memory and time whenever the row is merged."""
 
 MAX_ROW_BYTES = 14 << 20
-"""The most bytes of a row's values. A checkpoint sends each row in one frame of at most 16 MiB, and a store on SQLite
-takes no row of a gigabyte."""
+"""The most bytes of a row's values. A checkpoint (all rows, for a new client) sends each row in one message of at most
+16 MiB, and a store on SQLite takes no row of a gigabyte."""
 
 
 class EngineLimits(msgspec.Struct, frozen=True):

@@ -1,10 +1,10 @@
 """The part of `SyncGateway` for its configuration: table schemas, sync rules, and the write scope.
 
-A *schema* has the columns of a synced table, whose current rows are also in a *state table* of the *lake* (Iceberg
-tables). *Sync rules* decide which rows a client sees, and put rows into buckets for that. The *write scope* says to
-which rows clients may push. After a change of the rules, a *re-index* computes in the background which of the rules'
-buckets each row belongs to. The admin routes of `gateway/`, `lakesync.toml` (by `gateway.bootstrap`) and embedding apps
-call these methods.
+A *gateway* is one app's stream of changes. A *schema* has the columns of a synced table, whose current rows are also in
+a *state table* of the *lake* (Iceberg tables). *Sync rules* decide which rows a client sees, and put rows into buckets
+for that. The *write scope* says to which rows clients may push. After a change of the rules, a *re-index* computes in
+the background which of the rules' buckets each row belongs to. The admin routes of `gateway/`, `lakesync.toml` (by
+`gateway.bootstrap`) and embedding apps call these methods.
 """
 
 from __future__ import annotations

@@ -3,10 +3,10 @@
 `Housekeeping` has a thread for each of the two tasks (`PeriodicTask`). The gateway server (`gateway/bootstrap.py`) and
 `open_gateway` create one per engine.
 
-A *flush* writes deltas (changes of rows) from the staging store, the database that pushes are committed to, to an
-adapter: a database or object store. A gateway's flush is *due* if its unflushed deltas are too many bytes or too old
-(`flush.Thresholds`), or if it was requested. If the adapter is a database, it also has a *destination table* with the
-current rows of each synced table.
+A *gateway* is one app's stream of changes. A *flush* writes its deltas (changes of rows) from the staging store, the
+database that pushes are committed to, to an adapter: a database or object store. A gateway's flush is *due* if its
+unflushed deltas are too many bytes or too old (`flush.Thresholds`), or if it was requested. If the adapter is a
+database, it also has a *destination table* with the current rows of each synced table.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Rejects names of tables and columns that differ from known names only in case, such as `Orders` beside `orders`.
 
-The SQL engines that read the lake, and the databases of clients and destinations, ignore case. So each namespace of the
-lake (an Iceberg namespace, which gateways may share) has one spelling of each name: the one that was used first.
-`SyncGateway` checks schemas when they are registered. `engine.pushing` checks the *deltas* (changes of rows) of each
-push. Both do so in their transaction, which also stores new names.
+The *lake* is the Iceberg tables of all synced rows; a *state table* has the current rows of one. The SQL engines that
+read it, and the databases of clients and destinations, ignore case. A *gateway* is one app's stream of changes. So each
+namespace of the lake (an Iceberg namespace, which gateways may share) has one spelling of each name: the one that was
+used first. `SyncGateway` checks schemas when they are registered. `engine.pushing` checks the *deltas* (changes of
+rows) of each push. Both do so in their transaction, which also stores new names.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """Reads a page of what a client lacks, and decides whether the pull must be recorded; nothing is written here.
 
-A *page* is one response with changes that the client lacks, read from the *feed*: the gateway's rows in the order of
-their latest *arrival*, the gateway's own timestamp of a commit. It has a *cursor*, with which the client requests the
-next page. The client's *record* says what each cursor means that the client was sent. `SyncGateway` calls `read_page`
-(through `Sources.read_page`). Most pulls find nothing new: then `unrecorded_cursor` returns the cursor of the response.
-Otherwise `engine.pulling` stores what the response's cursor means.
+A *gateway* is one app's stream of changes. A *page* is one response with changes that the client lacks, read from the
+*feed*: the gateway's rows in the order of their latest *arrival*, the gateway's own timestamp of a commit. It has a
+*cursor*, with which the client requests the next page. The client's *record* says what each cursor means that the
+client was sent. `SyncGateway` calls `read_page` (through `Sources.read_page`). Most pulls find nothing new: then
+`unrecorded_cursor` returns the cursor of the response. Otherwise `engine.pulling` stores what the response's cursor
+means.
 
 A client's *position* is what its cursor means: up to where the feed was read, and what the client may have. A *scope*
 is a period in which a client was sent pages under the same claims (fields of its token) and sync rules. At a *complete
@@ -22,7 +23,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from lakesync.engine.active_rules import RulesCache
-from lakesync.engine.source_positions import MIN_CURSOR, with_restart
+from lakesync.engine.source_progress import MIN_CURSOR, with_restart
 from lakesync.feed import MAX_PAGE_BYTES, PulledPage, pull_page
 from lakesync.feed.client_cursors import find_page, is_latest_in_doubt
 from lakesync.feed.client_state import (
@@ -68,7 +69,7 @@ class Reading(NamedTuple):
     record: ClientRecord | None
     """The client's record in this epoch, which ends when the store is rebuilt; None if it has none."""
     position: Position
-    """The feed position from which the page was read."""
+    """The client's position, from which the page was read."""
     access: Access
     """What the client may see."""
     page: PulledPage
@@ -204,13 +205,13 @@ def unrecorded_cursor(request: PullRequest, reading: Reading) -> int | None:
 
 
 def reset_sources_on_restart(record: ClientRecord, request: PullRequest, reading: Reading) -> ClientRecord:
-    """Return the record without its positions in sources if the client starts again, otherwise as it is.
+    """Return the record without its progress in sources if the client starts again, otherwise as it is.
 
     A source is a database from which clients pull beside the gateway's feed. A client that starts again may have lost
-    its rows. Rows of a source before a stored position would then never be sent again, so the positions are removed.
+    its rows. Rows of a source before a stored position would then never be sent again, so the progress is removed.
 
     A resync that the client requested shows that it starts again. So does a client without a cursor that has a
-    confirmed position: without a cursor, it cannot confirm one (see `source_positions`), so it had a cursor before. In
+    confirmed position: without a cursor, it cannot confirm one (see `source_progress`), so it had a cursor before. In
     a sharded gateway, `Vectors` does this instead, because a cursor of 0 in one shard only means that the shard is
     empty.
     """

@@ -4,7 +4,8 @@
 `remember_page` then. The gateway of a *shard* (a store with some of the tables) calls `remember_restart`.
 
 A *page* is one response with changes that the client lacks. Its *cursor* is the number that the client sends to get the
-next page. The client's *record* says what each cursor means that the client was sent:
+next page. A *gateway* is one app's stream of changes. The client's *record* there says what each cursor means that the
+client was sent:
 
 - After the last page of a series, the client has exactly what it may see: the response has a *complete cursor*. It is
   the newest *arrival* (the gateway's own timestamp of a commit), and the *base* of the pages that follow.
@@ -63,6 +64,9 @@ def remember_page(
     commit: ClientCommit, request: PullRequest, reading: Reading, read: Callable[[ClientView, PullRequest], Reading]
 ) -> SyncPage:
     """Store what the response's cursor means, and return the response.
+
+    The steps: read the page again if it is outdated; find what the client's record says now; add the page to its newest
+    scope; choose the cursor, and store what it means.
 
     The page was read before this transaction, so it is read again here if it may be outdated. That is so in two cases:
 
@@ -322,7 +326,7 @@ def _page_for_cursor(
     Args:
         record: the client's record; the page belongs to its newest scope.
         cursor: the cursor.
-        position: the feed position from which the page was read.
+        position: the client's position, from which the page was read.
         read_up_to: the arrival up to which the feed was read.
         rescan: ranges up to `read_up_to` that are still to be read.
     """

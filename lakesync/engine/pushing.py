@@ -6,12 +6,12 @@ follows a push from bytes to the response. The response contains a *cursor*, fro
 client's *record* in the store says what each cursor means that the client was sent. The cursor depends on what the
 client certainly has: a push must not make the client skip changes by others.
 
-An *arrival* is the gateway's own timestamp of a commit. At a *complete cursor* the client has exactly what it could
-see; it is the *base* of the pages that follow, and a *page mark* is a cursor in the middle of these. `NEVER_PULLED` is
-the cursor of a client that certainly has no page. A *scope* is a period in which a client was sent pages under the same
-claims and rules. *Broadcasts* are pages that the server sends over a WebSocket without a request; they are not
-recorded. A client's copy of a row is *astray* if it may differ from the merged row since the client's last write. A
-*re-index* assigns all rows to the buckets of new rules.
+A *gateway* is one app's stream of changes. An *arrival* is its own timestamp of a commit. At a *complete cursor* the
+client has exactly what it could see; it is the *base* of the pages that follow, and a *page mark* is a cursor in the
+middle of these. `NEVER_PULLED` is the cursor of a client that certainly has no page. A *scope* is a period in which a
+client was sent pages under the same claims and rules. *Broadcasts* are pages that the server sends over a WebSocket
+without a request; they are not recorded. A client's copy of a row is *astray* if it may differ from the merged row
+since the client's last write. A *re-index* assigns all rows to the buckets of new rules.
 
 A *bucket key* names a bucket of the sync rules with the *claims* (fields of a client's token) that may see its rows.
 The *write scope* of a gateway says whether a client may write only to rows that the rules show it.
@@ -111,6 +111,9 @@ def commit_push(
     """Store the new deltas of a push, and return the result for the client.
 
     Deltas that were accepted before are recognised by their ids and change nothing, so a push can be repeated.
+
+    The steps: check the deltas; find the cursor that the client certainly has; store the new deltas; mark rows of which
+    the client's own copy may be wrong; choose the cursor of the response; store the client's record.
 
     Args:
         commit: the open transaction in the gateway's store.

@@ -1,9 +1,9 @@
 """Reads a page of a *source*: an adapter from which clients pull, beside the gateway's own *feed* of current rows.
 
-An *adapter* gives access to a database or object store with deltas: INSERTs, UPDATEs and DELETEs of rows, in an order
-in which each has a *position*. `engine.sources` calls `read_source` for a pull from a source. For a page of the feed,
-it calls `with_deletes`, as `engine.sharding` does for a gateway over several stores. `engine.adapter_gateway` calls
-`read_all`.
+A *gateway* is one app's stream of changes. An *adapter* gives access to a database or object store with deltas:
+INSERTs, UPDATEs and DELETEs of rows, in an order in which each has a *position*. `engine.sources` calls `read_source`
+for a pull from a source. For a page of the feed, it calls `with_deletes`, as `engine.sharding` does for a gateway over
+several stores. `engine.adapter_gateway` calls `read_all`.
 
 A page is read through the gateway's sync rules, which are evaluated for each row. Each row is sent whole, as DELETE and
 INSERT, because the gateway does not know what a client has of it. A row that the client may not see now is sent as

@@ -2,10 +2,10 @@
 
 An *adapter* gives access to a database or object store with deltas: INSERTs, UPDATEs and DELETEs of rows, in an order
 in which each has a *position*. A client has one *cursor* for the gateway's own feed and all sources. The cursor of a
-source's page is a *mark*: a client that sends it back has received the page (`engine.source_positions`). Each client's
-positions in the sources are in its *record* in the staging store, the database that pushes are committed to. The *feed*
-has the gateway's rows in the order of their latest change. `SyncGateway` calls `submit_pull` for pulls from a source,
-and `read_page` for every other pull.
+source's page is a *mark*: a client that sends it back has received the page (`engine.source_progress`). How far a
+client is with each source is in its *record* in the staging store, the database that pushes are committed to. A
+*gateway* is one app's stream of changes, and its *feed* has the rows in the order of their latest change. `SyncGateway`
+calls `submit_pull` for pulls from a source, and `read_page` for every other pull.
 
 `engine.source_reading` reads the page of a source, through the gateway's sync rules.
 
@@ -24,8 +24,7 @@ import structlog
 from msgspec.structs import replace
 
 from lakesync.adapters.registry import Adapter
-from lakesync.engine import page_reading
-from lakesync.engine import source_positions as positions
+from lakesync.engine import page_reading, source_progress
 from lakesync.engine.active_rules import RulesCache
 from lakesync.engine.page_reading import PullRequest, Reading
 from lakesync.engine.pulling import announce_other_connection
@@ -35,7 +34,7 @@ from lakesync.model.errors import NotFoundError, StagingUnavailableError
 from lakesync.model.types import Claims, SyncPage, SyncPull
 from lakesync.rules.model import all_rows_rules
 from lakesync.staging.records import ClientRecord
-from lakesync.staging.records.clients import SourcePosition
+from lakesync.staging.records.clients import SourceProgress
 from lakesync.staging.store import TransactionStore
 from lakesync.staging.store.feed import ClientView
 from lakesync.staging.store.push import ClientCommit
@@ -79,8 +78,8 @@ class Sources:
     def register(self, name: str, source: Source) -> None:
         """Register a source, in place of an earlier one with the same name.
 
-        Clients keep their positions in the earlier one, so the new one must have the same deltas. Register a source
-        with other deltas under another name.
+        Clients keep their progress in the earlier one, so the new one must have the same deltas. Register a source with
+        other deltas under another name.
 
         Args:
             name: the name that clients pass as `source`.
@@ -154,11 +153,11 @@ class Sources:
         record = current_record(view.client(pull.client_id), view.epoch)
         if record is None or not record.sources:
             return page_reading.read_page(view, request, self._rules)
-        since = positions.feed_cursor(record, pull.since_hlc)
+        since = source_progress.feed_cursor(record, pull.since_hlc)
         own = replace(pull, since_hlc=since, source=None)
         reading = page_reading.read_page(view, request._replace(pull=own), self._rules)
-        if not reading.position.resync:  # a client that starts again loses its positions in the commit of its page
-            self._update_positions(pull, record)
+        if not reading.position.resync:  # a client that starts again loses its progress in the commit of its page
+            self._update_progress(pull, record)
         deltas = with_deletes(reading.page.deltas, record)
         return reading._replace(page=reading.page._replace(deltas=deltas))
 
@@ -170,7 +169,7 @@ class Sources:
             self._pool.shutdown()
 
     def _pull(self, name: str, source: Source, pull: SyncPull, claims: Claims, live: bool) -> SyncPage:
-        """Read a page; read it again if another request of the client changed its position in the source meanwhile.
+        """Read a page; read it again if another request of the client changed its progress in the source meanwhile.
 
         A repetition needs no limit: each means that another request of the same client was completed.
         """
@@ -179,30 +178,30 @@ class Sources:
         return page
 
     def _try_pull(self, name: str, source: Source, pull: SyncPull, claims: Claims, live: bool) -> SyncPage | None:
-        """Return a page; None if another request changed the client's position in the source while it was read."""
+        """Return a page; None if another request changed the client's progress in the source while it was read."""
         record, config = self._store.read(
             self._gateway_id,
             lambda view: (current_record(view.client(pull.client_id), view.epoch), view.config),
         ).result()
         claims_read = self._rules.index(config).claims_read(claims)
         rules = config.rules or all_rows_rules()
-        start = positions.page_start(record, name, pull.since_hlc, rules, claims_read, source.newest_position)
-        page = read_source(source, start.after, start.position.access_periods, pull.max_deltas)
-        position, cursor = positions.after_page(
+        start = source_progress.page_start(record, name, pull.since_hlc, rules, claims_read, source.newest_position)
+        page = read_source(source, start.after, start.progress.access_periods, pull.max_deltas)
+        progress, cursor = source_progress.after_page(
             start, record, pull.since_hlc, page.end, page.tables, has_more=page.has_more
         )
-        before = positions.position_in(record, name)
-        if record is None or position != before:  # the position changed, and is stored before the response is sent
+        before = source_progress.progress_in(record, name)
+        if record is None or progress != before:  # the progress changed, and is stored before the response is sent
             now = self._wall()
             stored_cursor = self._store.submit(
-                self._gateway_id, lambda commit: _store_position(commit, before, start, pull, page, now, live=live)
+                self._gateway_id, lambda commit: _store_progress(commit, before, start, pull, page, now, live=live)
             ).result()
             if stored_cursor is None:
                 return None
             cursor = stored_cursor
         return SyncPage(page.deltas, cursor, page.has_more)
 
-    def _update_positions(self, pull: SyncPull, record: ClientRecord) -> None:
+    def _update_progress(self, pull: SyncPull, record: ClientRecord) -> None:
         """Store what the cursor of a pull from the gateway's own feed confirms about sources.
 
         The pull does not wait for this write. If it fails, the page that the cursor confirms is sent again.
@@ -211,13 +210,13 @@ class Sources:
             pull: the pull; its cursor may be the mark of a source's page, which it confirms.
             record: the client's record.
         """
-        if positions.after_request(record, pull.since_hlc) == record:
+        if source_progress.after_request(record, pull.since_hlc) == record:
             return
 
         def confirm(commit: ClientCommit) -> None:
             known = current_record(commit.client(pull.client_id), commit.epoch)
             if known is not None:
-                commit.put_client(positions.after_request(known, pull.since_hlc))
+                commit.put_client(source_progress.after_request(known, pull.since_hlc))
 
         self._store.submit(self._gateway_id, confirm).add_done_callback(_log_failure)
 
@@ -227,24 +226,24 @@ class Sources:
         return NotFoundError(f"no source {name!r} is registered at gateway {self._gateway_id!r} (known: {known})")
 
 
-def _store_position(
+def _store_progress(
     commit: ClientCommit,
-    before: SourcePosition,
-    start: positions.PageStart,
+    before: SourceProgress,
+    start: source_progress.PageStart,
     pull: SyncPull,
     page: SourcePage,
     now_ms: int,
     *,
     live: bool,
 ) -> int | None:
-    """Store a client's position in a source after a page, and return the cursor of the response.
+    """Store a client's progress in a source after a page, and return the cursor of the response.
 
-    The new position is computed again, from the record in this transaction. Another page of the client may have used
+    The new progress is computed again, from the record in this transaction. Another page of the client may have used
     the same mark since.
 
     Args:
         commit: the open transaction in the gateway's store.
-        before: the position that was stored when the page was read.
+        before: the progress that was stored when the page was read.
         start: where the page began.
         pull: the decoded request.
         page: the page that was read.
@@ -252,17 +251,17 @@ def _store_position(
         live: whether the pull came over the connection on which the client gets broadcasts.
 
     Returns:
-        The cursor; None, without a change, if another position is stored now.
+        The cursor; None, without a change, if another progress is stored now.
     """
     record = current_record(commit.client(pull.client_id), commit.epoch)
-    if positions.position_in(record, start.position.source) != before:
+    if source_progress.progress_in(record, start.progress.source) != before:
         return None
-    position, cursor = positions.after_page(
+    progress, cursor = source_progress.after_page(
         start, record, pull.since_hlc, page.end, page.tables, has_more=page.has_more
     )
     record = record or ClientRecord(pull.client_id, commit.epoch, now_ms)
-    confirmed = positions.after_request(replace(record, last_seen_ms=now_ms), pull.since_hlc)
-    commit.put_client(positions.with_position(confirmed, position))
+    confirmed = source_progress.after_request(replace(record, last_seen_ms=now_ms), pull.since_hlc)
+    commit.put_client(source_progress.with_progress(confirmed, progress))
     if page.deltas:
         announce_other_connection(commit, record, live=live)
     return cursor
@@ -272,4 +271,4 @@ def _log_failure(ended: Future[None]) -> None:
     """Log a write that failed; a callback of its future."""
     error = ended.exception()
     if error is not None:
-        log.warning("position in a source not stored; its page may be sent again", reason=str(error))
+        log.warning("progress in a source not stored; its page may be sent again", reason=str(error))

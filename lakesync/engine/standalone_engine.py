@@ -1,7 +1,8 @@
 """`open_gateway`: a gateway in an application's own process, without a server and a data pipeline.
 
-Applications call `lakesync.open_gateway`. Deltas (changes of rows) are committed to a *staging store* and, if an
-*adapter* is given, flushed to that database or object store in the background (`engine.housekeeping`).
+A *gateway* is one app's stream of changes. Applications call `lakesync.open_gateway`. Deltas (changes of rows) are
+committed to a *staging store* and, if an *adapter* is given, flushed to that database or object store in the background
+(`engine.housekeeping`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Subscribers on WebSockets as values: what each may see, how far it was sent changes, and what it is sent next.
 
-A *broadcast* is a page of changes that the server sends over a WebSocket without a request. The gateway's channels (all
-connections of one gateway in a process) keep a `Subscriber` for each connection. They form groups of those with the
-same state, which lack the same changes, and pass these to `engine.subscriptions`, which returns a `ScanResult` each.
+A *broadcast* is a page of changes that the server sends over a WebSocket without a request. A *gateway* is one app's
+stream of changes. Its channels (all connections of one gateway in a process) keep a `Subscriber` for each connection.
+They form groups of those with the same state, which lack the same changes, and pass these to `engine.subscriptions`,
+which returns a `ScanResult` each.
 
 A *bucket key* names a bucket of the sync rules with the claims (fields of a client's token) that may see it. Changes
 that concern one client alone are under a key of its own, its *own bucket*. A *scope* is a period in which a client was

@@ -1,10 +1,10 @@
 """Subscriptions of clients on WebSockets: computes which page the next broadcast to each contains.
 
 A *broadcast* is a page of changes that the server sends over a WebSocket without a request. The gateway's channels (all
-connections of one gateway in a process) call `subscribe`, `resume` and `scan` through `SyncGateway`. A subscriber's
-*cursor* is that of the last page sent on its connection. The connection delivers in order, so the subscriber has
-everything up to it, and nothing must be stored for each broadcast. Subscribers with the same state lack the same
-changes, except for their own writes. So they share one scan of the feed and one page.
+connections of one gateway in a process) call `subscribe`, `resume` and `scan` through `SyncGateway`. A *gateway* is one
+app's stream of changes. A subscriber's *cursor* is that of the last page sent on its connection. The connection
+delivers in order, so the subscriber has everything up to it, and nothing must be stored for each broadcast. Subscribers
+with the same state lack the same changes, except for their own writes. So they share one scan of the feed and one page.
 
 A *bucket key* names a bucket of the sync rules with the claims (fields of a client's token) that may see it. Changes
 that concern one client alone are under a key of its own, its *own bucket*. A *scope* is a period in which a client was
@@ -165,7 +165,7 @@ def scan(view: ClientView, groups: Sequence[SubscriberGroup], rules: RulesCache)
 
 
 def subscriber_position(state: SubscriptionState, access: Access, newest: int) -> Position:
-    """Return the feed position of subscribers that were sent everything that they may see, up to their cursor.
+    """Return the position of subscribers that were sent everything that they may see, up to their cursor.
 
     Args:
         state: the subscribers' state.

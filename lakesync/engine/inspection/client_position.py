@@ -1,11 +1,12 @@
-"""Computes a client's feed position: how far it was sent changes, and what it may have of the rows.
+"""Computes a client's position: how far it was sent changes, and what it may have of the rows.
 
-`inspection.explain` and `inspection.lag` call it; it records nothing. The *feed* has the gateway's rows in the order of
-their latest change. A *cursor* says up to where a client has it. The client's *record*, what the store knows of it, is
-stored for pages that a client requests, but not for each broadcast on a WebSocket: the process that the client is
-connected to knows these. A *bucket key* names a bucket of the sync rules with the claims (fields of a token) that may
-see it. A *full pull* is all pages from cursor 0. The result, a `feed.positions.Position`, says from where the client's
-next pull reads the feed, under which bucket keys, and which rows the client may have from earlier pages.
+`inspection.explain` and `inspection.lag` call it; it records nothing. A *gateway* is one app's stream of changes, and
+its *feed* has the rows in the order of their latest change. A *cursor* says up to where a client has it. The client's
+*record*, what the store knows of it, is stored for pages that a client requests, but not for each broadcast on a
+WebSocket: the process that the client is connected to knows these. A *bucket key* names a bucket of the sync rules with
+the claims (fields of a token) that may see it. A *full pull* is all pages from cursor 0. The result, a
+`feed.positions.Position`, says from where the client's next pull reads the feed, under which bucket keys, and which
+rows the client may have from earlier pages.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import NamedTuple
 
 from lakesync.engine.active_rules import RulesCache
 from lakesync.engine.inspection.explanation import ClaimsSource
-from lakesync.engine.source_positions import feed_cursor
+from lakesync.engine.source_progress import feed_cursor
 from lakesync.engine.subscribers import SubscriptionState
 from lakesync.engine.subscriptions import refreshed, subscriber_position
 from lakesync.feed.client_state import unknown_client, with_possible_broadcasts
@@ -76,7 +77,7 @@ def position_of(
     rules: RulesCache,
     tracked: TrackedCursor,
 ) -> Position:
-    """Return the feed position of a client, assuming that it has received everything sent to it.
+    """Return the position of a client, assuming that it has received everything sent to it.
 
     Args:
         view: a consistent read of the gateway's store.
@@ -108,7 +109,7 @@ def position_of(
 def position_at(
     view: ClientView, known: ClientRecord | None, client_id: str, cursor: int, access: Access, tracked: TrackedCursor
 ) -> Position:
-    """Return the feed position of a pull that the client would make from `cursor`.
+    """Return the position of a pull that the client would make from `cursor`.
 
     Args:
         view: a consistent read of the gateway's store.

@@ -3,9 +3,10 @@
 `SyncGateway.submit_explain` calls `explain` for the admin route behind `lakesync explain`; `inspection.lag` calls
 `next_pull`. The sync rules put rows into *buckets*, and a client sees the rows in the buckets that its token's *claims*
 allow. A *bucket key* is a bucket's name with the values of the claims that it reads. The client's *record* says what
-the client was sent; it belongs to an *epoch*, which ends when the store is rebuilt. The *feed* has the gateway's rows
-in the order of their latest *arrivals* (the gateway's own timestamps of commits), and a client's *position* says up to
-where the client was sent it. `inspection.explanation` has the result, and makes sentences of it.
+the client was sent; it belongs to an *epoch*, which ends when the store is rebuilt. A *gateway* is one app's stream of
+changes. Its *feed* has the rows in the order of their latest *arrivals* (the gateway's own timestamps of commits), and
+a client's *position* says up to where the client was sent it. A *cursor* is the number from which the client pulls
+next. `inspection.explanation` has the result, and makes sentences of it.
 """
 
 from __future__ import annotations
@@ -157,7 +158,7 @@ def next_pull(view: FeedView, key: RowKey, client_id: str, position: Position, a
         view: a consistent read of the gateway's store.
         key: the row's table and id.
         client_id: the client that pulls.
-        position: the feed position from which the client pulls.
+        position: the position from which the client pulls.
         access: the claims and bucket keys that decide what the client may see.
     """
     page = pull_page(_OneRowView(view, key), client_id, position, access, _NO_LIMIT)

@@ -2,11 +2,12 @@
 
 Changes are *deltas*: INSERTs, UPDATEs or DELETEs of rows. `SyncGateway.submit_unsent` calls `oldest_unsent`. The
 console, `lakesync clients`, `/admin/metrics`, `/metrics` and the explain route show the result. An *hlc* is a hybrid
-logical clock's timestamp. An *arrival* is the gateway's own timestamp of a commit. The *feed* has the rows in the order
-of their latest arrivals, by *bucket key*: a bucket of the sync rules with the claims that may see it. An *entry* is a
-row's history under one of these keys. A client's *position* in the feed has a *base*: the latest arrival at which the
-client certainly had everything that it could see. The lag is computed from the page that a pull of the client would
-return, so that it agrees with what the client is sent next.
+logical clock's timestamp. A *gateway* is one app's stream of changes. An *arrival* is its own timestamp of a commit. A
+*shard* is a store with some of its tables. The *feed* has the rows in the order of their latest arrivals, by *bucket
+key*: a bucket of the sync rules with the claims that may see it. An *entry* is a row's history under one of these keys.
+A client's *position* in the feed has a *base*: the latest arrival at which the client certainly had everything that it
+could see. The lag is computed from the page that a pull of the client would return, so that it agrees with what the
+client is sent next.
 """
 
 from __future__ import annotations
@@ -133,7 +134,7 @@ def _lacking(
         view: a consistent read of the gateway's store.
         client_id: the client's id.
         deltas: the page's deltas.
-        position: the client's feed position.
+        position: the client's position.
     """
     deltas_of: dict[RowKey, list[RowDelta]] = defaultdict(list)
     for delta in deltas:
@@ -165,7 +166,7 @@ def _oldest_lacking_arrival(
         row: the stored row.
         entries: its feed entries: its history under each bucket key that concerns the client.
         deltas: the deltas that a pull would return for the row.
-        position: the client's feed position.
+        position: the client's position.
     """
     if deltas[-1].op == "DELETE":
         left = [entry.left for entry in entries if entry.left > position.base]

@@ -3,7 +3,8 @@
 A *page* has deltas: changes of rows, or the rows themselves as INSERTs. A client's *record* would say what the client
 was sent. `SyncGateway.submit_peek` calls it for `lakesync pull`, which must not affect what the app with the same token
 is sent. Nothing is stored. So the *cursor*, from which the next page is read, itself contains everything that the next
-page needs. It is text, and valid only with the same claims. An *arrival* is the gateway's own timestamp of a commit.
+page needs. It is text, and valid only with the same claims. A *gateway* is one app's stream of changes. An *arrival* is
+its own timestamp of a commit. The sync *rules* decide which rows claims may see.
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ def _parse(since: str) -> _PeekCursor:
 
 
 def _position(cursor: _PeekCursor, access: Access, until: int) -> Position:
-    """Return the feed position of a reader that has everything up to a cursor, and nothing after it."""
+    """Return the position of a reader that has everything up to a cursor, and nothing after it."""
     # between pages, the reader was sent rows of each bucket of the sync rules that it may see, up to the cursor
     sent = {} if cursor.until is None else dict.fromkeys(access.keys, (SentPeriod(until, cursor.after, cursor.after),))
     return Position(

@@ -1,7 +1,7 @@
 """The latest rejected delta of each row, in memory. The explain route reads it to show why a pushed row is missing.
 
-`SyncGateway.submit_push` records the deltas (changes of rows) of rejected pushes; the gateways of an engine share one
-log. It is lost when the process ends.
+A *gateway* is one app's stream of changes. `SyncGateway.submit_push` records the deltas (changes of rows) of rejected
+pushes; the gateways of an engine share one log. It is lost when the process ends.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """`ShardedGateway`: one gateway over several staging stores.
 
-A *shard* is a staging store (a database that pushes are committed to) with some of the tables. `Engine` creates a
-`ShardedGateway` instead of a `SyncGateway` if tables are sharded. It forwards each operation to the shards' gateways.
-It translates the client's *cursor*, from which the client pulls next, into one cursor for each shard (`vectors`). The
-operations over several shards are generators (`Steps`) in the other modules of this package: they yield futures and get
-their results, and `engine.futures.run` runs them.
+A *gateway* is one app's stream of changes. A *shard* is a staging store (a database that pushes are committed to) with
+some of its tables. A *checkpoint* has all rows of a gateway as of one *arrival*, the gateway's own timestamp of a
+commit. `Engine` creates a `ShardedGateway` instead of a `SyncGateway` if tables are sharded. It forwards each operation
+to the shards' gateways. It translates the client's *cursor*, from which the client pulls next, into one cursor for each
+shard (`vectors`). The operations over several shards are generators (`Steps`) in the other modules of this package:
+they yield futures and get their results, and `engine.futures.run` runs them.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Lag of clients and explanations over all shards; see `inspection.lag` and `inspection.explain` for one store.
 
-A *shard* is a staging store (a database that pushes are committed to) with some of the gateway's tables. The *lag* of a
-client is the age of the oldest change that it was not sent yet. An *explanation* says why a client has a row or lacks
-it. `ShardedGateway` runs `oldest_unsent` and `explain`, which are generators (`engine.futures.Steps`), and so yield
-futures and get their results. `Vectors` looks up the *vector* of a client's cursor: a cursor in each shard. 0 and
-`NEVER_PULLED` (1, of a client that pushed before its first pull) have none. A client on a WebSocket has a
-*subscription*, whose state says up to where its connection was sent changes.
+A *shard* is a staging store (a database that pushes are committed to) with some of the tables of a gateway, one app's
+stream of changes. The *lag* of a client is the age of the oldest change that it was not sent yet. An *explanation* says
+why a client has a row or lacks it. `ShardedGateway` runs `oldest_unsent` and `explain`, which are generators
+(`engine.futures.Steps`), and so yield futures and get their results. `Vectors` looks up the *vector* of a client's
+cursor: a cursor in each shard. 0 and `NEVER_PULLED` (1, of a client that pushed before its first pull) have none. A
+client on a WebSocket has a *subscription*, whose state says up to where its connection was sent changes.
 """
 
 from __future__ import annotations

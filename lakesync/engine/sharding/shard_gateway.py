@@ -1,8 +1,8 @@
 """The gateway of one shard: a `SyncGateway` with the additional operations that a sharded gateway needs.
 
-A *shard* is a staging store (a database that pushes are committed to) with some of the gateway's tables.
-`ShardedGateway` creates a `ShardGateway` for each, and calls several of them, one after another, in generators
-(`engine.futures.Steps`). Their cursors are those of the shard's own feed, which clients never see.
+A *shard* is a staging store (a database that pushes are committed to) with some of the tables of a gateway, one app's
+stream of changes. `ShardedGateway` creates a `ShardGateway` for each, and calls several of them, one after another, in
+generators (`engine.futures.Steps`). Their cursors are those of the shard's own feed, which clients never see.
 """
 
 from __future__ import annotations

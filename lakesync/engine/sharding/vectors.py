@@ -1,12 +1,13 @@
 """The cursors of a sharded gateway: each is one integer that names a *vector*: a cursor in each shard.
 
-A *shard* is a staging store (a database that pushes are committed to) with some of the gateway's tables, and has a feed
-of its own. So a client's position is a vector. The client's cursor, from which it pulls next, is an integer in the
-format of arrivals (milliseconds since 1970, shifted by 16 bits), higher than its earlier ones. The *default shard*,
-which also has what belongs to no table, stores the vectors: those of a client's newest cursors in the client's record.
-A *broadcast* (a page that the server sends to many clients without a request) has one cursor for all of them, and its
-vector is in a table of its own. A cursor that is in neither is unknown: the client has to start again. Two cursors need
-no vector: 0 (the client starts) and `NEVER_PULLED` (1: it pushed before its first pull).
+A *shard* is a staging store (a database that pushes are committed to) with some of the tables of a gateway, one app's
+stream of changes. It has a *feed* of its own: its rows in order of their latest change. So a client's position is a
+vector. The client's cursor, from which it pulls next, is an integer in the format of arrivals (milliseconds since 1970,
+shifted by 16 bits), higher than its earlier ones. The *default shard*, which also has what belongs to no table, stores
+the vectors: those of a client's newest cursors in the client's record. A *broadcast* (a page that the server sends to
+many clients without a request) has one cursor for all of them, and its vector is in a table of its own. A cursor that
+is in neither is unknown: the client has to start again. Two cursors need no vector: 0 (the client starts) and
+`NEVER_PULLED` (1: it pushed before its first pull).
 
 A *source* is a database from which clients pull beside the gateway's feed; a source's page has a cursor of its own, a
 *mark*, which names a cursor of the feed. The other modules of this package call `Vectors`, whose `submit_…`
@@ -21,7 +22,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from lakesync.engine import source_positions as sources
+from lakesync.engine import source_progress as sources
 from lakesync.feed.client_state import current_record
 from lakesync.feed.positions import NEVER_PULLED
 from lakesync.model.hlc import start_of

@@ -2,7 +2,7 @@
 
 A *gateway* is one app's stream of changes; its store keeps one `ClientRecord` for each client. `feed.client_state`
 changes its scopes, `feed.client_cursors` its pages, and `feed.positions` reads from them what a cursor means.
-`engine.source_positions` changes positions in sources, `engine.sharding.vectors` the cursors of sharded gateways, and
+`engine.source_progress` changes the progress in sources, `engine.sharding.vectors` the cursors of sharded gateways, and
 `lakesync.actions` the records of actions.
 
 - A *cursor* is a number that the client stores with each page of changes, and sends to continue after that page. An
@@ -112,8 +112,8 @@ class PendingPage(msgspec.Struct, frozen=True, array_like=True):
     """Whether the source had more after the page."""
 
 
-class SourcePosition(msgspec.Struct, frozen=True, array_like=True):
-    """A client's position in one source."""
+class SourceProgress(msgspec.Struct, frozen=True, array_like=True):
+    """How far a client is with one source."""
 
     source: str
     """The source's name."""
@@ -296,8 +296,8 @@ class ClientRecord(msgspec.Struct, frozen=True, array_like=True):
     """Whether the client ever pushed."""
     gets_broadcasts: bool = False
     """Whether broadcasts are sent to the client, now or earlier; these are not recorded."""
-    sources: tuple[SourcePosition, ...] = ()
-    """The client's position in each source that it ever pulled from."""
+    sources: tuple[SourceProgress, ...] = ()
+    """The client's progress in each source that it ever pulled from."""
     sent_cursors: SentCursors | None = None
     """The client's cursors of a sharded gateway; only in the default shard."""
     may_hold_unknown_rows: bool = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lakesync.engine.source_positions import after_page, page_start
+from lakesync.engine.source_progress import after_page, page_start
 from lakesync.model.types import Position
 from lakesync.rules.model import all_rows_rules
 from lakesync.staging.records import ClientRecord, Page
@@ -32,4 +32,4 @@ def test_a_page_is_not_confirmed_by_a_cursor_that_the_feed_has_sent_too(sent_by_
     pages = (feed_page(mark),) if sent_by_feed else ()
     record = ClientRecord("ann", 1, 0, pages=pages, sources=record.sources)
     start = page_start(record, "books", mark, all_rows_rules(), {}, lambda: None)
-    assert (start.position.confirmed is None) == sent_by_feed
+    assert (start.progress.confirmed is None) == sent_by_feed

@@ -1,9 +1,10 @@
 """Tracks how far a client is with a source (an adapter beside the gateway's own feed), from the cursors that it sends.
 
-`engine.sources` calls these pure functions, and stores the positions in the client's record. A *position* is a place in
-the source's order of deltas. A client has one *cursor* for the gateway's feed and all sources. A response may be lost,
-and the gateway must know whether the client has received a page. So each page of a source has a cursor of its own, a
-*mark*, which the client sends back if it has the page:
+`engine.sources` calls these pure functions, and stores the results, one `SourceProgress` for each source, in the
+client's record. A *gateway* is one app's stream of changes, and its *feed* has the rows in order of their latest
+change. A *position* is a place in the source's order of deltas (changes of rows). A client has one *cursor* for the
+gateway's feed and all sources. A response may be lost, and the gateway must know whether the client has received a
+page. So each page of a source has a cursor of its own, a *mark*, which the client sends back if it has the page:
 
 1. The client pulls from a source with cursor 900. It gets page 1 and the mark 899, which means 900 in the feed.
 2. If it sends 899 next, to the source or to the feed, it has page 1, and gets page 2.
@@ -14,9 +15,9 @@ and the gateway must know whether the client has received a page. So each page o
 A *pass* is such a reading of pages without confirmation, up to the source's end. The next pass begins again after the
 last confirmed page. So the client is never stuck at a page, and never misses one.
 
-A stored `SourcePosition` has all of this for one source: the position up to which pages are confirmed (`confirmed`),
-the page that was sent and is not confirmed (`pending`), the place that a pass has reached (`pass_position`), and the
-newest marks.
+A `SourceProgress` has all of this for one source: the position up to which pages are confirmed (`confirmed`), the page
+that was sent and is not confirmed (`pending`), the position that a pass has reached (`pass_position`), and the newest
+marks.
 
 An *access period* is the time in which a client read a source under certain sync rules and claims (the fields of its
 token, which rules read). Old periods are kept to know later which rows the client may have, and may not see now.
@@ -32,7 +33,7 @@ from msgspec.structs import replace
 from lakesync.model.types import Claims, Position
 from lakesync.rules.model import SyncRules, all_rows_rules
 from lakesync.staging.records import ARRIVAL_STEP, ClientRecord
-from lakesync.staging.records.clients import AccessPeriod, PendingPage, SourceMark, SourcePosition
+from lakesync.staging.records.clients import AccessPeriod, PendingPage, SourceMark, SourceProgress
 
 MIN_CURSOR = 1 << 32
 """A lower cursor is 0 or 1: the client has no cursor yet. All others are HLC timestamps, which are far above. The
@@ -52,27 +53,27 @@ client may have been sent any row."""
 
 
 class PageStart(NamedTuple):
-    """Where a page of a source begins, and the client's position before it."""
+    """Where a page of a source begins, and the client's progress before it."""
 
-    position: SourcePosition
-    """The client's position in the source, updated by what the client's cursor confirms."""
+    progress: SourceProgress
+    """The client's progress in the source, updated by what the client's cursor confirms."""
     cursor: int
     """The client's cursor in the gateway's own feed."""
     after: Position | None
     """The page begins after this position of the source; None for its beginning."""
 
 
-def position_in(record: ClientRecord | None, source: str) -> SourcePosition:
-    """Return a client's position in a source.
+def progress_in(record: ClientRecord | None, source: str) -> SourceProgress:
+    """Return a client's progress in a source.
 
     Args:
         record: the client's record; None if it has none.
         source: the source's name.
     """
-    for position in record.sources if record is not None else ():
-        if position.source == source:
-            return position
-    return SourcePosition(source)
+    for progress in record.sources if record is not None else ():
+        if progress.source == source:
+            return progress
+    return SourceProgress(source)
 
 
 def feed_cursor(record: ClientRecord | None, since: int) -> int:
@@ -84,15 +85,15 @@ def feed_cursor(record: ClientRecord | None, since: int) -> int:
         record: the client's record; None if it has none.
         since: the cursor that the client sent.
     """
-    for position in record.sources if record is not None else ():
-        for each in position.marks:
+    for progress in record.sources if record is not None else ():
+        for each in progress.marks:
             if each.mark == since and not _is_feed_cursor(record, since):
                 return each.feed_cursor
     return since
 
 
-def with_confirmation(record: ClientRecord | None, position: SourcePosition, since: int) -> SourcePosition:
-    """Return a client's position after a request with the cursor `since`, which may confirm a page.
+def with_confirmation(record: ClientRecord | None, progress: SourceProgress, since: int) -> SourceProgress:
+    """Return a client's progress after a request with the cursor `since`, which may confirm a page.
 
     If `since` is the mark of the unconfirmed page, the client has that page. The page counts as confirmed only if all
     pages before it are; otherwise the pass continues after it. A cursor that the feed has sent too proves nothing: the
@@ -100,15 +101,15 @@ def with_confirmation(record: ClientRecord | None, position: SourcePosition, sin
 
     Args:
         record: the client's record; None if it has none.
-        position: the client's position in the source.
+        progress: the client's progress in the source.
         since: the cursor that the client sent.
     """
-    pending = position.pending
+    pending = progress.pending
     if pending is None or pending.mark != since or _is_feed_cursor(record, since):
-        return position
-    if pending.start == position.confirmed:
-        return replace(position, confirmed=pending.end, pending=None, pass_position=None)
-    return _continue_pass(position, pending)
+        return progress
+    if pending.start == progress.confirmed:
+        return replace(progress, confirmed=pending.end, pending=None, pass_position=None)
+    return _continue_pass(progress, pending)
 
 
 def page_start(
@@ -129,16 +130,16 @@ def page_start(
         claims: the claims that the rules read.
         newest: returns the newest position of the source, None if it is empty; called if rules or claims are new.
     """
-    position = _in_access_period(position_in(record, source), rules, claims, newest)
+    progress = _in_access_period(progress_in(record, source), rules, claims, newest)
     cursor = feed_cursor(record, since)
     if cursor < MIN_CURSOR:
-        return PageStart(position, cursor, position.pass_position)
-    position = with_confirmation(record, position, since)
-    if position.pending is not None and position.pending.attempts >= MAX_ATTEMPTS:
-        position = _continue_pass(position, position.pending)
-    if position.pending is not None:  # the page was not confirmed, so it is sent again
-        return PageStart(position, cursor, position.pending.start)
-    return PageStart(position, cursor, position.pass_position or position.confirmed)
+        return PageStart(progress, cursor, progress.pass_position)
+    progress = with_confirmation(record, progress, since)
+    if progress.pending is not None and progress.pending.attempts >= MAX_ATTEMPTS:
+        progress = _continue_pass(progress, progress.pending)
+    if progress.pending is not None:  # the page was not confirmed, so it is sent again
+        return PageStart(progress, cursor, progress.pending.start)
+    return PageStart(progress, cursor, progress.pass_position or progress.confirmed)
 
 
 def after_page(
@@ -149,8 +150,8 @@ def after_page(
     tables: frozenset[str],
     *,
     has_more: bool,
-) -> tuple[SourcePosition, int]:
-    """Return a client's position in the source after a page is sent, and the cursor of the response.
+) -> tuple[SourceProgress, int]:
+    """Return a client's progress in the source after a page is sent, and the cursor of the response.
 
     Args:
         start: where the page began, as returned by `page_start`.
@@ -161,29 +162,29 @@ def after_page(
         tables: the tables of the rows in the page; empty if the page has no deltas.
         has_more: whether the source has more after the page.
     """
-    position = replace(start.position, tables=tuple(sorted({*start.position.tables, *tables})))
-    position = _extend_access_period(position, page_end)
+    progress = replace(start.progress, tables=tuple(sorted({*start.progress.tables, *tables})))
+    progress = _extend_access_period(progress, page_end)
     if start.cursor < MIN_CURSOR:
-        return replace(position, pass_position=page_end if has_more else None), start.cursor
+        return replace(progress, pass_position=page_end if has_more else None), start.cursor
     if not tables:  # an empty page needs no mark: if the response is lost, the client misses nothing
         # if the page began at the confirmed position, the client has everything up to the page's end
-        if start.after == position.confirmed:
-            return replace(position, confirmed=page_end, pending=None, pass_position=None), since
-        return replace(position, pending=None, pass_position=page_end if has_more else None), since
-    attempts = position.pending.attempts + 1 if position.pending is not None else 1
+        if start.after == progress.confirmed:
+            return replace(progress, confirmed=page_end, pending=None, pass_position=None), since
+        return replace(progress, pending=None, pass_position=page_end if has_more else None), since
+    attempts = progress.pending.attempts + 1 if progress.pending is not None else 1
     mark = _free_mark(record, since)
-    marks = (SourceMark(mark, start.cursor), *position.marks)[:_MARKS_KEPT]
-    return replace(position, pending=PendingPage(mark, page_end, attempts, start.after, has_more), marks=marks), mark
+    marks = (SourceMark(mark, start.cursor), *progress.marks)[:_MARKS_KEPT]
+    return replace(progress, pending=PendingPage(mark, page_end, attempts, start.after, has_more), marks=marks), mark
 
 
 def with_restart(record: ClientRecord) -> ClientRecord:
-    """Return the record of a client that starts the gateway's feed again: its positions in sources are reset.
+    """Return the record of a client that starts the gateway's feed again: its progress in sources is reset.
 
     It may have lost its rows of sources too. Marks, tables and access periods stay, because the client may still send
     an old mark, and may still have rows.
     """
     restarted = tuple(
-        replace(position, confirmed=None, pending=None, pass_position=None) for position in record.sources
+        replace(progress, confirmed=None, pending=None, pass_position=None) for progress in record.sources
     )
     return replace(record, sources=restarted)
 
@@ -195,52 +196,52 @@ def after_request(record: ClientRecord, since: int) -> ClientRecord:
         record: the client's record.
         since: the cursor that the client sent.
     """
-    return replace(record, sources=tuple(with_confirmation(record, position, since) for position in record.sources))
+    return replace(record, sources=tuple(with_confirmation(record, progress, since) for progress in record.sources))
 
 
-def with_position(record: ClientRecord, position: SourcePosition) -> ClientRecord:
-    """Return the client's record with this position, which replaces the one in the same source.
+def with_progress(record: ClientRecord, progress: SourceProgress) -> ClientRecord:
+    """Return the client's record with this progress, which replaces that in the same source.
 
     Args:
         record: the client's record.
-        position: the position in one source.
+        progress: the progress in one source.
     """
-    others = tuple(other for other in record.sources if other.source != position.source)
-    return replace(record, sources=(*others, position))
+    others = tuple(other for other in record.sources if other.source != progress.source)
+    return replace(record, sources=(*others, progress))
 
 
-def _continue_pass(position: SourcePosition, pending: PendingPage) -> SourcePosition:
-    """Return the position with which an unconfirmed page is skipped: after the page, or at the start of the next pass.
+def _continue_pass(progress: SourceProgress, pending: PendingPage) -> SourceProgress:
+    """Return the progress with which an unconfirmed page is skipped: after the page, or at the start of the next pass.
 
     Args:
-        position: the client's position.
+        progress: the client's progress.
         pending: its unconfirmed page.
     """
-    return replace(position, pending=None, pass_position=pending.end if pending.has_more else None)
+    return replace(progress, pending=None, pass_position=pending.end if pending.has_more else None)
 
 
 def _in_access_period(
-    position: SourcePosition, rules: SyncRules, claims: Claims, newest: Callable[[], Position | None]
-) -> SourcePosition:
-    """Return the position under these rules and claims. If they changed, the source is read again from its beginning.
+    progress: SourceProgress, rules: SyncRules, claims: Claims, newest: Callable[[], Position | None]
+) -> SourceProgress:
+    """Return the progress under these rules and claims. If they changed, the source is read again from its beginning.
 
     A client that uses two tokens in turn changes its claims often, and would use up the kept access periods. So an
     earlier period with the same rules and claims is continued. A period in which the client was sent no rows is
     removed.
 
     Args:
-        position: the client's position.
+        progress: the client's progress.
         rules: the active rules.
         claims: the claims that the rules read.
         newest: returns the newest position of the source; called only if a new period begins.
     """
-    periods = position.access_periods
+    periods = progress.access_periods
     same = next((each for each in periods if (each.rules, each.claims) == (rules, claims)), None)
     if same is not None and same is periods[-1]:
-        return position
+        return progress
     others = [each for each in periods if each is not same and each.last is not None]
     access_periods = _within_bounds((*others, same or AccessPeriod(rules, claims, first=newest())))
-    return replace(position, access_periods=access_periods, confirmed=None, pending=None, pass_position=None)
+    return replace(progress, access_periods=access_periods, confirmed=None, pending=None, pass_position=None)
 
 
 def _within_bounds(periods: tuple[AccessPeriod, ...]) -> tuple[AccessPeriod, ...]:
@@ -253,12 +254,12 @@ def _within_bounds(periods: tuple[AccessPeriod, ...]) -> tuple[AccessPeriod, ...
     return (AccessPeriod(all_rows_rules(), {}, last=last), *kept)
 
 
-def _extend_access_period(position: SourcePosition, page_end: Position | None) -> SourcePosition:
-    """Return the position with its current access period extended to `page_end`, the end of a page that is sent."""
-    period = position.access_periods[-1]
+def _extend_access_period(progress: SourceProgress, page_end: Position | None) -> SourceProgress:
+    """Return the progress with its current access period extended to `page_end`, the end of a page that is sent."""
+    period = progress.access_periods[-1]
     if page_end is None or (period.last is not None and period.last >= page_end):
-        return position
-    return replace(position, access_periods=(*position.access_periods[:-1], replace(period, last=page_end)))
+        return progress
+    return replace(progress, access_periods=(*progress.access_periods[:-1], replace(period, last=page_end)))
 
 
 def _free_mark(record: ClientRecord | None, since: int) -> int:
@@ -266,7 +267,7 @@ def _free_mark(record: ClientRecord | None, since: int) -> int:
 
     Multiples of `ARRIVAL_STEP` are arrivals (the gateway's timestamps of commits), so they are never marks.
     """
-    used = {each.mark for position in record.sources for each in position.marks} if record is not None else set()
+    used = {each.mark for progress in record.sources for each in progress.marks} if record is not None else set()
     mark = since - 1
     while mark % ARRIVAL_STEP == 0 or mark in used or _is_feed_cursor(record, mark):
         mark -= 1
