@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 DELTA_COLUMNS = ("gateway", "arrival", "table_name", "row_id", "op", "client_id", "hlc", "delta_id", "columns")
-"""The columns of a table of deltas. `arrival` is the gateway's timestamp for the push (its hybrid logical clock), `hlc`
-the client's timestamp."""
+"""The columns of a table of deltas. `gateway` names one app's stream of deltas, `arrival` is its timestamp for the push
+(a hybrid logical clock), `hlc` the client's timestamp."""
 
 HASH_BYTES = 32
 """Bytes of a delta id that is a SHA-256 hash. Its text has twice as many hexadecimal digits."""

@@ -3,7 +3,8 @@
 Adapters may implement optional protocols (`ArrowAdapter`, `Splittable`, …). Each function here calls the protocol if
 the adapter implements it, and otherwise does the same in another way or returns a default. Adapters composed of others
 (`composite.py`, `fan_out.py`), the transfers between adapters and the pipeline call these functions. A delta is a
-change of a row. Its *hlc* is its client's timestamp, its *arrival* that of the server that received it.
+change of a row. It belongs to a gateway, one app's stream of deltas. Its *hlc* is its client's timestamp, its *arrival*
+that of the server that received it.
 """
 
 from __future__ import annotations

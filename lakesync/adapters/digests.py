@@ -1,8 +1,9 @@
 """Digests (counts and checksums) by table and day, computed at a destination and in the lake to compare the two.
 
 A *destination* is a database or object store that receives the lake's *deltas* (changes of rows). A database also has
-*destination tables*, with the current rows. A day is a UTC day of *arrival*, the gateway's timestamp of a push: of a
-delta, or of a row's newest delta. Sums add 32-bit checksums, so that a database can add them without overflow.
+*destination tables*, with the current rows. A *gateway* is one app's stream of deltas. A day is a UTC day of *arrival*,
+the gateway's timestamp of a push: of a delta, or of a row's newest delta. Sums add 32-bit checksums, so that a database
+can add them without overflow.
 
 Adapters implement `Digestible`. The pipeline compares each destination with the lake (`lakehouse.backends.comparison`),
 and restores the days that differ.

@@ -1,10 +1,11 @@
 """Erasure at an adapter: the permanent deletion of the content of a row's or a client's deltas (changes of rows).
 
-A delta that an erasure request covers stays stored, but loses its content. A covered INSERT or UPDATE becomes an UPDATE
-without columns, which changes nothing in a merge; a DELETE stays a DELETE, because it deletes older values. Each keeps
-its hlc (the client's timestamp), client and id. So the number of deltas and the sum of their ids, by which copies are
-compared, stay the same, and a batch that is written again recognises the delta as stored. The rows of destination
-tables (tables with the current rows), which are merged from the deltas, are rebuilt without the content.
+A request concerns one gateway, an app's stream of deltas. A delta that it covers stays stored, but loses its content. A
+covered INSERT or UPDATE becomes an UPDATE without columns, which changes nothing in a merge; a DELETE stays a DELETE,
+because it deletes older values. Each keeps its hlc (the client's timestamp), client and id. So the number of deltas and
+the sum of their ids, by which copies are compared, stay the same, and a batch that is written again recognises the
+delta as stored. The rows of destination tables (tables with the current rows), which are merged from the deltas, are
+rebuilt without the content.
 
 The pipeline's erasure calls `Redactable.redact`; adapters implement it with the other functions.
 """

@@ -85,7 +85,8 @@ def path_of(uri: str) -> Path:
     parts, _ = split_uri(uri)
     if parts.query:
         raise ConfigurationError(
-            f"the adapter URI {without_password(uri)!r} has an option, but there is none: write ? in a path as %3F"
+            f"the adapter URI {without_password(uri)!r} has an option, but {parts.scheme}: has no options: write ? in "
+            "a path as %3F"
         )
     if parts.netloc or not parts.path.startswith("/") or not parts.path.strip("/"):
         raise ConfigurationError(

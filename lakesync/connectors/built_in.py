@@ -1,8 +1,9 @@
 """The built-in connector types: each with its settings as JSON Schema, its actions, and the *source* that polls read.
 
-A connector connects a gateway with an external system, such as Jira. `registry.installed_types` returns these types
-with those of installed packages, and `gateway.openapi_schemas` documents them. Importing a source does not import its
-database driver: a reader of `lakesync.connectors.sql` does so when it is created.
+A connector connects a gateway, one app's stream of changes, with an external system, such as Jira.
+`registry.installed_types` returns these types with those of installed packages, and `gateway.openapi_schemas` documents
+them. Importing a source does not import its database driver: a reader of `lakesync.connectors.sql` does so when it is
+created.
 """
 
 from __future__ import annotations

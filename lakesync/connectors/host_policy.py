@@ -1,8 +1,9 @@
 """Checks which hosts connectors may call. Tenants choose the URLs, and must not reach the server's own network.
 
-A connector connects a gateway with an external system. A host name is resolved once, its addresses are checked, and the
-connection goes to a checked address. So a name that later resolves to another address (DNS rebinding) cannot bypass the
-check. `HttpApi`, the database sources and the connector registry call this module.
+A tenant's connector connects its gateway, one app's stream of changes, with an external system. A host name is resolved
+once, its addresses are checked, and the connection goes to a checked address. So a name that later resolves to another
+address (DNS rebinding) cannot bypass the check. `HttpApi`, the database sources and the connector registry call this
+module.
 """
 
 from __future__ import annotations

@@ -288,7 +288,8 @@ C = TypeVar("C", bound=_Closable)
 Params = Mapping[str, Any]
 """The parameters of an action."""
 ActionFunction = Callable[[C, Action, Params, ActionContext], Mapping[str, Any]]
-"""Executes an action whose params are valid, and returns its result."""
+"""Executes an action whose params are valid, and returns its result. The context has the action's gateway (the app) and
+the number of the attempt, from 1."""
 
 
 class ApiActions(Generic[C]):

@@ -39,7 +39,7 @@ class CensusComparison(NamedTuple):
 
 
 Compare = Callable[[str, Census], CensusComparison]
-"""Compares a table's census with the known rows."""
+"""Compares a census with the known rows of a table, whose name is the first argument."""
 
 
 @dataclass

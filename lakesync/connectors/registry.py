@@ -1,8 +1,8 @@
 """The registry of connector types: validates connectors' configurations for storage, and opens stored ones for use.
 
-A connector connects a gateway with an external system, such as Jira. The gateway validates its configuration and seals
-it before it is stored: the secrets are encrypted. Actions and the pipeline's polls open it: the secrets become plain
-text again.
+A connector connects a gateway, one app's stream of changes, with an external system, such as Jira. The gateway's server
+validates its configuration and seals it before it is stored: the secrets are encrypted. Actions and the pipeline's
+polls open it: the secrets become plain text again.
 """
 
 from __future__ import annotations

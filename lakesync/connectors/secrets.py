@@ -1,9 +1,9 @@
 """Encrypts ("seals") the secrets of connectors, such as passwords, and opens them when a connector is used.
 
-Instead of a secret, a connector may have a reference to a variable or file of the server. Admins of gateways register
-connectors, and the operator of the server lists the references that they may use (`allowed_references`), so that no
-admin can read a secret of the operator or of another gateway. `Connectors` (`lakesync.connectors.registry`) calls this
-module.
+Instead of a secret, a connector may have a reference to a variable or file of the server. A gateway is one app's stream
+of changes. Its admins register connectors, and the operator of the server lists the references that they may use
+(`allowed_references`), so that no admin can read a secret of the operator or of another gateway. `Connectors`
+(`lakesync.connectors.registry`) calls this module.
 """
 
 from __future__ import annotations

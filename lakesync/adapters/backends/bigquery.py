@@ -2,7 +2,9 @@
 
 `registry.open_adapter` creates it for `bigquery:` URIs. `SqlAdapter` has the logic that all SQL databases share: it
 stores *deltas* (changes of rows), *destination tables* (the current rows), and *marks*, which say how far the lake's
-deltas were copied here.
+deltas were copied here. It uses a database through the protocols `Executor` and `Connection`, and takes the SQL that
+differs from a `Dialect`; `lakesync.adapters.sql.backend` documents their methods. A *scratch table* is temporary: rows
+are loaded into it, and merged from there into others. The *kind* of a column is its type in LakeSync.
 
 The adapter uses no transactions over several statements. Rows are written first, then the mark, and each step can be
 repeated. So a crash repeats work and loses none. Every call starts jobs, which take seconds: use the adapter for
@@ -101,7 +103,7 @@ class BigQueryDialect(Dialect):
         )
 
     def checksum_expression(self, text: str) -> str:
-        """Read the digits of an MD5 as a hexadecimal number."""
+        """Return the first 32 bits of the text's MD5 as a number. Every dialect computes the same checksum."""
         return f"CAST(CONCAT('0x', SUBSTR(TO_HEX(MD5({text})), 1, 8)) AS INT64)"
 
     def text_expression(self, column: Column) -> str:

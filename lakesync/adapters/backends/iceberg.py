@@ -121,7 +121,8 @@ class IcebergDeltas(ArrowAdapterBase):
     def latest_arrivals(self) -> dict[str, int]:
         """Return `GATEWAY/SHARD` → its newest arrival, from the files' statistics; see `StreamSource`.
 
-        A file with deltas of several streams, which LakeSync does not write, is left out.
+        This names a stream: the deltas of one gateway (an app) in one shard, a store with some of its tables. A file
+        with deltas of several streams, which LakeSync does not write, is left out.
         """
         table = self._table()
         *names, arrival = (table.schema().find_field(name).field_id for name in ("gateway", "shard", "arrival"))

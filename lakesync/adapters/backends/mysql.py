@@ -1,8 +1,10 @@
 """MySQL and MariaDB adapter: stores deltas (changes of rows) and destination tables (tables of current rows).
 
 It writes with LOAD DATA LOCAL if the server allows it, otherwise with multi-row INSERTs. `registry.open_adapter`
-creates it for `mysql:` URIs; `SqlAdapter` has the logic that all SQL databases share. Needs pymysql: `pip install
-'lakesync[mysql]'`. Tested on MariaDB.
+creates it for `mysql:` URIs. `SqlAdapter` has the logic that all SQL databases share. It uses a database through the
+protocols `Executor` and `Connection`, and takes the SQL that differs from a `Dialect`; `lakesync.adapters.sql.backend`
+documents their methods. A *scratch table* is temporary: rows are loaded into it, and merged from there into others. The
+*kind* of a column is its type in LakeSync. Needs pymysql: `pip install 'lakesync[mysql]'`. Tested on MariaDB.
 """
 
 from __future__ import annotations

@@ -1,7 +1,10 @@
 """Postgres adapter: stores deltas (changes of rows) and destination tables (tables of current rows) in one database.
 
-`registry.open_adapter` creates it for `postgresql:` URIs; `SqlAdapter` has the logic that all SQL databases share.
-Needs psycopg: `pip install 'lakesync[postgres]'`.
+`registry.open_adapter` creates it for `postgresql:` URIs. `SqlAdapter` has the logic that all SQL databases share. It
+uses a database through the protocols `Executor` and `Connection`, and takes the SQL that differs from a `Dialect`;
+`lakesync.adapters.sql.backend` documents their methods. A *scratch table* is temporary: rows are loaded into it, and
+merged from there into others. The *kind* of a column is its type in LakeSync. Needs psycopg: `pip install
+'lakesync[postgres]'`.
 
 Writes use COPY: its binary format if all columns are text or 64-bit integers, else CSV. Reads let the server join each
 column into one value. `postgres_arrow.py` converts both from and to Arrow tables.
@@ -171,7 +174,7 @@ class PostgresExecutor:
 
 
 class _PostgresConnection:
-    """`Connection`, `DirectAppend` and `HashReader` over psycopg.
+    """`Connection`, `DirectAppend` (COPY into a table) and `HashReader` (delta ids as bytes) over psycopg.
 
     These protocols document the methods. If `append` returns False or `read_hashes` None, callers take a slower way.
     """

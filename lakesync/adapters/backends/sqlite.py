@@ -2,7 +2,9 @@
 
 A *delta* is a change of a row; a *destination table* has the current rows of a synced table. `registry.open_adapter`
 creates the adapter for `sqlite:` URIs. `SqlAdapter` has the logic that all SQL databases share: it loads rows into a
-*scratch table* (a temporary one), and merges them from there into the others.
+*scratch table* (a temporary one), and merges them from there into the others. It uses a database through the protocols
+`Executor` and `Connection`, and takes the SQL that differs from a `Dialect`; `lakesync.adapters.sql.backend` documents
+their methods. The *kind* of a column is its type in LakeSync.
 """
 
 from __future__ import annotations

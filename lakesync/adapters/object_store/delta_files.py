@@ -1,8 +1,9 @@
 """The objects in which `ObjectDeltas` stores deltas (changes of rows): their keys, and their content.
 
-A key is `PREFIX/GATEWAY/DAY/ARRIVALS-HLCS.BATCH.parquet` (or `.json`): UTC day of the first arrival, lowest and highest
-arrival (the gateway's timestamps of pushes), lowest and highest hlc (the clients' timestamps), each with 16 hexadecimal
-digits, and the batch id. So a query skips objects by their keys, without reading them.
+A key is `PREFIX/GATEWAY/DAY/ARRIVALS-HLCS.BATCH.parquet` (or `.json`): gateway (one app's stream of deltas), UTC day of
+the first arrival, lowest and highest arrival (the gateway's timestamps of pushes), lowest and highest hlc (the clients'
+timestamps), each with 16 hexadecimal digits, and the batch id. So a query skips objects by their keys, without reading
+them.
 
 The content is a batch of deltas in Parquet, or a `FlushEnvelope`, one JSON object as LakeSync for TypeScript writes it:
 `{version: 1, gatewayId, createdAt, hlcRange: {min, max}, deltaCount, byteSize, deltas}`; every hlc is a decimal string.

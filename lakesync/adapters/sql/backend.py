@@ -365,7 +365,7 @@ class Pool(Generic[C]):
                 self._close(self._idle.get_nowait())
 
     def _take_idle(self) -> C | None:
-        """Return an idle connection that is still alive, None if none is; close dead ones."""
+        """Return an idle connection that is still alive, or None; close the dead ones."""
         with suppress(Empty):
             while not self._is_alive(connection := self._idle.get_nowait()):
                 self._close(connection)

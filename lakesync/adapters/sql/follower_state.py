@@ -1,10 +1,10 @@
 """What a SQL destination stores about its followers: marks, suspended tables, dead letters, and locks of its tables.
 
 A *follower* copies deltas (changes of rows) from the lake to the destination; its *mark*, a text, says how far it has
-read. A *destination table* has the current rows of a synced table. A *dead letter* is a value that the database
-rejected, and a *suspended table* a destination table that could not be written (`lakesync.adapters.base`). All are
-written in the transaction that writes the rows. `SqlAdapter` calls this module, and `row_tables` calls it for the dead
-letters of the rows that it writes.
+read. A *destination table* has the current rows of a synced table; a row is identified by its gateway (one app's stream
+of changes) and row id. A *dead letter* is a value that the database rejected, and a *suspended table* a destination
+table that could not be written (`lakesync.adapters.base`). All are written in the transaction that writes the rows.
+`SqlAdapter` calls this module, and `row_tables` calls it for the dead letters of the rows that it writes.
 
 Three kinds of rows share the table of marks:
 

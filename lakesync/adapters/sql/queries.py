@@ -1,8 +1,8 @@
 """Reads of a SQL adapter's tables: pages of deltas, merged rows, and digests. `SqlAdapter` calls this module.
 
-A *delta* is a change of a row. A query returns deltas by *arrival* (the gateway's timestamp of receipt) or by *hlc*
-(the client's timestamp). A *position* is a place in that order; the next page starts there. A *destination table* has
-the current rows of a synced table.
+A *delta* is a change of a row; a *gateway* is one app's stream of deltas. A query returns deltas by *arrival* (the
+gateway's timestamp of receipt) or by *hlc* (the client's timestamp). A *position* is a place in that order; the next
+page starts there. A *destination table* has the current rows of a synced table.
 
 A *digest* of one table and one day has the number of deltas and rows, and sums of their checksums. The pipeline
 computes the same digests of the lake, which has all deltas. A comparison shows on which days the destination lacks

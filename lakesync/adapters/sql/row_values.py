@@ -2,8 +2,8 @@
 
 A *destination table* has the current rows of one synced table, with typed columns. The *content* of a row
 (`RowContent`) is the merge of all its deltas, the changes that clients have made. A *dead letter* is a value that
-cannot be stored: it is listed with the reason, and null in the row. `row_tables` calls this module to write rows. An
-*arrival* is the gateway's timestamp of a commit.
+cannot be stored: it is listed with the reason, and null in the row. `row_tables` calls this module to write rows. A
+*gateway* is one app's stream of changes, an *arrival* its timestamp of a commit.
 
 Besides the schema's columns, a destination table has these *system columns*: `gateway` and `row_id`, the key;
 `synced_at`, when the row was written; `last_arrival`, the arrival of its newest delta; `deleted_at`, with soft delete;

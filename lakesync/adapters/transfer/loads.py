@@ -239,7 +239,7 @@ class WrittenStreams(msgspec.Struct, frozen=True):
 
 
 def written_streams(adapter: DatabaseAdapter, followers: Collection[str]) -> WrittenStreams:
-    """Return how far followers have written.
+    """Return how far followers have written. `flows.written_by`, which adds the flows, calls it.
 
     Args:
         adapter: an adapter or a composition; not a `LoadBarrier`, but what it wraps.

@@ -1,8 +1,9 @@
 """Restores days of a destination from the lake: writes missing and altered deltas again and removes surplus ones.
 
-A *destination* is an adapter to which a *follower* copies the lake's *deltas* (changes of rows). A database also has
-*destination tables*, with the current rows; one that cannot be written is *suspended*: it gets no rows until a retry
-succeeds. Old deltas may have been moved from it to another adapter, a *cold tier*.
+A *destination* is an adapter to which a *follower* copies the lake's *deltas* (changes of rows). A *gateway* is one
+app's stream of deltas, an *arrival* its timestamp of a push. A database also has *destination tables*, with the current
+rows; one that cannot be written is *suspended*: it gets no rows until a retry succeeds. Old deltas may have been moved
+from it to another adapter, a *cold tier*.
 
 The pipeline compares both sides by day (`adapters/digests.py`), and calls `restore` for the days that differ. The
 follower's progress stays as it is, because the follower has copied these days before. A repeat, also after a crash, has
