@@ -3,8 +3,7 @@
 The assets of the lake, of checkpoints and of destinations call it at the end of a step; the failure policy
 (`assets.failure_policy`), which wraps every step, adds the figures of Spark's jobs. A delta is a change that a client
 pushed, and *acknowledged* when its gateway (one app's stream of deltas) has accepted it. The history, the asset
-`deltas`, has all flushed deltas. A
-state table has the current rows, merged from the history.
+`deltas`, has all flushed deltas. A state table has the current rows, merged from the history.
 """
 
 import hashlib

@@ -2,17 +2,17 @@
 
 An erasure request covers a row, or all that one client wrote; its values must disappear everywhere. Staging, the
 database of the gateways (streams of changes, one for each app), carries it out first. This asset is a graph of steps
-(ops), so that lineage shows one asset. The
-steps erase in the history (all changes that clients pushed), the state tables (current rows), the landing tables of
-polled rows (which connectors read from external systems), and the backends: databases and object stores that
-`lakesync.toml` declares. Data are also erased in backends that flows or migrations only read, because the next run
-would copy them again. At the end it makes new *checkpoints*, the copies of a gateway's rows for new clients.
+(ops), so that lineage shows one asset. The steps erase in the history (all changes that clients pushed), the state
+tables (current rows), the landing tables of polled rows (which connectors read from external systems), and the
+backends: databases and object stores that `lakesync.toml` declares. Data are also erased in backends that flows or
+migrations only read, because the next run would copy them again. At the end it makes new *checkpoints*, the copies of a
+gateway's rows for new clients.
 
 Each step runs in the pool of the steps that write to the same table or backend: Dagster runs one step of a pool at a
 time, so that the others do not copy erased data meanwhile. Steps of backends run in the order in which data move there:
 a run that has read the history before its erasure may still write a backend, from which a flow would copy the data on
-until that backend's step has run. The code location (`lakesync_dagster.definitions`) calls
-this module. `docs/durability.md` describes the steps and the proof.
+until that backend's step has run. The code location (`lakesync_dagster.definitions`) calls this module.
+`docs/durability.md` describes the steps and the proof.
 """
 
 from collections.abc import Callable, Sequence

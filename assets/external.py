@@ -2,10 +2,10 @@
 
 Dagster does not materialise external assets; it only shows them upstream of those that it does. Staging's log has the
 deltas (changes) that gateways (streams of changes, one for each app) have accepted from clients, and that the lake
-lacks. A backend is a name that
-`lakesync.toml` declares for an adapter, which is access to one database or object store, or for a combination of them.
-The code location (`lakesync_dagster.definitions`) calls this module; the assets of destinations and transfers (flows,
-migrations and tiers, which copy deltas between backends) use the kinds and keys of backends.
+lacks. A backend is a name that `lakesync.toml` declares for an adapter, which is access to one database or object
+store, or for a combination of them. The code location (`lakesync_dagster.definitions`) calls this module; the assets of
+destinations and transfers (flows, migrations and tiers, which copy deltas between backends) use the kinds and keys of
+backends.
 """
 
 from collections.abc import Sequence

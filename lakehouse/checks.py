@@ -3,10 +3,10 @@
 Accepted deltas (changes of rows) are first in staging, the gateways' store; a flush moves them to the history, the
 Iceberg table `deltas`. A gateway is one app's stream of deltas; their *arrival* is its timestamp of receipt. Staging's
 ledger has, for each gateway and day of arrival, the numbers of accepted and of flushed deltas, and the sums of their
-ids; the history must have what was flushed. Staging has a log of pushes for each
-gateway and *shard* (a staging store for some tables); an *epoch* identifies a store's copy of a gateway. A *state
-table* has the current rows of one synced table, merged from the history. The asset checks (`assets.checks`), and the
-step that repeats past days (`assets.lake_tables`), call this module.
+ids; the history must have what was flushed. Staging has a log of pushes for each gateway and *shard* (a staging store
+for some tables); an *epoch* identifies a store's copy of a gateway. A *state table* has the current rows of one synced
+table, merged from the history. The asset checks (`assets.checks`), and the step that repeats past days
+(`assets.lake_tables`), call this module.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """The pipeline's connections to gateways: opens the staging store, and pushes deltas into gateways.
 
 A *delta* is a change of one row; a gateway is one app's stream of deltas. The staging store has what the gateways of a
-project accepted. On SQLite it can be open in one process only, the gateway
-server, so the pipeline reaches it over HTTP; on Postgres this process opens it. Connectors, which poll external
-systems, and flows, which copy deltas from a backend, push in the same two ways: over HTTP, or with an engine (the code
-of gateways) in this process. Such a connection is an *intake*. Pushes through it are trusted: the write scope, which
-limits what a client may write, does not apply. Dagster resources, sensors, notebooks and Spark tasks call this module.
+project accepted. On SQLite it can be open in one process only, the gateway server, so the pipeline reaches it over
+HTTP; on Postgres this process opens it. Connectors, which poll external systems, and flows, which copy deltas from a
+backend, push in the same two ways: over HTTP, or with an engine (the code of gateways) in this process. Such a
+connection is an *intake*. Pushes through it are trusted: the write scope, which limits what a client may write, does
+not apply. Dagster resources, sensors, notebooks and Spark tasks call this module.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """The lake's table `gateways`: each gateway's configuration, and the namespace of its state tables.
 
 A gateway is one app's stream of changes. The table has one row for each, with its schemas, its sync rules (which say
-what a client may see) and its connectors (polled external systems). `lakesync staging rebuild` restores
-them from there if the staging store is lost. Secrets of connectors are encrypted, or references such as `env:NAME`. A
-property of the table has the digest of each row, so an unchanged configuration costs no Spark job. A *state table* has
-the current rows of one synced table; a *checkpoint* is a copy of a gateway's rows for new clients.
+what a client may see) and its connectors (polled external systems). `lakesync staging rebuild` restores them from there
+if the staging store is lost. Secrets of connectors are encrypted, or references such as `env:NAME`. A property of the
+table has the digest of each row, so an unchanged configuration costs no Spark job. A *state table* has the current rows
+of one synced table; a *checkpoint* is a copy of a gateway's rows for new clients.
 
 Another property has the Iceberg namespace of each gateway that does not share one. It is written before the gateway's
 first merge: if the gateway were configured for another namespace later, only a part of its rows would be merged and

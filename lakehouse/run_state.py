@@ -1,15 +1,14 @@
 """The state that the steps of one Dagster run share: each gateway's positions, and the failures that were set aside.
 
 A gateway is one app's stream of deltas (changes of rows). A position is an arrival, the gateway's timestamp of a push.
-Each gateway has two: the last arrival whose deltas are in
-the lake (flushed), and its cut point, at which the run makes a *checkpoint*, the copy of all rows from which new
-clients start. A failure is set aside if it concerns one gateway or table: the run continues with the others, and its
-last step fails. Dagster creates one `RunState` for each run, as the resource `run_state`; the steps (`assets`) and the
-functions that they call use it.
+Each gateway has two: the last arrival whose deltas are in the lake (flushed), and its cut point, at which the run makes
+a *checkpoint*, the copy of all rows from which new clients start. A failure is set aside if it concerns one gateway or
+table: the run continues with the others, and its last step fails. Dagster creates one `RunState` for each run, as the
+resource `run_state`; the steps (`assets`) and the functions that they call use it.
 
-The history is the Iceberg table of all flushed deltas. A state table has the current rows of one
-synced table, merged from the history; it is in the Iceberg namespace that gateways share, or in that of a gateway. A
-shard is a staging store (of the gateways) with some of the tables; a flush moves deltas from there to the lake.
+The history is the Iceberg table of all flushed deltas. A state table has the current rows of one synced table, merged
+from the history; it is in the Iceberg namespace that gateways share, or in that of a gateway. A shard is a staging
+store (of the gateways) with some of the tables; a flush moves deltas from there to the lake.
 """
 
 from __future__ import annotations

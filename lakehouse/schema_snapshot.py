@@ -1,9 +1,9 @@
 """Reads and writes the schema snapshot: a file with the tables and connectors that are registered at gateways.
 
 A gateway is one app's stream of changes; a connector is an external system that is polled into it. Dagster's code
-location creates its assets from the file, so that it needs no connection to the staging store (the
-gateways' database), which has the registrations. The schema sensor writes the file when they have changed. The steps of
-runs, which have a connection, call `registered` instead.
+location creates its assets from the file, so that it needs no connection to the staging store (the gateways' database),
+which has the registrations. The schema sensor writes the file when they have changed. The steps of runs, which have a
+connection, call `registered` instead.
 
 A *state table* has the current rows of one synced table in the lake. It is in the Iceberg namespace that gateways
 share, or in a gateway's own.

@@ -1,10 +1,10 @@
 """Creates the lake's Iceberg tables, adds columns to state tables, and sets table properties.
 
 `deltas` has the history: all deltas (changes of one row) that gateways (streams of changes, one for each app) have
-accepted from clients. A state table has
-the current rows of one synced table, merged from the history, in *typed columns* by the table's schema. A *contract*
-says what happens to columns that clients register later. Flushes, merges and checks, which may be the first to need a
-table, call this module. `lakehouse.table_definitions` has the tables' columns and properties.
+accepted from clients. A state table has the current rows of one synced table, merged from the history, in *typed
+columns* by the table's schema. A *contract* says what happens to columns that clients register later. Flushes, merges
+and checks, which may be the first to need a table, call this module. `lakehouse.table_definitions` has the tables'
+columns and properties.
 """
 
 from __future__ import annotations

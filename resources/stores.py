@@ -2,9 +2,8 @@
 
 `lake` has the names and locations of the Iceberg tables. `staging` opens the database to which gateways (streams of
 changes, one for each app) commit what clients push. `intake` opens the way by which rows that are polled from external
-systems are pushed to gateways. Functions build the URIs of tables,
-folders and stores, for the metadata of assets. The code location (`lakesync_dagster.definitions`) creates the
-resources from the project's configuration.
+systems are pushed to gateways. Functions build the URIs of tables, folders and stores, for the metadata of assets. The
+code location (`lakesync_dagster.definitions`) creates the resources from the project's configuration.
 """
 
 from contextlib import ExitStack

@@ -1,10 +1,10 @@
 """Creates the check `fresh` of each asset that clients' deltas must reach, and the sensor that reports its results.
 
 A delta is a change that a client pushed to a gateway, which is one app's stream of deltas. These assets are the lake's
-history `deltas`, and what is made from it: state
-tables (with current rows), checkpoints (from which new clients start) and the databases of destinations. A delta
-belongs to the UTC day on which its gateway received it. A day is late if some of its deltas were acknowledged to the
-client longer ago than `late_after_seconds` and are not in the asset. The check passes if no day is late.
+history `deltas`, and what is made from it: state tables (with current rows), checkpoints (from which new clients start)
+and the databases of destinations. A delta belongs to the UTC day on which its gateway received it. A day is late if
+some of its deltas were acknowledged to the client longer ago than `late_after_seconds` and are not in the asset. The
+check passes if no day is late.
 
 The sensor reports a result without a run: when it changes, after a materialisation, and hourly. Runs of the check's
 step compute it too. The code location (`lakesync_dagster.definitions`) calls this module.

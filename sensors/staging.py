@@ -1,11 +1,11 @@
 """Creates the sensors that request runs which bring the lake up to date with staging: those of flushes and erasures.
 
 A gateway is one app's stream of deltas (changes). Staging is the gateways' database, with a log of the deltas that they
-have accepted from clients. A *flush*
-moves deltas from the log into the lake, merges them into the state tables (current rows), and makes checkpoints (files
-from which new clients start). It is due if the log is too large or too old, if someone requested it, or if a table or
-checkpoint is behind (`lakehouse.history.flush_due` decides this). An *erasure* removes a row, or everything that a
-client wrote; it is due while staging has carried out a request that the lake has not.
+have accepted from clients. A *flush* moves deltas from the log into the lake, merges them into the state tables
+(current rows), and makes checkpoints (files from which new clients start). It is due if the log is too large or too
+old, if someone requested it, or if a table or checkpoint is behind (`lakehouse.history.flush_due` decides this). An
+*erasure* removes a row, or everything that a client wrote; it is due while staging has carried out a request that the
+lake has not.
 
 Nothing depends on the status of earlier runs, except that no run is requested while one is in progress. A *lag* is a
 part of the pipeline that is behind, and its *mark* says how far the part is. For a part whose mark stays the same after

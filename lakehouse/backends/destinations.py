@@ -3,12 +3,11 @@
 A destination writes to one or more adapters (databases or object stores). Each adapter has a follower, which reads the
 lake's history (the table `deltas`) in order. Its mark is stored at the adapter: for each stream (`GATEWAY/SHARD`) the
 arrival up to which deltas are written. A gateway is one app's stream of deltas (changes of rows), a shard a staging
-store for some of the tables. An arrival is the gateway's
-timestamp for a push; in a stream arrivals only grow; -1 is below all. One task writes a small backlog. A large one
-becomes a load, which is divided into parts, one for each task (`lakesync.adapters.transfer.loads`). Tasks read the
-lake's files themselves; the driver receives only marks, counts and errors. A destination may have merged tables beside
-the deltas: its destination tables. One that cannot be written is *suspended*: it gets no rows until a retry succeeds.
-The assets of destinations (`assets.destinations`) call `follow`.
+store for some of the tables. An arrival is the gateway's timestamp for a push; in a stream arrivals only grow; -1 is
+below all. One task writes a small backlog. A large one becomes a load, which is divided into parts, one for each task
+(`lakesync.adapters.transfer.loads`). Tasks read the lake's files themselves; the driver receives only marks, counts and
+errors. A destination may have merged tables beside the deltas: its destination tables. One that cannot be written is
+*suspended*: it gets no rows until a retry succeeds. The assets of destinations (`assets.destinations`) call `follow`.
 """
 
 from __future__ import annotations

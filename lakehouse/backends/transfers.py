@@ -3,12 +3,11 @@
 A backend is one or more adapters, each of which stores deltas (changes of rows) at a database or an object store. A
 gateway is one app's stream of deltas. A flow copies deltas that meet a filter from one backend to another, or into the
 lake: then it pushes to gateways, whose flushes write the deltas. Tiering moves old deltas from a hot backend to a cold
-one. A migration copies days of tables
-to another backend and verifies the copy; it continues after an interruption, because its progress is stored. A *mark*
-is such a progress, stored at an adapter. A large tiering or migration is divided into ranges of hlcs (the clients'
-timestamps), one task each. This division is stored, so that a repeat after a crash has the same ranges
-(`lakesync.adapters.transfer.migration`). The driver receives only counts and errors. The assets of transfers
-(`assets.transfers`) call this module.
+one. A migration copies days of tables to another backend and verifies the copy; it continues after an interruption,
+because its progress is stored. A *mark* is such a progress, stored at an adapter. A large tiering or migration is
+divided into ranges of hlcs (the clients' timestamps), one task each. This division is stored, so that a repeat after a
+crash has the same ranges (`lakesync.adapters.transfer.migration`). The driver receives only counts and errors. The
+assets of transfers (`assets.transfers`) call this module.
 """
 
 from __future__ import annotations

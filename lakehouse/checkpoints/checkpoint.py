@@ -1,10 +1,9 @@
 """Makes one gateway's checkpoint: all its rows at one arrival, as files of frames for the first sync of new clients.
 
 A gateway is one app's stream of changes; an arrival is its timestamp for a push. *Staging* is the store that pushes are
-committed to; a *shard* is a
-staging store for some of the tables, and an *epoch* identifies staging's copy of a gateway: a rebuild begins another. A
-flush moves deltas (changes of rows) from staging to the *history*, an Iceberg table. *Sync rules* decide which rows a
-client may see.
+committed to; a *shard* is a staging store for some of the tables, and an *epoch* identifies staging's copy of a
+gateway: a rebuild begins another. A flush moves deltas (changes of rows) from staging to the *history*, an Iceberg
+table. *Sync rules* decide which rows a client may see.
 
 A checkpoint is made in three steps: the gateway's state tables (the current rows) are merged up to the arrival; their
 Iceberg snapshots are tagged, so that they do not expire; their rows are written as frames (protobuf messages). The tags

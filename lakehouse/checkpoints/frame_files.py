@@ -1,9 +1,9 @@
 """Writes the files of a checkpoint in Spark tasks: rows of state tables as frames.
 
 A checkpoint has all rows of a gateway (one app's stream of changes) as of one arrival, the gateway's timestamp of
-receipt; new clients start from it.
-A frame is a `SyncResponse`, the protobuf message of a pull, with its length before it. A file has many frames, so that
-the gateway and clients can process it piece by piece. `lakehouse.checkpoints.checkpoint` calls this module.
+receipt; new clients start from it. A frame is a `SyncResponse`, the protobuf message of a pull, with its length before
+it. A file has many frames, so that the gateway and clients can process it piece by piece.
+`lakehouse.checkpoints.checkpoint` calls this module.
 """
 
 from __future__ import annotations

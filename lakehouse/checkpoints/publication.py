@@ -2,10 +2,9 @@
 
 A gateway is one app's stream of deltas (changes of rows). A *checkpoint* is all its rows as of one arrival (the
 gateway's timestamp of a push): files with the visible rows as frames (protobuf messages), from which new clients start.
-The arrival is called the gateway's *cut point*: all
-pushes from before the run arrived at or before it. The assets `checkpoint_snapshots` and `checkpoint` call
-`make_checkpoints`. An erasure calls it too, and `delete_checkpoint_files`, because older checkpoints still have the
-erased values.
+The arrival is called the gateway's *cut point*: all pushes from before the run arrived at or before it. The assets
+`checkpoint_snapshots` and `checkpoint` call `make_checkpoints`. An erasure calls it too, and `delete_checkpoint_files`,
+because older checkpoints still have the erased values.
 
 A checkpoint is made from Iceberg snapshots of the gateway's *state tables*, the current rows of its synced tables. Sync
 rules, which decide what a client may see, have a version; a checkpoint is served under its version only.

@@ -1,13 +1,12 @@
 """Carries out erasure requests in the lake, proves that nothing is left, and confirms the requests to staging.
 
 A request covers all values of one row, or all values that one client wrote, in one gateway: an app's stream of changes.
-Staging, the gateways' store, carries it
-out first (a *shard* is a staging store with some of the tables). Then the lake does: covered deltas (changes) in the
-history `deltas` lose their contents; in *state tables*, which have the current rows of the synced tables, rows with
-covered values are merged again from the history; and all older snapshots are deleted with their files. So are older
-*checkpoints*: files with all rows of a gateway as of one arrival (the gateway's timestamp of a commit), from which new
-clients start. A request is confirmed when no data file in the tables' folders has anything that it covers. Every step
-may be repeated.
+Staging, the gateways' store, carries it out first (a *shard* is a staging store with some of the tables). Then the lake
+does: covered deltas (changes) in the history `deltas` lose their contents; in *state tables*, which have the current
+rows of the synced tables, rows with covered values are merged again from the history; and all older snapshots are
+deleted with their files. So are older *checkpoints*: files with all rows of a gateway as of one arrival (the gateway's
+timestamp of a commit), from which new clients start. A request is confirmed when no data file in the tables' folders
+has anything that it covers. Every step may be repeated.
 
 No other run may write the tables meanwhile: a merge that has read the history before could restore erased values. The
 asset `erasure` (`assets.erasure`) redacts the history and merges each state table in steps of their own; its last step

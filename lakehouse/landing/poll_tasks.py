@@ -1,9 +1,9 @@
 """The Spark tasks of a poll: each reads its part of a source's tables, and returns the rows for the table `landing`.
 
 A source is a connector's external system, for example a Jira site, whose rows go to a gateway, an app's stream of
-changes. A poll reads its changes since a cursor, or takes a
-census: a list of all ids, which shows which rows were deleted. The rows of one poll that are then committed together to
-the lake's table `landing` are a landing. A source returns rows in pages, each with the cursor after it.
+changes. A poll reads its changes since a cursor, or takes a census: a list of all ids, which shows which rows were
+deleted. The rows of one poll that are then committed together to the lake's table `landing` are a landing. A source
+returns rows in pages, each with the cursor after it.
 
 The driver divides a landing among tasks (`PollPlan.parts`), and each task reads one part (`PollPlan.read`). Besides the
 rows, it returns one row of the kind `report` for each table that it read. `lakehouse.landing.connector_source` calls

@@ -1,12 +1,12 @@
 """Computes the deltas that follow from a polled table's landed rows, to be pushed to the gateway.
 
 A gateway is one app's stream of deltas (changes of one row each). A poll reads an external system (the source) and
-appends the rows to the lake's table `landing`, page by page. The
-number of a page is the hlc (timestamp) of its first row. A page has new versions of rows, ids of deleted rows, and
-*claims*, which have nothing to do with access tokens. A claim says that the page has all rows with a certain value in a
-column, so that other rows with this value are deleted. A row's changes follow from its versions, deletes and claims in
-order of pages (`replay_versions`); each change with an effect becomes a delta. `lakesync.testing.landing` has the same
-rules in their simplest form, and a property test compares the two.
+appends the rows to the lake's table `landing`, page by page. The number of a page is the hlc (timestamp) of its first
+row. A page has new versions of rows, ids of deleted rows, and *claims*, which have nothing to do with access tokens. A
+claim says that the page has all rows with a certain value in a column, so that other rows with this value are deleted.
+A row's changes follow from its versions, deletes and claims in order of pages (`replay_versions`); each change with an
+effect becomes a delta. `lakesync.testing.landing` has the same rules in their simplest form, and a property test
+compares the two.
 
 The table `known` has the rows as of some page, `LandedTable.since`; as versions they have the page `NO_PAGE`, below all
 others. The Spark tasks that `lakehouse.landing.reading` starts call `PendingPages.deltas`;

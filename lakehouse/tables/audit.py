@@ -3,10 +3,9 @@
 The history has all deltas (changes of rows) of all gateways (streams of changes, one for each app). The rows of a state
 table must be the merge of its deltas, which the kernel (`lakehouse.tables.kernel`) has computed. A whole table is
 compared by counts and hashes for each gateway and day. For that the merge is implemented a second time, in SQL, so that
-the check does not share a fault with the kernel:
-a column has the value with the greatest `(hlc, client id, JSON text)` after the row's newest DELETE (the tombstone),
-and a typed column has that value if it fits the column's type. The checks `state_equals_merge` and
-`state_equals_history` of state tables (`assets.checks`) call this module.
+the check does not share a fault with the kernel: a column has the value with the greatest `(hlc, client id, JSON text)`
+after the row's newest DELETE (the tombstone), and a typed column has that value if it fits the column's type. The
+checks `state_equals_merge` and `state_equals_history` of state tables (`assets.checks`) call this module.
 """
 
 from __future__ import annotations
