@@ -33,6 +33,17 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\d([T ].+)?")
 """A text that may be a time, as the readers format it. Others that ISO 8601 allows, such as `20240115`, are texts."""
 _MAX_PENDING = 50
 """Values that wait for open transactions, at most. Later values are recorded by a later poll."""
+_INFINITY = "infinity"
+"""A time of Postgres that is later than all others, as its reader returns it."""
+
+
+def cursor_value(value: Any) -> Any:
+    """Return a row's value in the cursor column if a poll can continue from it; None for null and an infinite time.
+
+    Args:
+        value: the value as JSON.
+    """
+    return None if value == _INFINITY else value
 
 
 def start_value(cursor: Cursor | None, lookback: int | None) -> Any:

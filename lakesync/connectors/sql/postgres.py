@@ -7,8 +7,10 @@ it must not reach hosts that are not allowed, nor make libpq send credentials of
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from lakesync.connectors.base import ConnectorConfig
@@ -23,9 +25,12 @@ from lakesync.connectors.sql.reader import (
 from lakesync.connectors.sql.source import SqlSource
 from lakesync.model.errors import AdapterError, AuthError, ConfigurationError, ForbiddenError, LakeSyncError, extra
 from lakesync.model.schema import ColumnType
+from lakesync.wire.malformed import replace_lone_surrogates
 
 if TYPE_CHECKING:
     import psycopg
+    from psycopg.abc import AdaptContext, Buffer
+    from psycopg.adapt import Loader
 
 _CONNECT_SECONDS = 10
 """Seconds to wait for a connection."""
@@ -56,6 +61,8 @@ _TYPES: dict[str, ColumnType] = {
     **dict.fromkeys(("json", "jsonb"), "json"),
 }
 """Postgres' type → the schema's; other types become strings."""
+_TIME_TYPES = ("date", "time", "timetz", "timestamp", "timestamptz", "interval")
+"""The types with values that Python's types cannot represent, such as `infinity`."""
 
 
 def source(config: ConnectorConfig) -> SqlSource:
@@ -128,6 +135,7 @@ class PostgresReader:
                 connection.read_only = True
                 connection.isolation_level = self._driver.IsolationLevel.REPEATABLE_READ
                 connection.execute("SET TIME ZONE 'UTC'")
+                _register_loaders(connection)
                 yield PostgresSnapshot(connection)
         except self._driver.Error as error:
             raise map_error(error) from error
@@ -186,6 +194,43 @@ class PostgresSnapshot:
             names = [each.name for each in cursor.description or ()]
             while rows := cursor.fetchmany(ROWS_PER_PAGE):
                 yield ResultPage(names, rows)
+
+
+def _register_loaders(connection: psycopg.Connection[Any]) -> None:
+    """Make a connection load every time and JSON text: no value may stop its table."""
+    from psycopg.types.json import set_json_loads
+
+    for name in _TIME_TYPES:
+        connection.adapters.register_loader(name, _time_loader())
+    set_json_loads(_decode_json, connection)
+
+
+def _decode_json(text: str | bytes) -> Any:
+    """Decode JSON as `HttpApi` does: lone surrogates, which the type `json` may have, become U+FFFD."""
+    return json.loads(replace_lone_surrogates(text.encode() if isinstance(text, str) else text))
+
+
+@cache
+def _time_loader() -> type[Loader]:
+    """Return a loader of times that keeps those as text that Python's types cannot represent, such as `infinity`."""
+    from psycopg import DataError, adapters
+    from psycopg.adapt import Loader
+    from psycopg.pq import Format
+
+    class TimeLoader(Loader):
+        def __init__(self, oid: int, context: AdaptContext | None = None) -> None:
+            super().__init__(oid, context)
+            usual = adapters.get_loader(oid, Format.TEXT)
+            assert usual is not None, "psycopg loads all of these types"
+            self._usual = usual(oid, context)
+
+        def load(self, data: Buffer) -> Any:
+            try:
+                return self._usual.load(data)
+            except DataError:
+                return bytes(data).decode()
+
+    return TimeLoader
 
 
 def _type(known: psycopg.types.TypeInfo | None, code: int) -> ColumnType:

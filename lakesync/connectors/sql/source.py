@@ -27,7 +27,7 @@ from lakesync.connectors.base import (
     Usage,
     describe_clock_skew,
 )
-from lakesync.connectors.sql.cursor_column import greater, settle, start_value
+from lakesync.connectors.sql.cursor_column import cursor_value, greater, settle, start_value
 from lakesync.connectors.sql.reader import Reader, Snapshot, to_json_value
 from lakesync.model.errors import ConfigurationError
 from lakesync.model.schema import Column, TableSchema, is_identifier
@@ -131,7 +131,7 @@ class SqlSource:
             _, ((count, low, high, highest),) = next(snapshot.query_pages(query))  # one page with one row
             cursor_after: dict[str, Any] = {"query": polled.query}
             if column is not None:
-                reached = to_json_value(highest, column)
+                reached = cursor_value(to_json_value(highest, column))
                 cursor_after |= {"at": reached, **settle(None, snapshot.horizon, reached)}
         if count < PARALLEL_ROWS or not isinstance(low, int) or not isinstance(high, int):
             return None
@@ -226,7 +226,8 @@ class SqlSource:
         highest = cursor["at"] if cursor is not None else None  # of all polls
         reached = None  # the highest value of this poll
         for rows in self._rows(snapshot, polled, statement, [] if start is None else [start]):
-            last = next((value for row in reversed(rows) if (value := row.columns.get(column)) is not None), None)
+            values = (cursor_value(row.columns.get(column)) for row in reversed(rows))
+            last = next((value for value in values if value is not None), None)
             highest, reached = greater(highest, last), greater(reached, last)
             progress = {"at": highest, **settle(cursor, snapshot.horizon, reached)}
             yield Page(polled.table, rows, {"query": polled.query, **progress})

@@ -177,6 +177,43 @@ def test_postgres_types_are_kept_and_numbers_that_json_would_round_are_rejected(
     assert str(2**53 + 1) in in_postgres.rows()
 
 
+TIMES = {
+    "date": ["infinity", "-infinity", "20000-01-01"],
+    "time": ["24:00:00"],
+    "timetz": ["24:00:00+00"],
+    "timestamp": ["infinity", "0044-03-15 00:00:00 BC"],
+    "timestamptz": ["infinity", "20000-01-01 00:00:00+00"],
+    "interval": ["100000000 years"],
+}
+
+
+@pytest.mark.parametrize(("kind", "text"), [(kind, text) for kind, texts in TIMES.items() for text in texts])
+def test_a_time_of_postgres_that_python_cannot_represent_is_read_as_its_text(in_postgres, kind, text):
+    in_postgres.run(f"ALTER TABLE orders ADD COLUMN at {kind}, ADD COLUMN ats {kind}[]", order(1, "2026-01-01"))
+    in_postgres.run(f"UPDATE orders SET at = '{text}', ats = ARRAY['{text}'::{kind}]", order(2, "2026-01-02"))
+    assert in_postgres.poll(**BY_CHANGE).error is None
+    assert (in_postgres.rows()["1"]["at"], in_postgres.rows()["1"]["ats"]) == (text, [text])
+    assert in_postgres.rows()["2"]["at"] is None
+
+
+def test_an_infinite_time_in_the_cursor_column_does_not_end_the_polls(in_postgres, monkeypatch):
+    in_postgres.run(order(1, "2026-01-01"), order(2, "infinity"))
+    in_postgres.poll(**BY_CHANGE, lookbackMs=0)
+    in_postgres.run(order(3, "2026-01-02"))
+    assert in_postgres.poll(**BY_CHANGE, lookbackMs=0).error is None
+    assert set(in_postgres.rows()) == {"1", "2", "3"}
+    monkeypatch.setattr(sql_source, "PARALLEL_ROWS", 3)
+    with in_postgres.source(**BY_CHANGE) as source:
+        assert source.split("orders", None).cursor["at"] is None
+
+
+def test_a_lone_surrogate_in_json_of_postgres_becomes_a_replacement_character(in_postgres):
+    in_postgres.run("ALTER TABLE orders ALTER COLUMN extra TYPE json", order(1, "2026-01-01"))
+    in_postgres.run(r"""UPDATE orders SET extra = '{"cut": "a\ud83d", "whole": "\ud83d\ude00"}'""")
+    assert in_postgres.poll(**BY_CHANGE).error is None
+    assert in_postgres.rows()["1"]["extra"] == {"cut": "a\ufffd", "whole": "\U0001f600"}
+
+
 @pytest.mark.parametrize("database", ["in_postgres", "in_mariadb"])
 def test_a_whole_table_is_compared_in_parts_and_deletes_are_found(database, request):
     orders = request.getfixturevalue(database)
