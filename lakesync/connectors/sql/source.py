@@ -242,13 +242,23 @@ class SqlSource:
     def _rows_by_id(
         self, snapshot: Snapshot, polled: PolledTable, row_ids: Sequence[str], columns: str
     ) -> Iterator[list[SourceRow]]:
-        """Yield some columns of rows by their ids, which are compared as text."""
+        """Yield some columns of rows by their ids, which are compared as text.
+
+        The database may write a value in another way than a row id, for example blanks at the end of a `char`, or the
+        time of a timestamp. So if ids are not found, all rows are read.
+        """
         text = self._reader.text(self._quoted(polled.row_id))
+        missing = set(row_ids)
         for start in range(0, len(row_ids), _IDS_PER_STATEMENT):
             batch = row_ids[start : start + _IDS_PER_STATEMENT]
             placeholders = ", ".join("?" * len(batch))
             statement = f"SELECT {columns} FROM ({polled.query}) polled WHERE {text} IN ({placeholders})"
-            yield from self._rows(snapshot, polled, statement, batch)
+            for rows in self._rows(snapshot, polled, statement, batch):
+                missing.difference_update(row.row_id for row in rows)
+                yield rows
+        if missing:
+            for rows in self._rows(snapshot, polled, f"SELECT {columns} FROM ({polled.query}) polled"):
+                yield [row for row in rows if row.row_id in missing]
 
     def _rows(
         self, snapshot: Snapshot, polled: PolledTable, statement: str, values: Sequence[Any] = ()

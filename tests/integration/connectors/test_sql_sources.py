@@ -214,6 +214,29 @@ def test_a_lone_surrogate_in_json_of_postgres_becomes_a_replacement_character(in
     assert in_postgres.rows()["1"]["extra"] == {"cut": "a\ufffd", "whole": "\U0001f600"}
 
 
+@pytest.mark.parametrize(
+    ("database", "kind", "value"),
+    [
+        ("in_postgres", "char(10)", "'abc'"),
+        ("in_postgres", "numeric(10, 2)", "1"),
+        ("in_postgres", "timestamptz", "'2026-01-01 10:00+00'"),
+        ("in_postgres", "bytea", r"'\x00ff'"),
+        ("in_postgres", "boolean", "true"),
+        ("in_mariadb", "binary(3)", "x'00ff01'"),
+        ("in_mariadb", "decimal(10, 2)", "1"),
+        ("in_mariadb", "datetime", "'2026-01-01 10:00'"),
+    ],
+)
+def test_a_row_is_found_by_its_id_however_the_database_writes_that_as_text(database, kind, value, request):
+    orders = request.getfixturevalue(database)
+    orders.run(f"CREATE TABLE keyed (id {kind} PRIMARY KEY)", f"INSERT INTO keyed VALUES ({value})")
+    with orders.source("SELECT * FROM keyed", **BY_CHANGE) as source:
+        (listed,) = [row_id for ids in source.census("orders").values for row_id in ids]
+        (row,) = [row for page in source.read("orders", [listed, "other"]) for row in page.rows]
+        assert row.row_id == listed
+        assert source.find_deleted("orders", [row, row._replace(row_id="other")]) == {"other"}
+
+
 @pytest.mark.parametrize("database", ["in_postgres", "in_mariadb"])
 def test_a_whole_table_is_compared_in_parts_and_deletes_are_found(database, request):
     orders = request.getfixturevalue(database)
