@@ -118,8 +118,8 @@ class SqlSource:
         """Divide a complete read of a large table into ranges of its row ids, if these are integers."""
         polled = self._polled[table]
         column = polled.cursor_column
-        if column is not None and cursor is not None and cursor.get("query") == polled.query:
-            return None  # a poll from the cursor reads a part of the table only
+        if cursor is not None and cursor.get("query") == polled.query:
+            return None  # only changed rows land, which `changes` finds: all rows of the parts would land
         key = self._quoted(polled.row_id)
         newest = f"MAX({self._quoted(column)})" if column is not None else "0"
         with self._reader.snapshot() as snapshot:

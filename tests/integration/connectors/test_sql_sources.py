@@ -237,6 +237,16 @@ def test_a_row_is_found_by_its_id_however_the_database_writes_that_as_text(datab
         assert source.find_deleted("orders", [row, row._replace(row_id="other")]) == {"other"}
 
 
+@pytest.mark.parametrize("strategy", [{"type": "diff"}, BY_CHANGE])
+def test_a_large_table_is_divided_only_if_all_of_its_rows_land(in_postgres, strategy, monkeypatch):
+    monkeypatch.setattr(sql_source, "PARALLEL_ROWS", 2)
+    in_postgres.run(order(1, "2026-01-01"), order(2, "2026-01-01"))
+    with in_postgres.source(**strategy) as source:
+        cursor = source.split("orders", None).cursor
+        assert source.split("orders", cursor) is None
+        assert source.split("orders", {**cursor, "query": "SELECT 1"}) is not None
+
+
 @pytest.mark.parametrize("database", ["in_postgres", "in_mariadb"])
 def test_a_whole_table_is_compared_in_parts_and_deletes_are_found(database, request):
     orders = request.getfixturevalue(database)
