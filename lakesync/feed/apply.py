@@ -6,7 +6,8 @@ apply pushes of its log again.
 - A *delta* is an INSERT, UPDATE or DELETE of some columns of one row. Its *stamp* is the client's timestamp of the
   write (a hybrid logical clock, *hlc*) and the client id. The greatest stamp wins each column. The *tombstone* is the
   stamp of a row's DELETE: columns with smaller or equal stamps are removed.
-- An *arrival* is the gateway's own timestamp of a commit. Each row of a push gets an arrival of its own.
+- An *arrival* is the commit's timestamp by the gateway, which is one app's stream of changes. Each row of a push gets
+  an arrival of its own.
 - A *bucket key* names a bucket of the sync rules with the claims that may see it. A row has one *feed entry* for each
   bucket key: when it joined the bucket, left it, and last changed in it. A *move* is a change of an entry.
 - The *sender* is the client that pushes. It is not sent its own writes, because it has them. There are three

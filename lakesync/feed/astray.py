@@ -1,13 +1,15 @@
 """Marks a client's copies of rows as *astray*: they may differ from the rows, though the client was sent all changes.
 
 This happens to a client that lost its database or was restored from a backup. `engine.pushing` calls these functions in
-the transaction of a push that shows it: the client repeats old deltas, or does not know pages that it was sent.
+the transaction of a push that shows it: the client repeats old deltas, or does not know pages that it was sent. A
+*cursor* is the number from which a client pulls next.
 
 The *copy* of a client is the row in its own database. A *delta* is an INSERT, UPDATE or DELETE of some columns of one
 row. Its *stamp* is the client's timestamp of the write and the client id. The *tombstone* is the greatest stamp of the
-row's DELETEs: columns with smaller or equal stamps are removed. An *arrival* is the gateway's own timestamp of a
-commit. The *feed* lists rows by their latest change, for each bucket of the sync rules, and for changes that concern
-one client alone. A *move* changes a row's entry there: here, so that the client's next pull reads the row.
+row's DELETEs: columns with smaller or equal stamps are removed. An *arrival* is the commit's timestamp by the gateway,
+which is one app's stream of changes. The *feed* lists rows by their latest change, for each bucket of the sync rules,
+and for changes that concern one client alone. A *move* changes a row's entry there: here, so that the client's next
+pull reads the row.
 """
 
 from __future__ import annotations

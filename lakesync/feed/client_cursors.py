@@ -5,8 +5,9 @@ call these functions in the transaction of a pull, a push or a subscription, and
 looks up pages. All functions are pure: those named `with_…` return a changed copy of the `ClientRecord`, the others
 only read it. `feed.client_state` changes the scopes in the record. The terms:
 
-- An *arrival* is the gateway's own timestamp of a commit. A *cursor* is the number that a client sends to continue
-  after the last page that it has; `NEVER_PULLED` is that of a client that pushed before its first pull.
+- A *gateway* is one app's stream of changes. An *arrival* is its own timestamp of a commit. A *cursor* is the number
+  that a client sends to continue after the last page that it has; `NEVER_PULLED` is that of a client that pushed before
+  its first pull.
 - A *scope* is a period in which a client was sent pages under the same claims and rules.
 - At a *complete cursor*, the client has exactly what it could see then; it is the *base* of the pages that follow. A
   *page mark* is a cursor in the middle of these pages. The record stores a `Page` that says what the mark means.

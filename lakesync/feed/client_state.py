@@ -5,8 +5,8 @@ or a subscription, and store the result. All functions are pure: they return a c
 Whatever reads a record in the engine calls `current_record` first. `feed.client_cursors` changes the cursors and pages
 in the record, and `feed.positions` computes from it what a cursor means. The terms:
 
-- An *arrival* is the gateway's own timestamp of a commit. A *cursor* is the number that a client sends to continue
-  after the last page that it has.
+- A *gateway* is one app's stream of changes. An *arrival* is its own timestamp of a commit. A *cursor* is the number
+  that a client sends to continue after the last page that it has.
 - A *bucket key* names a bucket of the sync rules with the claims that may see it. The feed of a bucket key orders its
   rows by *feed position*: the arrival of a row's latest change.
 - A *scope* is a period in which a client was sent pages under the same claims and rules; a *past key* is a bucket key
@@ -14,7 +14,8 @@ in the record, and `feed.positions` computes from it what a cursor means. The te
 - At a *complete cursor*, the client has exactly what it could see then.
 - A DELETE leaves nothing with the client. So there are two feed positions: `sent_up_to` counts every row and DELETE
   that was sent, and `may_have_up_to` only what the client may still have, from INSERTs and UPDATEs (`upserted_up_to`).
-- A *re-index* computes the bucket keys of all rows again, in the background, after the rules changed.
+- A *re-index* computes the bucket keys of all rows again, in the background, after the rules changed. A record belongs
+  to an *epoch*, which ends when the store is rebuilt from the lake (Iceberg tables).
 - *Broadcasts* are pages that the server sends over a WebSocket without a request. They are not recorded for each
   client: `Scope.gets_broadcasts` says that they may be sent.
 

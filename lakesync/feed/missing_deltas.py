@@ -1,10 +1,11 @@
 """Returns the deltas of one row that a client lacks; `feed.pull` calls it for each row of a page.
 
-A *delta* is an INSERT, UPDATE or DELETE of some columns of the row. A *bucket key* names a bucket of the sync rules
-with the claims that may see it. The row has one *entry* for each bucket key: when it joined the bucket, left it, and
-last changed in it. The client's *position* says what it may have: at its *base*, an *arrival* (the gateway's own
-timestamp of a commit), it had exactly what it could see. The section "What a client has of a row" of `docs/feed.md`
-explains each case.
+A *delta* is an INSERT, UPDATE or DELETE of some columns of the row. Its *stamp* is the client's timestamp of the write,
+and the client id; the greatest stamp wins each column. A *bucket key* names a bucket of the sync rules with the claims
+that may see it. The row has one *entry* for each bucket key: when it joined the bucket, left it, and last changed in
+it. The client's *position* says what it may have: at its *base*, an *arrival* (a commit's timestamp by the gateway,
+which is one app's stream of changes), it had exactly what it could see. The section "What a client has of a row" of
+`docs/feed.md` explains each case.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def missing_deltas(
         row: the row.
         history: its entries that concern the client.
         client_id: the client's id.
-        position: the client's feed position.
+        position: the client's position.
         access: the claims and bucket keys that decide what the client may see.
         buckets: all bucket keys whose entries may concern the client.
 

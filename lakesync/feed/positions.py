@@ -1,11 +1,11 @@
-"""Computes what a client's cursor means: its feed position, what the client had there, and what it was sent since.
+"""Computes what a client's cursor means: up to where it was sent the feed, what it had there, and got since.
 
 `engine.page_reading` calls `locate` for every pull, and `inspection.client_position` to explain what a client has. The
 result, a `Position`, determines for `feed.pull` which part of the feed to read, and for `feed.row_presence` which rows
 the client may have. `docs/feed.md` explains the whole; these are its terms:
 
-- An *arrival* is the gateway's own timestamp of a commit (a hybrid logical clock), a multiple of `ARRIVAL_STEP`. A
-  *cursor* is the number that a client sends to continue after the last page that it has.
+- A *gateway* is one app's stream of changes. An *arrival* is its own timestamp of a commit (a hybrid logical clock), a
+  multiple of `ARRIVAL_STEP`. A *cursor* is the number that a client sends to continue after the last page that it has.
 - Sync rules put rows into *buckets*. A *bucket key* names a bucket with the claims (fields of a client's token) that
   may see it. The *feed* of a bucket key has its rows in order of their latest change; the arrival of that change is the
   row's *feed position*. The row's *entry* there says when it joined the bucket, left it, and last changed in it.

@@ -5,8 +5,8 @@
 
 Sync rules put rows into buckets; a *bucket key* names a bucket with the claims that may see it. The feed has one
 *entry* for each row and bucket key: when the row joined the bucket, left it, and last changed in it. A page reads the
-entries of the client's bucket keys in the order of that last change. The time of a change is its *arrival*, the
-gateway's own timestamp of the commit; it is the row's *feed position*.
+entries of the client's bucket keys in the order of that last change. The time of a change is its *arrival*: the
+commit's timestamp by the gateway, which is one app's stream of changes. It is the row's *feed position*.
 
 Pages are read in one of three ways, the fastest that is right at the client's position:
 
@@ -86,7 +86,7 @@ def pull_page(
     Args:
         view: a consistent read of the gateway's store.
         client_id: the client's id.
-        position: the client's feed position.
+        position: the client's position.
         access: the claims and bucket keys that decide what the client may see.
         limit: deltas at which the page is full.
         writers: a set to which this function adds the ids of clients that wrote to rows of the page. A broadcast sends

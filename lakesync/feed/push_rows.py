@@ -3,8 +3,8 @@
 `engine.pushing` calls `by_row` before the transaction of a push begins, and passes the result on to `feed.apply`.
 `engine.checks` calls `too_wide_rows` and `too_large_rows`, and `engine.rebuild` calls `arrivals_of`.
 
-A *delta* is an INSERT, UPDATE or DELETE of some columns of one row. An *arrival* is the gateway's own timestamp of a
-commit; each row of a push gets an arrival of its own.
+A *delta* is an INSERT, UPDATE or DELETE of some columns of one row. An *arrival* is the commit's timestamp by the
+gateway, which is one app's stream of changes; each row of a push gets an arrival of its own.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def by_row(deltas: Sequence[RowDelta]) -> PushRows:
 def arrivals_of(deltas: Sequence[RowDelta], last: int) -> dict[RowKey, int]:
     """Return each row's arrival in a push, in order of first appearance, as `feed.apply` gave it to the row.
 
-    The lake stores only the last one of a push, so a rebuild from the lake computes the others again.
+    The lake (Iceberg tables) stores only the last one of a push, so a rebuild from the lake computes the others again.
 
     Args:
         deltas: the push's deltas.

@@ -1,9 +1,9 @@
 """Computes bucket keys of rows outside of a push: after a change of rules, or an erasure (a permanent deletion).
 
 A *bucket key* names a bucket of the sync rules with the claims that may see it. When a row joins or leaves a bucket,
-that is a *move* of its feed entry, at an *arrival*: the gateway's own timestamp of a commit. `engine.active_rules`
-calls `reindex_some`, in one commit after another, until all rows have the keys of the active rules. Stores call
-`rewrite_rows` through `Engine` for an erasure.
+that is a *move* of its feed entry, at an *arrival*: the commit's timestamp by the gateway, which is one app's stream of
+changes. `engine.active_rules` calls `reindex_some`, in one commit after another, until all rows have the keys of the
+active rules. Stores call `rewrite_rows` through `Engine` for an erasure.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def reindex_some(commit: RowCommit, index: BucketIndex, last: Reindex | None, li
     rows = commit.scan_rows(after, limit)
     commit.put_reindexing(Reindex(version, after, done=not rows))
     if not rows:
-        commit.next_arrivals(1)  # so that a checkpoint under the new rules is above older ones even if no row moved
+        commit.next_arrivals(1)  # so that the next checkpoint (a snapshot of all rows) is above older ones
     _update_keys(commit, rows, index)
     return Reindex(version, rows[-1].key if rows else after, done=not rows)
 

@@ -5,7 +5,8 @@ after a change of rules, and `engine.rebuild` for rows from the lake. `feed.pull
 
 A *bucket key* names a bucket of the sync rules with the claims (fields of a client's token) that may see it. A row has
 one *feed entry* for each bucket key that it ever had: when it joined the bucket, left it, and last changed in it. A
-*move* is a change of an entry, at an *arrival*: the gateway's own timestamp of a commit.
+*move* is a change of an entry, at an *arrival*: the commit's timestamp by the gateway, which is one app's stream of
+changes.
 """
 
 from __future__ import annotations

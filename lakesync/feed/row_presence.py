@@ -1,4 +1,4 @@
-"""Decides whether a client at a feed position has a row, as far as the gateway can know.
+"""Decides whether a client has a row, as far as the gateway (one app's stream of changes) can know.
 
 `feed.pull` calls these functions for every row of a page. It sends an INSERT if the client lacks the row, an UPDATE if
 the client has it, and DELETE and INSERT if that is unknown. The gateway stores no list of the rows that it sent to a
@@ -10,10 +10,13 @@ client. It decides by three things:
   bucket keys that were active then (`old_keys`), and what it may have been sent since. *These pages* are the series
   that it has been reading since the base. They are a *transition* if its bucket keys have changed since, and a *resync*
   if it may have any row. A *rescan* reads earlier ranges of the feed.
-- The row's latest *writers*, because a client is not sent its own writes.
+- The row's latest *writers*, because a client is not sent its own writes. A client's copy of the row is *astray* if it
+  may differ from the row since its last write.
 
 All times are arrivals: the gateway's own timestamps of commits. A row's *feed position* is the arrival of its latest
-change. The rules are a table in `docs/feed.md`, section "What a client has of a row".
+change. The rules are a table in `docs/feed.md`, section "What a client has of a row". For example, with the base 10 and
+one bucket key, a client certainly has a row that is inside since 5, and certainly lacks one that first joined at 20 and
+was not sent since. It may have one that left at 15 and joined again at 20.
 """
 
 from __future__ import annotations
@@ -27,8 +30,10 @@ from lakesync.staging.records import DELETED, NO_BASE, Entry, StoredRow
 
 
 class _OwnWrites(Enum):
-    """How a client wrote to a row since its base without inserting it."""
+    """How a client wrote to a row since its base."""
 
+    INSERTED = "inserted"
+    """It inserted the row, and has it by that INSERT; `Writer.own_copy` is the INSERT's arrival."""
     UPDATED = "updated"
     """It only updated the row."""
     DELETED = "deleted"
@@ -60,7 +65,7 @@ def presence_of_visible(row: StoredRow, history: Sequence[Entry], client_id: str
         row: the row as it is now.
         history: the row's entries that concern the client.
         client_id: the client's id.
-        position: the client's feed position.
+        position: the client's position.
     """
     if position.resync or _lost_own_writes(row, client_id, position):
         return RowPresence.UNSURE
@@ -81,9 +86,10 @@ def presence_of_visible(row: StoredRow, history: Sequence[Entry], client_id: str
         may_have_kept_it = position.no_retry and any(entry.left for entry in history)  # it may have missed a DELETE
         in_doubt = position.may_hold_unknown_rows or may_be_writer or may_have_kept_it
         return RowPresence.UNSURE if presence is RowPresence.NO and in_doubt else presence
-    if isinstance(written, int):  # the client inserted the row since its base
+    if written is _OwnWrites.INSERTED:
+        inserted_at = row.writers[client_id].own_copy
         # `stayed`: the row has not left any bucket after that INSERT, so the client was sent no DELETE of it
-        stayed = not position.is_transition and all(entry.left <= written for entry in history)
+        stayed = not position.is_transition and all(entry.left <= inserted_at for entry in history)
         has_lost_columns = presence is not RowPresence.NO and _columns_removed_by_others(row, client_id, position)
         return RowPresence.OWN if stayed and not has_lost_columns else RowPresence.UNSURE
     has_updated = presence is RowPresence.YES and written is _OwnWrites.UPDATED
@@ -148,7 +154,7 @@ def may_hold_hidden(row: StoredRow, history: Sequence[Entry], client_id: str, po
         row: the row as it is now.
         history: the row's entries that concern the client.
         client_id: the client's id.
-        position: the client's feed position.
+        position: the client's position.
     """
     written = _written_since(row, client_id, position)
     has_deleted = written is _OwnWrites.DELETED
@@ -164,7 +170,7 @@ def _was_shown(entry: Entry, position: Position) -> bool:
 
     Args:
         entry: one of the row's entries.
-        position: the client's feed position.
+        position: the client's position.
     """
     periods = position.sent.get(entry.bucket, ())
     return any(entry.may_be_inside_between(max(period.began_at, position.base), period.ended_at) for period in periods)
@@ -175,7 +181,7 @@ def _may_hold(entry: Entry, position: Position) -> bool:
 
     Args:
         entry: one of the row's entries.
-        position: the client's feed position.
+        position: the client's position.
     """
     if entry.bucket.startswith("@"):  # an entry under the client's own key exists only if it wrote to the row
         return True
@@ -191,12 +197,11 @@ def _may_hold(entry: Entry, position: Position) -> bool:
     )
 
 
-def _written_since(row: StoredRow, client_id: str, position: Position) -> int | _OwnWrites | None:
-    """Return how the client wrote to the row since its base.
+def _written_since(row: StoredRow, client_id: str, position: Position) -> _OwnWrites | None:
+    """Return how the client wrote to the row since its base; None if it did not write.
 
-    Returns:
-        The arrival of the client's INSERT, or its other writes; None if it did not write. A copy that differed before
-        the base does not count, because the client was sent the difference before it reached the base.
+    A copy that differed before the base does not count, because the client was sent the difference before it reached
+    the base.
     """
     writer = row.writers.get(client_id)
     if writer is None or writer.latest <= position.base:
@@ -205,7 +210,7 @@ def _written_since(row: StoredRow, client_id: str, position: Position) -> int | 
         return _OwnWrites.ASTRAY if writer.astray_since > position.base else _OwnWrites.UPDATED
     if writer.own_copy == DELETED:
         return _OwnWrites.DELETED
-    return writer.own_copy if writer.own_copy > max(position.base, 0) else _OwnWrites.UPDATED
+    return _OwnWrites.INSERTED if writer.own_copy > max(position.base, 0) else _OwnWrites.UPDATED
 
 
 def certainly_lacks(entry: Entry, position: Position) -> bool:
@@ -215,7 +220,7 @@ def certainly_lacks(entry: Entry, position: Position) -> bool:
 
     Args:
         entry: the row's entry under the only bucket key that concerns the client.
-        position: the feed position of a client that never wrote to the row.
+        position: the position of a client that never wrote to the row.
     """
     return (
         not (position.resync or position.may_hold_unknown_rows or (position.no_retry and entry.left))
@@ -229,7 +234,7 @@ def _presence_by_entry_and_row(entry: Entry, row: StoredRow, position: Position)
     Args:
         entry: one of the row's entries.
         row: the row as it is now.
-        position: the client's feed position.
+        position: the client's position.
     """
     presence = _presence_by_entry(entry, position)
     if presence is RowPresence.YES and entry.bucket not in position.new_keys and row.arrival > position.newest_at_start:
@@ -255,7 +260,7 @@ def _presence_since_base(entry: Entry, position: Position, sent_up_to: int) -> R
 
     Args:
         entry: the entry.
-        position: the client's feed position.
+        position: the client's position.
         sent_up_to: the latest feed position at which an INSERT or UPDATE was sent under the key since the base.
     """
     base = position.base

@@ -6,8 +6,8 @@ A client's *record*, what the gateway stores about it, contains its scopes. `fee
 
 - Sync rules put rows into *buckets*. A *bucket key* names a bucket with the claims (fields of a client's token) that
   may see it.
-- An *arrival* is the gateway's own timestamp of a commit, a multiple of `ARRIVAL_STEP`. The *feed position* of a row is
-  the arrival of its latest change.
+- A *gateway* is one app's stream of changes. An *arrival* is its own timestamp of a commit, a multiple of
+  `ARRIVAL_STEP`. The *feed position* of a row is the arrival of its latest change.
 - A *page* is one response with changes. A *cursor* is the number that a client sends to continue after the last page
   that it has. At a *complete cursor*, the client has exactly what it could see then. It is an arrival, except for the
   first one of a later scope, which lies between two arrivals.
