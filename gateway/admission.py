@@ -1,9 +1,9 @@
 """Decides which requests are served: none while the server starts or stops, and not more of a client than its rate.
 
-The HTTP middleware and the WebSocket route ask the server's `RequestGate` whether requests are accepted at all.
-`GatewayServer` opens it after the start, and drains it at the end: it waits for requests in flight. A `RateLimiter`
-counts the requests of each client. A server has one for HTTP requests, which authentication checks, and one for
-WebSocket messages.
+A gateway is one app's stream of changes; a server has many. The HTTP middleware and the WebSocket route ask the
+server's `RequestGate` whether requests are accepted at all. `GatewayServer` opens it after the start, and drains it at
+the end: it waits for requests in flight. A `RateLimiter` counts the requests of each client. A server has one for HTTP
+requests, which authentication checks, and one for WebSocket messages.
 """
 
 from __future__ import annotations
@@ -22,7 +22,11 @@ STOPPING = "draining: the gateway is stopping; repeat the request elsewhere or l
 
 
 class RequestGate:
-    """Counts the requests in flight and knows whether new ones are accepted. Use it from the event loop's thread."""
+    """Counts the requests in flight and knows whether new ones are accepted. Use it from the event loop's thread.
+
+    `GatewayServer` calls `close_for_startup`, `open` and, at the end, `drain`; between them, each request calls
+    `request_started` and `request_ended`.
+    """
 
     def __init__(self) -> None:
         self.in_flight = 0

@@ -1,8 +1,8 @@
 """Restricts a server whose secret is missing or can be guessed to this machine.
 
-Without a secret, every caller of the server is an admin. `python -m gateway` checks the address on which it listens
-(`check_bind_address`). Web pages of any site can make a browser on this machine send requests, so the authentication of
-each request checks which page sends it (`check_page`).
+Without a secret, every caller of the server (called *gateway* in messages) is an admin. `python -m gateway` checks the
+address on which it listens (`check_bind_address`). Web pages of any site can make a browser on this machine send
+requests, so the authentication of each request checks which page sends it (`check_page`).
 """
 
 from __future__ import annotations

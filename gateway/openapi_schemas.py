@@ -1,10 +1,10 @@
 """Builds the OpenAPI document: JSON Schemas of values, the bridge from msgspec types to FastAPI, and error responses.
 
-The routes use its types and functions in their declarations; the application calls `openapi_document`. FastAPI
-documents pydantic models. The routes' bodies are mostly msgspec structs, so `Struct[T]` documents and encodes a struct
-`T` as a response, and `request_body` documents one as a body. `struct_schema` returns msgspec's own JSON Schema of a
-type, with what msgspec cannot express: limits of lengths and ranges (`PROPERTY_KEYWORDS`), and conditions
-(`OBJECT_KEYWORDS`).
+The routes use its types and functions in their declarations; the application calls `openapi_document`. A *gateway* is
+one app's stream of changes. FastAPI documents pydantic models. The routes' bodies are mostly msgspec structs, so
+`Struct[T]` documents and encodes a struct `T` as a response, and `request_body` documents one as a body.
+`struct_schema` returns msgspec's own JSON Schema of a type, with what msgspec cannot express: limits of lengths and
+ranges (`PROPERTY_KEYWORDS`), and conditions (`OBJECT_KEYWORDS`).
 """
 
 from __future__ import annotations

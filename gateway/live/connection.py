@@ -3,7 +3,9 @@
 The connection responds to the client's pushes (of its own changes) and pulls (of what it lacks) in order. Each is a
 frame, one WebSocket message: a tag byte and a protobuf message. Between the responses the gateway's `Channel`, which
 has all connections of one app, sends *broadcasts*: pages of changes by others, without a request. The connection's
-*subscriber* says which client it is, and up to which change (its cursor) the client was sent everything.
+*subscriber* says which client it is, and up to which change (its cursor) the client was sent everything. A *gateway* is
+one app's stream of changes. A *bucket key* names a bucket of the sync rules with the claims (fields of tokens) that may
+see it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The routes of actions: a client lists and requests them, an admin reads the log.
 
-An action is a request of a client that a connector of the gateway executes once in an external system, such as opening
-a ticket. The engine (`caller.gateway`) executes it and stores its outcome. `create_app` includes the router.
+A gateway is one app's stream of changes. An action is a request of a client that one of the gateway's connectors
+executes once in an external system, such as opening a ticket. The engine (`caller.gateway`) executes it and stores its
+outcome. `create_app` includes the router.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """The route `GET /sync/{gateway}/checkpoint`: it streams the newest checkpoint to a client that was not seen before.
 
-A checkpoint is all rows of a gateway at some arrival (the gateway's timestamp of a push), which the pipeline stores in
-files of frames. A new client reads it instead of pulling everything, and then pulls from its arrival. A frame is a
-length-prefixed protobuf message with rows of one table; `gateway.checkpoint_frames` reduces it to the rows that the
-client may see by the sync rules. A checkpoint from before a change of the rules is not served, because a pull from its
-arrival would send the effects of the change again.
+A checkpoint is all rows of a gateway (one app's stream of changes) at some arrival (its timestamp of a push), which the
+pipeline stores in files of frames. A new client reads it instead of pulling everything, and then pulls from its
+arrival. A frame is a length-prefixed protobuf message with rows of one table; `gateway.checkpoint_frames` reduces it to
+the rows that the client may see by the sync rules. A checkpoint from before a change of the rules is not served,
+because a pull from its arrival would send the effects of the change again.
 
 `create_app` includes the router.
 """

@@ -1,9 +1,9 @@
 """The routes of a gateway's configuration: table schemas, sync rules, settings and connectors.
 
-A schema has the columns and types of a table; sync rules decide which rows a client sees; a connector reaches an
-external system, such as Jira. An admin reads and changes them. A client reads the schema of one table, and anyone lists
-the types of connectors. The engine (`caller.gateway`) validates and stores what the routes receive. `create_app`
-includes the router.
+A gateway is one app's stream of changes. A schema has the columns and types of a table; sync rules decide which rows a
+client sees; a connector reaches an external system, such as Jira. An admin reads and changes them. A client reads the
+schema of one table, and anyone lists the types of connectors. The engine (`caller.gateway`) validates and stores what
+the routes receive. `create_app` includes the router.
 
 The routes are plain functions, which FastAPI calls in worker threads: they wait for the store, and reading the largest
 body, or writing the largest rules, takes more than 50 ms.

@@ -1,9 +1,10 @@
 """The routes of flushes, for admins: request a flush, and list, retry or drop dead letters.
 
-Staging, the gateways' database, has a log of the deltas (changes of rows) that clients pushed. With a pipeline, its
-flush moves them to the lake's table `deltas`, and then merges them into state tables with the current rows. Without
-one, the server itself flushes them to a target, such as a database. There a job after the flush updates each
-destination table, which has the current rows; a *dead letter* is a job that failed all its attempts.
+A gateway is one app's stream of changes. Staging, the gateways' database, has a log of the deltas (changes of rows)
+that clients pushed. With a pipeline, its flush moves them to the lake's table `deltas`, and then merges them into state
+tables with the current rows. Without one, the server itself flushes them to a target, such as a database. There a job
+after the flush updates each destination table, which has the current rows; a *dead letter* is a job that failed all its
+attempts.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The internal routes, for processes on the same machine with the service token: the pipeline and its connectors.
 
-Only the gateway's process may open a staging store on SQLite, so the pipeline calls the store's methods through it
-(`lakesync.staging.remote`). The pipeline also pushes to the gateway: polled rows as a connector, and the deltas of a
-flow (a copy from a backend) in the name of the clients that wrote them.
+Only the server's process may open a staging store (the gateways' database) on SQLite, so the pipeline calls the store's
+methods through it (`lakesync.staging.remote`). The pipeline also pushes to a gateway, an app's stream of changes:
+polled rows as a connector, and the deltas of a flow (a copy from a backend) in the name of the clients that wrote them.
 """
 
 from __future__ import annotations

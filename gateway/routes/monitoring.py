@@ -3,7 +3,9 @@
 Orchestrators such as Kubernetes call `/health` to restart a process, and `/ready` to route requests to it. The console
 and `lakesync status` read the metrics of one gateway (one app's stream of changes) as JSON: the size of the unflushed
 log of changes (deltas), how far clients are behind, dead letters (values and work that were set aside), and the report
-of the pipeline's lags that Dagster's sensors store. Prometheus reads the metrics of the whole server.
+of the pipeline's lags that Dagster's sensors store. Prometheus reads the metrics of the whole server. A *shard* is a
+store with some of a gateway's tables. A *checkpoint* has all rows of a gateway, for new clients. A *mark* says how far
+a part of the pipeline is.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The pages for browsers: `/console` for operators, and `/docs`, Swagger UI over the routes' `/openapi.json`.
 
-Pages are served from files, with a Content-Security-Policy for pages. The console calls the admin routes with the
-operator's token. `create_app` includes the router.
+Pages are served from files, with a Content-Security-Policy for pages. A gateway is one app's stream of changes. The
+console calls the admin routes with the operator's token. `create_app` includes the router.
 """
 
 from __future__ import annotations

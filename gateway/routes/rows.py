@@ -1,8 +1,8 @@
 """The routes that read rows outside of the sync: a client peeks at what it may see, an admin inspects rows.
 
-A client's app *pulls* the changes of rows that it lacks, and the gateway records how far it is (its cursor). A *peek*
-reads the same without recording anything, for a reader that is not the app: a pull by it would change what the app
-receives next.
+A client's app *pulls* the changes of rows that it lacks, and the gateway (the app's stream of changes) records how far
+it is (its cursor). A *peek* reads the same without recording anything, for a reader that is not the app: a pull by it
+would change what the app receives next.
 
 An admin reads the rows of a table, and learns why a client has a row or lacks it: that follows from the sync rules,
 which decide what a client sees, the claims (fields of the token) of its last pull, and its cursor. `lakesync pull`,

@@ -1,9 +1,10 @@
 """The routes `/sync/{gateway}/push` and `/sync/{gateway}/pull`, over which clients push and pull by HTTP.
 
-A push has deltas (changes of rows); a pull fetches a page of those that the client lacks. `gateway.sync_service` serves
-both. For speed the handlers take the raw request and call the functions of the dependencies themselves. FastAPI needs
-0.12 ms to resolve dependencies, 9 % of the processor time of a push of 100 deltas. msgspec decodes such a push in 0.3
-ms; a pydantic model would take 2 ms.
+A gateway is one app's stream of changes. A push has deltas (changes of rows); a pull fetches a page of those that the
+client lacks. A *cursor* is the number from which a client pulls next. `gateway.sync_service` serves both. For speed the
+handlers take the raw request and call the functions of the dependencies themselves. FastAPI needs 0.12 ms to resolve
+dependencies, 9 % of the processor time of a push of 100 deltas. msgspec decodes such a push in 0.3 ms; a pydantic model
+would take 2 ms.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The actions that a gateway supports: for each connector its handler, the schemas of the params, and the limits.
 
-An action is a request of a client to do something in an external system, such as to send an e-mail. It names a
-connector. A handler executes it: an object that the program registered, or one made from a connector that is stored in
-the gateway. `Dispatcher` finds handlers here; the route that lists actions calls `ActionServices.describe`.
+A gateway is one app's stream of changes. An action is a request of a client to do something in an external system, such
+as to send an e-mail. It names a connector: a configured external system. A handler executes it: an object that the
+program registered, or one made from a connector that is stored in the gateway. `Dispatcher` finds handlers here; the
+route that lists actions calls `ActionServices.describe`.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ class ActionLimits(msgspec.Struct, frozen=True):
     timeout: float = 20.0
     """Seconds that a request waits for its actions. The actions continue after that."""
     lease: float = 30.0
-    """Seconds for which a claim is valid. A process claims an action before it runs it, and renews the claim. If the
-    process dies, another process may run the action after this time."""
+    """Seconds for which a claim (not one of a token) is valid. A process claims an action before it runs it, and renews
+    the claim. If the process dies, another process may run the action after this time."""
     retention_ms: int = 7 * _DAY_MS
     """Milliseconds for which outcomes are stored, so that a repeated action gets the same outcome."""
     kept_entries: int = 10_000

@@ -1,9 +1,10 @@
 """Claims and outcomes of actions in the staging store, by which processes agree which of them executes an action.
 
 An action is a request of a client to do something in an external system. Before a process executes it, the process
-*claims* it: the action's record in the store names the attempt. The claim expires at the end of its *lease*, unless the
-process renews it; then another process may claim the action. The attempt that has the claim stores the *outcome*, which
-a repeated action gets. `Dispatcher` runs these functions in transactions of the store.
+*claims* it: the action's record in the store names the attempt. (A claim of a token is something else.) The claim
+expires at the end of its *lease*, unless the process renews it; then another process may claim the action. The attempt
+that has the claim stores the *outcome*, which a repeated action gets. `Dispatcher` runs these functions in transactions
+of the store: `claim`, then `renew` at intervals, then `record_outcome`. A gateway is one app's stream of changes.
 """
 
 from __future__ import annotations

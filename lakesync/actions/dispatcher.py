@@ -1,10 +1,10 @@
 """`Dispatcher`: executes the actions of one gateway, across repeated requests, restarts and processes.
 
-An action is a request of a client to do something in an external system; the handler of a connector does it. The
-gateway's engine calls `Dispatcher.submit`. A claim in the staging store (`lakesync.actions.claims`, not a claim of a
-token) decides which process executes an action. It is valid for a time, its *lease*, which the process renews while the
-handler runs. The stored outcome is returned to repeated requests, also to those of another action of the client with
-the same *idempotency key*, a key that the client may choose.
+An action is a request of a client to do something in an external system; the handler of a connector does it. A gateway
+is one app's stream of changes; its engine calls `Dispatcher.submit`. A claim in the staging store
+(`lakesync.actions.claims`, not a claim of a token) decides which process executes an action. It is valid for a time,
+its *lease*, which the process renews while the handler runs. The stored outcome is returned to repeated requests, also
+to those of another action of the client with the same *idempotency key*, a key that the client may choose.
 
 So an action is executed once. It is attempted again only if its process died, or could not store the outcome, or if the
 handler failed with an error that may be retried. The handler then recognises by the action's id what it has done.

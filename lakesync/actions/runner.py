@@ -2,7 +2,8 @@
 
 An action is a request of a client that a connector executes in an external system, by a handler. `ActionRunner` is the
 event loop, so that a slow handler delays neither the store nor the server. `run_attempt` runs a handler once, and
-converts its result or error to the action's outcome. `Dispatcher` calls this module; the engine closes the runner.
+converts its result or error to the action's outcome. `Dispatcher` calls this module; the engine closes the runner. A
+gateway is one app's stream of changes.
 """
 
 from __future__ import annotations
@@ -126,7 +127,7 @@ async def run_attempt(
     Args:
         handler: returns the handler, or raises an error of `ActionHandler.execute_action`.
         action: the action.
-        context: gateway, claims and number of the attempt.
+        context: the gateway, the claims of the token, and the number of the attempt.
         server_hlc: returns the gateway's timestamp for the result.
         max_data_bytes: maximum size of the result as JSON.
 
@@ -156,7 +157,7 @@ async def _call_handler(handler: ActionHandler, action: Action, context: ActionC
     Args:
         handler: executes the action.
         action: the action.
-        context: gateway, claims and number of the attempt.
+        context: the gateway, the claims of the token, and the number of the attempt.
 
     Raises:
         Exception: any error of the handler.

@@ -1,8 +1,10 @@
 """Opens the lake's Iceberg catalogue by pyiceberg, and reads its tables and the bounds of their files.
 
 `LakeReader` loads each table once, so that a query sees one version of it. The table `deltas` has the history: all
-deltas (changes of rows). A state table has the current rows of one synced table. An arrival is the gateway's timestamp
-of a push. The other modules of `lakesync.analysis` and `lakehouse` use this module. pyiceberg is imported when a
+deltas (changes of rows). A state table has the current rows of one synced table. A gateway is one app's stream of
+changes, and an arrival its timestamp of a push. A flush copies new deltas from the staging store (the gateways'
+database) to `deltas`, and a merge applies them to the state tables. A namespace is Iceberg's, like a schema in
+Postgres. The other modules of `lakesync.analysis` and `lakehouse` use this module. pyiceberg is imported when a
 function is called, because it is slow to import, and neither Dagster's code location nor every task of Spark needs it.
 """
 

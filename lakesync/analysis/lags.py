@@ -1,9 +1,9 @@
 """Computes which parts of the pipeline are behind, by how much, and since when, from marks and counts alone.
 
-A *mark* says how far a part is with one gateway's deltas (changes of rows). The mark of staging (the gateways' store)
-is the sequence number up to which its log is flushed to the lake. The mark of a state table, checkpoint or destination
-is an *arrival*, the gateway's timestamp of receipt, up to which it has everything. A *shard* is a staging store with
-some of the tables.
+A *gateway* is one app's stream of changes of rows (*deltas*). A *mark* says how far a part is with them. The mark of
+staging (the gateways' store) is the sequence number up to which its log is *flushed*: copied to the lake. A part's
+*lag* is what it lacks of the part upstream. The mark of a state table, checkpoint or destination is an *arrival*, the
+gateway's timestamp of receipt, up to which it has everything. A *shard* is a staging store with some of the tables.
 
 `collect_progress` collects the marks, and `compare_marks` compares them. Sensors and freshness checks call both
 through `lakesync.analysis.lake_marks`, which reads the lake's marks. Sensors write the result to staging, from where

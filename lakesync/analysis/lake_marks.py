@@ -1,10 +1,11 @@
 """Reads the marks of the lake's tables by pyiceberg, and returns which parts of the pipeline are behind.
 
-A mark says how far a part of the pipeline, such as a state table, is with a gateway's deltas (changes of rows): the
-arrival (the gateway's timestamp of receipt) up to which it has all of them. `lakesync.analysis.lags` compares the
-marks. Staging (the gateways' store) is upstream of the history, the lake's table `deltas`; all other parts follow the
-history. Sensors and freshness checks (`sensors`) use `MarkReader`; the schedules of maintenance and audits
-(`lakesync_dagster.jobs`) call `snapshots`.
+A gateway is one app's stream of changes of rows (deltas). A mark says how far a part of the pipeline, such as a state
+table (the current rows of a synced table), is with them: the arrival (the gateway's timestamp of receipt) up to which
+it has all of them. `lakesync.analysis.lags` compares the marks. Staging (the gateways' store) is upstream of the
+history, the lake's table `deltas`, which flushes extend; all other parts, such as destinations (databases that get all
+changes), follow the history. Sensors and freshness checks (`sensors`) use `MarkReader`; the schedules of maintenance
+and audits (`lakesync_dagster.jobs`) call `snapshots`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The marks that the pipeline keeps in the staging store, as JSON: its report, and how far its parts are.
 
 A *mark* is a text under a name. Dagster's assets and sensors write them; the gateway's `/metrics` and console, the
-command line, and the sensors at their next tick read them. `lakesync.analysis.lags` computes the lags of the report.
-The staging store is the gateways' database; parts are the steps of the pipeline.
+command line, and the sensors at their next tick read them. `lakesync.analysis.lags` computes the lags of the report. A
+gateway is one app's stream of changes (deltas), and the staging store is the database of all gateways. Parts are the
+steps of the pipeline, such as a *destination*: a database that follows the *history*, the lake's table of all deltas.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The merge of deltas into rows, as SQL of DuckDB. `lakesync.analysis.query` runs it.
 
 A *delta* is a change of one row by a client. A *state table* has the current rows of a synced table: for each column a
-*cell*, the value with its stamp. A *stamp* is an hlc, the client's timestamp, and the client's id; of all values of a
-column the one with the greatest stamp is current. The lake's *history* has all deltas.
+*cell*, the value with its stamp. A *gateway* is one app's stream of changes. A *stamp* is an hlc, the client's
+timestamp, and the client's id; of all values of a column the one with the greatest stamp is current. The lake's
+*history* has all deltas.
 
 Rows are merged from *fragments*, the rows of a table with the columns of `FRAGMENTS`. A fragment is a delta of the
 history, or a part of a row of a state table: one of its cells, or the stamps of its newest DELETE (tombstone) and
@@ -42,7 +43,7 @@ FROM (SELECT _gateway, _row, _arrival, unnest(map_entries(_cells)) AS cell FROM 
 """The query that turns rows of a state table, in the table `state_rows`, into fragments."""
 
 _ROWS = """
-WITH heads AS (
+WITH newest AS (
     SELECT _gateway, _row, max(_arrival) AS _arrival, max(tombstone) AS tombstone, max(inserted) AS inserted
     FROM fragments GROUP BY ALL
 ), cells AS (
@@ -53,18 +54,18 @@ WITH heads AS (
         max({'hlc': hlc, 'client_id': client_id, 'value': value, 'delta_id': delta_id}) AS cell
     FROM cells GROUP BY ALL
 ), alive AS (
-    SELECT best.* FROM best JOIN heads USING (_gateway, _row)
+    SELECT best.* FROM best JOIN newest USING (_gateway, _row)
     WHERE tombstone IS NULL OR {'hlc': cell.hlc, 'client_id': cell.client_id} > tombstone
 ), gathered AS (
     SELECT _gateway, _row, map_from_entries(list({'k': name, 'v': cell.value})) AS texts FROM alive GROUP BY ALL
 )
 SELECT _gateway, _row, _arrival%s
-FROM heads LEFT JOIN gathered USING (_gateway, _row)
+FROM newest LEFT JOIN gathered USING (_gateway, _row)
 WHERE texts IS NOT NULL OR (inserted IS NOT NULL AND (tombstone IS NULL OR inserted > tombstone))
 """
-"""The query for the visible rows. Its steps: a row's greatest arrival, tombstone and INSERT stamp (`heads`); all cells;
-the cell with the greatest stamp of each column, and of equal stamps the greater value (`best`); those above the
-tombstone (`alive`); and these as a map."""
+"""The query for the visible rows. Its steps: a row's greatest arrival, tombstone and INSERT stamp (`newest`); all
+cells; the cell with the greatest stamp of each column, and of equal stamps the greater value (`best`); those above
+the tombstone (`alive`); and these as a map."""
 
 _TYPED = {
     "string": """CASE WHEN {0} LIKE '"%' THEN CAST({0} AS JSON) ->> '$' END""",

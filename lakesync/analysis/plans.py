@@ -3,9 +3,9 @@
 A query may read the history `deltas`, and state tables, which have the current rows of one synced table. Deltas
 (changes of rows) reach the staging store first, then the history, then the state tables. So a query merges onto the
 rows of a state table the newer deltas of the history, and those in staging that are not flushed to the lake yet. Which
-deltas are newer follows from their arrival, the gateway's timestamp of a push, and from the table's marks: the arrivals
-up to which it has the deltas of each gateway. DuckDB (`lakesync.analysis.query`) and Spark (`lakehouse.spark_query`)
-execute the same plans.
+deltas are newer follows from their arrival (a push's timestamp by the gateway, which is one app's stream of changes)
+and from the table's marks: the arrivals up to which it has the deltas of each gateway. DuckDB
+(`lakesync.analysis.query`) and Spark (`lakehouse.spark_query`) execute the same plans.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
 `lakesync row history` calls `row_history`, which finds the deltas in the lake and in staging's log (staging is the
 gateways' database), where they are until a flush has moved them to the lake. `provenance` replays their merge in the
-order of their *arrival*, the gateway's timestamp of a push. Of all values of a column, the one with the greatest
-*stamp* wins: the pair of the hlc, by the clock of the client that wrote it, and that client's id.
+order of their *arrival*: a push's timestamp by the gateway, which is one app's stream of changes. Of all values of a
+column, the one with the greatest *stamp* wins: the pair of the hlc, by the clock of the client that wrote it, and that
+client's id. The *tombstone* is the row's DELETE with the greatest stamp; it removes values with smaller stamps.
 """
 
 from __future__ import annotations

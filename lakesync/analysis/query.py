@@ -6,8 +6,8 @@ in the lake. The tables of a query are created in a DuckDB database in memory, b
 rows of one synced table.
 
 A state table is stored with some of the deltas merged. Its other rows are merged here, from *fragments*: the newer
-deltas, and the cells of the rows that they change; see `lakesync.analysis.merge_sql`. An *arrival* is the gateway's
-timestamp of a push, by which plans say which deltas are newer.
+deltas, and the cells of the rows that they change; see `lakesync.analysis.merge_sql`. An *arrival* is a push's
+timestamp by the gateway, which is one app's stream of changes; plans say by it which deltas are newer.
 """
 
 from __future__ import annotations

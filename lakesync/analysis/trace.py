@@ -3,9 +3,9 @@
 A *delta* is a client's change of some columns of one row. It is in the log of the staging store until a flush has
 written it to the lake's table `deltas`, in a batch. Its push is named by gateway, shard, epoch and seq: a *shard* is
 the staging store for some of the tables, an *epoch* the time at which the store's copy of the gateway was created, and
-*seq* the push's number in the log. An *arrival* is the gateway's timestamp of a push, as an HLC. State tables (with the
-current rows) and checkpoints (snapshots of all rows, for new clients) say up to which arrival they contain everything.
-`lakesync trace` calls this module.
+*seq* the push's number in the log. A *gateway* is one app's stream of changes. An *arrival* is its timestamp of a push,
+as an HLC. State tables (with the current rows) and checkpoints (snapshots of all rows, for new clients) say up to which
+arrival they contain everything. `lakesync trace` calls this module.
 """
 
 from __future__ import annotations

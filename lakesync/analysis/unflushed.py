@@ -3,8 +3,9 @@
 A *delta* is a change of one row by a client. It is in the log until a flush has written it to the lake. Queries
 (`lakesync.analysis.query`, `lakehouse.spark_query`), `lakesync.analysis.provenance` and `trace` add the unflushed
 deltas to those of the lake, so that their results include what a gateway has just accepted. The gateway may run
-meanwhile: the log is opened for reading only. A *shard* is a set of tables with a store of its own; an *epoch*
-identifies one copy of a store. An *arrival* is the gateway's timestamp of a push.
+meanwhile: the log is opened for reading only. A *gateway* is one app's stream of changes. A *shard* is a store with
+some of its tables; an *epoch* identifies one copy of a store. An *arrival* is the gateway's timestamp of a push (an
+*hlc*, hybrid logical clock).
 """
 
 from __future__ import annotations

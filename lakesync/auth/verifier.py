@@ -2,7 +2,8 @@
 
 A token is signed by one of the server's own secrets, or by a key of a configured issuer (a login provider), which
 publishes its keys. Verified tokens are cached until they expire, or until their issuer no longer publishes the key that
-signed them. `lakesync.auth.checks` has the checks themselves.
+signed them. `lakesync.auth.checks` has the checks themselves. A *claim* is a field of a token, and a *gateway* one
+app's stream of changes.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 There are two files: the project's `lakesync.toml`, and the user's own. A file contains no secret itself, but a
 *reference* to an environment variable or another file. `Config` reads the files, `load` names their lines in errors
-(both in settings.py), and `lakesync config show --origin` lists what each file sets.
+(both in settings.py), and `lakesync config show --origin` lists what each file sets. `[gateway]` is the server, and
+`[gateways.NAME]` one app's stream of changes on it.
 """
 
 from __future__ import annotations

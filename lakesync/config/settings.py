@@ -2,9 +2,10 @@
 
 A variable is named after a section and a key: `LAKESYNC_SPARK_MEMORY` is `memory` in `[spark]`. A *reference*,
 `env:NAME` or `file:PATH`, replaces a secret in a file: the value is read from that environment variable or file.
-Commands, the gateway server, Dagster's code location and notebooks call `load` when they start. It explains each
-error with the variable or line that causes it. `lakesync up` passes the whole configuration, as such variables, to the
-processes that it starts (`Config.environment`).
+Commands, the gateway server, Dagster's code location and notebooks call `load` when they start. It explains each error
+with the variable or line that causes it. `lakesync up` passes the whole configuration, as such variables, to the
+processes that it starts (`Config.environment`). `[gateway]` is the server, and `[gateways.NAME]` one app's or tenant's
+stream of changes on it. The *lake* is the Iceberg tables.
 """
 
 from __future__ import annotations
