@@ -2,9 +2,10 @@
 
 Every module with commands uses them. `command_app` creates the typer app to which a module adds its commands, and
 `examples` the end of their help. All commands get the same plain-text help. An option is the type of a command's
-parameter, such as `as_json: Json = False`. A command that calls a gateway has a parameter `options: ConnectionOptions`.
-Typer gets a parameter for each field of `ConnectionOptions` in place of it: the options `--url`, `--gateway`,
-`--token-file` and `--data`. `load_settings` reads the settings, which options override.
+parameter, such as `as_json: Json = False`. A gateway is one app's stream of changes, on a server that may have several.
+A command that calls a gateway has a parameter `options: ConnectionOptions`. Typer gets a parameter for each field of
+`ConnectionOptions` in place of it: the options `--url`, `--gateway`, `--token-file` and `--data`. `load_settings` reads
+the settings, which options override.
 
 *Claims* are what a client's token says about the client: names with a string or a list of strings. Sync rules decide by
 them which rows a client sees. `parse_claims` and `parse_claim_options` parse those on the command line.

@@ -1,5 +1,7 @@
 """Fixtures for the tests of apps that use LakeSync; pytest loads them by itself where `lakesync` is installed.
 
+A client is an app's local database. It pushes changes to a gateway, LakeSync's server, and pulls those of others.
+
 Example:
 
     def test_a_note_reaches_other_clients(lakesync_client):

@@ -1,6 +1,7 @@
 """Hypothesis strategies for what clients and gateways exchange: values, deltas, claims and sync rules.
 
-A delta is a change of a row. Claims are the fields of a client's token; sync rules decide by them which rows the client
+A client pushes deltas (changes of rows) to a gateway, which sends them to other clients. A delta's timestamp is its
+*hlc*, by the client's clock. Claims are the fields of a client's token; sync rules decide by them which rows the client
 sees. Tests of this project and of apps import the strategies. A strategy generates random examples for property tests.
 Only this module needs the package Hypothesis.
 """
@@ -76,7 +77,7 @@ def deltas(
 
 
 def conflicting_deltas() -> st.SearchStrategy[RowDelta]:
-    """Deltas of one row by few clients at few times, so that stamps meet, cross and tie."""
+    """Deltas of one row by few clients at few times, so that many stamps `(hlc, client)` cross or are equal."""
     return deltas(
         tables=st.just("t"),
         rows=st.just("r"),

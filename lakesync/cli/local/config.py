@@ -124,7 +124,7 @@ def _settings_in_effect(data: Path | None) -> list[_Setting]:
 
 
 def _flat_settings(settings: Config) -> Iterator[tuple[str, Any]]:
-    """Yield the name and displayed value of every setting; of tables by name, each is a setting."""
+    """Yield the name and displayed value of every setting. A table with a name, such as `[flows.NAME]`, is one too."""
     for name, value in settings.settings():
         if isinstance(value, dict) and value and "." not in name:
             yield from ((f"{name}.{key}", _display_value(each)) for key, each in value.items())

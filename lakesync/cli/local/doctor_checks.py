@@ -2,9 +2,9 @@
 
 A check gets the settings and returns a `CheckResult`. It may raise LakeSyncError, which `doctor` reports as a problem.
 The platform is what `lakesync up` runs: the gateway, Spark, and Dagster, which runs the pipeline. Clients need none of
-it. Clients push changes (deltas) to the gateway's *staging store*; with *shards*, several stores have some of the
-tables each. The pipeline *flushes* deltas to the *lake*, an Iceberg catalogue. An *issuer* is a login provider that
-signs clients' tokens.
+it. The gateway server has a *gateway*, a stream of changes, for each app. It stores the changes (deltas) that clients
+push in the *staging store*; with *shards*, several stores have some of the tables each. The pipeline *flushes* deltas
+to the *lake*, an Iceberg catalogue. An *issuer* is a login provider that signs clients' tokens.
 """
 
 from __future__ import annotations
@@ -248,7 +248,7 @@ def staging(config: Config) -> CheckResult:
     for shard, url in urls_by_shard(config).items():
         try:
             stores.append(store_urls.store_status(url))
-        except ConfigurationError:
+        except ConfigurationError:  # there is no store
             missing.append(shard)
     if not stores:
         try:

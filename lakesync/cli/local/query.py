@@ -1,7 +1,7 @@
 """`lakesync query`: runs SQL over the lake's tables and the unflushed deltas, with DuckDB or Spark.
 
-A delta is a change of a row. The lake gets deltas by a flush; until then they are in the gateway's log. An arrival is
-the gateway's timestamp of a delta, an hlc the client's.
+A delta is a change of a row, which a client pushes to a gateway (one app's stream of deltas). The lake gets deltas by a
+flush; until then they are in the gateway's log. An arrival is the gateway's timestamp of a delta, an hlc the client's.
 
 For `--engine spark` it runs `lakehouse.spark_query` in a child process, because the package `lakesync` does not import
 Spark. The child reads a JSON request from stdin, and writes an Arrow stream, or a JSON error, to a pipe.

@@ -1,7 +1,7 @@
 """Commands that start LakeSync, or a part of it: `lakesync up`, `gateway`, `pipeline` and `demo`.
 
-A gateway is the server that apps call. The pipeline is Spark and Dagster, which carry the apps' changes from the
-gateway's log into the lake. `lakesync up` runs both.
+The gateway server is what apps call; each app's changes are a *gateway* in it, with an id. The pipeline is Spark and
+Dagster, which carry the changes from the server's log into the lake. `lakesync up` runs both.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
 """`lakesync staging` and `lakesync erase`: commands on the staging store, the database to which gateways commit pushes.
 
 `staging` inspects, upgrades and rebuilds it. `erase` erases a row or a client's data; the pipeline then erases it from
-the lake. A shard is a set of tables with a store of its own. Without shards there is one store for all tables, whose
-shard is named "" here. An epoch identifies one copy of a store, so a rebuild begins a new one. The ledger has the ids
-of all accepted deltas (changes of rows). An arrival is the gateway's timestamp of a push.
+the lake. A gateway is one app's stream of pushes; a push has deltas (changes of rows). A shard is a set of tables with
+a store of its own. Without shards there is one store for all tables, whose shard is named "" here. An epoch identifies
+one copy of a store, so a rebuild begins a new one. The ledger has the ids of all accepted deltas. An arrival is the
+gateway's timestamp of a push. The store's log has the pushes, numbered by a *sequence*, until they are *flushed* to the
+lake and *trimmed* (deleted from the log).
 
 On SQLite, a store is opened by one process only. If that is a running gateway, `open_store` calls its internal routes,
 with its service token. `lakesync connectors test` uses it too, and `lakesync doctor` uses `urls_by_shard`.
@@ -188,7 +190,7 @@ def erase(
     is_row = table is not None and row is not None and client is None
     is_client = client is not None and table is None and row is None
     if not is_row and not is_client:
-        raise typer.BadParameter("nothing to erase; give --table and --row, or --client")
+        raise typer.BadParameter("it is not clear what to erase; give --table and --row, or --client alone")
     subject = f"row {row!r} of table {table!r}" if is_row else f"everything that client {client!r} wrote"
     config = load_settings(data)
     gateway_id = choose_gateway(config, gateway)
@@ -224,7 +226,7 @@ def open_store(config: Config) -> Iterator[PipelineStore]:
     wall = OffsetClock(config.clock_offset_file).now_ms
     with ExitStack() as closing_store:
         engine = Engine(configured_store(config, wall), wall)
-        closing_store.callback(engine.close)  # also if `open` fails: the engine may have connections already
+        closing_store.callback(engine.close)  # also if `engine.open` fails: the engine may have connections already
         store: PipelineStore = engine.store
         try:
             engine.open()

@@ -1,9 +1,10 @@
 """`lakesync token` and `lakesync console`: commands on the tokens (JWTs) that authenticate clients and admins.
 
-`token create` signs tokens with the gateway's own secret (HS256), for development and scripts. Apps usually get theirs
-from a login provider, an issuer of `[[gateway.issuers]]`. `token inspect` runs the gateway's checks of a token and
-lists the results. `console` prints a link that opens the gateway's operator console, a web page, already signed in: it
-carries a token in its fragment, the part after `#`, which browsers do not send to servers.
+A token permits requests to a gateway, which is one app's stream of changes on the gateway server. `token create` signs
+tokens with the server's own secret (HS256), for development and scripts. Apps usually get theirs from a login provider,
+an issuer of `[[gateway.issuers]]`. `token inspect` runs the server's checks of a token and lists the results. `console`
+prints a link that opens the server's operator console, a web page, already signed in: it carries a token in its
+fragment, the part after `#`, which browsers do not send to servers.
 
 The parameter `options: ConnectionOptions` of `console` adds the options that choose gateway and token, from `--url`
 to `--data`.

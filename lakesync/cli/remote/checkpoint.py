@@ -4,8 +4,8 @@ The pipeline writes a checkpoint after a flush, and the gateway serves the newes
 the gateway: the snapshot has all changes up to it. It is sent as *frames*: protobuf messages with the rows, as INSERT
 deltas, each with a length before it.
 
-A parameter `options: ConnectionOptions` adds the options that choose gateway and token, from `--url` to `--data`.
-In the path of a request, `{gateway}` is the gateway's id.
+A parameter `options: ConnectionOptions` adds the options that choose gateway and token, from `--url` to `--data`. A
+gateway is one app's stream of changes; `{gateway}` in the path of a request is its id.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 A connector is a configured external system, such as a Jira site, that is polled for rows and executes actions. All
 commands but `test` call the gateway. `test` itself sends requests to the external system.
 
-A parameter `options: ConnectionOptions` adds the options that choose gateway and token, from `--url` to `--data`.
-In the path of a request, `{gateway}` is the gateway's id.
+A parameter `options: ConnectionOptions` adds the options that choose gateway and token, from `--url` to `--data`. A
+gateway is one app's stream of changes; `{gateway}` in the path of a request is its id.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ An app has its own in its database: the changes that the gateway rejected (kind 
 A dead letter is a mapping with `id`, `kind`, `table`, `what`, `why` and `remedy`, as `lakesync dlq show` prints it.
 Some also have `rowIds` or `gateway`.
 
-In the path of a request, `{gateway}` is the gateway's id.
+A gateway is one app's stream of changes; `{gateway}` in the path of a request is its id.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`lakesync dlq`: lists, retries and drops dead letters, which were set aside so that other work could continue.
 
-A gateway has three kinds:
+A gateway is one app's stream of changes. It has three kinds:
 
 - `value`: a row's current value that does not fit its column in the lake. It can be neither retried nor dropped.
 - `destination`: a table or value that a declared destination or flow (by which the pipeline writes a database) cannot
@@ -181,7 +181,7 @@ def _retry_or_drop(
     *,
     as_json: bool,
 ) -> None:
-    """Retry or drop a dead letter of an app or of kind `work`, or all of them (None), and print their ids.
+    """Retry or drop one dead letter of an app or of kind `work`, and print its id; all of them if `letter_id` is None.
 
     Raises:
         ValidationError: the dead letter is of another kind.

@@ -8,8 +8,8 @@ file.
 `schema` registers, lists and retires schemas. A schema has the columns of a table and their types. The gateway rejects
 pushed values that do not fit.
 
-A parameter `options: ConnectionOptions` adds the options that choose gateway and token, from `--url` to `--data`.
-In the path of a request, `{gateway}` is the gateway's id.
+A parameter `options: ConnectionOptions` adds the options that choose gateway and token, from `--url` to `--data`. A
+gateway is one app's stream of changes; `{gateway}` in the path of a request is its id.
 """
 
 from __future__ import annotations

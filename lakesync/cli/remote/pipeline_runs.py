@@ -1,10 +1,10 @@
 """`lakesync flush` and `lakesync backfill`: have the pipeline run now, and wait for the end if they are asked to.
 
-A flush moves deltas (changes of rows) from the gateway's log to the lake: to the history of all deltas, then into the
-state tables (current rows) and the checkpoint (the snapshot from which new clients start). `flush` calls the gateway,
-which only records the request. The pipeline's flush sensor sees it; without a pipeline the gateway flushes by itself.
-A parameter `options: ConnectionOptions` adds the options that choose gateway and token, from `--url` to `--data`. In
-the path of a request, `{gateway}` is the gateway's id.
+A gateway is one app's stream of deltas (changes of rows). A flush moves them from the gateway's log to the lake: to the
+history of all deltas, then into the state tables (current rows) and the checkpoint (the snapshot from which new clients
+start). `flush` calls the gateway, which only records the request. The pipeline's flush sensor sees it; without a
+pipeline the gateway flushes by itself. A parameter `options: ConnectionOptions` adds the options that choose gateway
+and token, from `--url` to `--data`. In the path of a request, `{gateway}` is the gateway's id.
 
 `backfill` runs partitions of Dagster assets again. It calls Dagster, which runs the pipeline. An *asset* is something
 that the pipeline makes, such as a table. Most have a *partition* for each UTC day of arrival, the gateway's timestamp

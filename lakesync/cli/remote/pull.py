@@ -4,8 +4,8 @@ Both read pages of deltas (changes of rows) from the gateway's route `peek`, whi
 `--as-app`, `pull` sends the request of the client's app instead, by which the gateway remembers what it has sent to the
 app. A *cursor* is the position after a page, where the next page starts.
 
-A parameter `options: ConnectionOptions` adds the options that choose gateway and token, from `--url` to `--data`.
-In the path of a request, `{gateway}` is the gateway's id.
+A parameter `options: ConnectionOptions` adds the options that choose gateway and token, from `--url` to `--data`. A
+gateway is one app's stream of deltas; `{gateway}` in the path of a request is its id.
 """
 
 from __future__ import annotations

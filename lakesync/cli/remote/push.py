@@ -1,4 +1,4 @@
-"""`lakesync push`: imports rows or deltas from a file, by pushes to a gateway.
+"""`lakesync push`: imports rows or deltas from a file, by pushes to a gateway (one app's stream of deltas).
 
 A delta is a change of some columns of one row: INSERT, UPDATE or DELETE. Its hlc (hybrid logical clock) decides which
 of two writes to a column wins. A record of the file is a row or a delta. A row becomes a delta here, and all deltas get

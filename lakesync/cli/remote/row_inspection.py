@@ -8,8 +8,8 @@
 
 `lakesync.analysis` finds deltas in the lake and in the log. The gateway knows the clients.
 
-A parameter `options: ConnectionOptions` adds the options that choose gateway and token, from `--url` to `--data`.
-In the path of a request, `{gateway}` is the gateway's id.
+A parameter `options: ConnectionOptions` adds the options that choose gateway and token, from `--url` to `--data`. A
+gateway is one app's stream of deltas; `{gateway}` in the path of a request is its id.
 """
 
 from __future__ import annotations

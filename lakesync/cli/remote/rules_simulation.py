@@ -1,8 +1,8 @@
 """`Simulation` evaluates sync rules over rows, for `lakesync rules test` and `rules diff`.
 
 Sync rules decide which rows a client may see. They consist of buckets: tables, and filters that compare columns with
-constants or with *claims*, the fields of the client's token. The rows are a gateway's, or those of a file. In the path
-of a request, `{gateway}` is the gateway's id.
+constants or with *claims*, the fields of the client's token. The rows are those of a gateway (one app's stream of
+changes), or of a file. In the path of a request, `{gateway}` is the gateway's id.
 """
 
 from __future__ import annotations

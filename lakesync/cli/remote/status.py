@@ -6,8 +6,8 @@ timestamp of a commit; `wall_of` converts it to such a time. A *flush* moves cha
 log to the lake. A *checkpoint* is the snapshot of all rows from which new clients start. *Dead letters* were set aside
 so that other work could continue.
 
-A parameter `options: ConnectionOptions` adds the options that choose gateway and token, from `--url` to `--data`.
-In the path of a request, `{gateway}` is the gateway's id.
+A parameter `options: ConnectionOptions` adds the options that choose gateway and token, from `--url` to `--data`. A
+gateway is one app's stream of changes; `{gateway}` in the path of a request is its id.
 """
 
 from __future__ import annotations

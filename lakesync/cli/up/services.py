@@ -1,6 +1,6 @@
 """The services (processes) of `lakesync up` and `lakesync pipeline`: commands, order of start, checks of readiness.
 
-They are the gateway, Spark, and the processes of Dagster:
+They are the gateway (the server that apps call), Spark (which runs the pipeline's jobs), and the processes of Dagster:
 
 - `code_server` loads LakeSync's definitions,
 - `dagster` is the webserver,
@@ -231,8 +231,8 @@ def _environment_of(roles: Collection[str], config: Config, inherited: Mapping[s
     for name, value in inherited.items():
         is_setting = name.startswith(_PREFIX)
         is_others_secret = any(_has_secret(value, secret) for secret in others_secrets)
-        is_connectors = _OPEN_CONNECTORS.isdisjoint(roles) and _is_connector_secret(name, config)
-        if is_setting or is_others_secret or is_connectors:
+        is_unused_connector_secret = _OPEN_CONNECTORS.isdisjoint(roles) and _is_connector_secret(name, config)
+        if is_setting or is_others_secret or is_unused_connector_secret:
             changes[name] = None
     if reads_settings:
         changes |= _without_settings(config, frozenset(name for name, _ in secrets) - allowed).environment()

@@ -1,4 +1,4 @@
-"""Sends the requests of the client's core to the gateway, and passes the responses to the core.
+"""Sends the requests of the client's core to the gateway server, and passes the responses to the core.
 
 The core (`lakesync.client.core`) is the client's state machine: it decides what to request, and does no I/O itself.
 `SyncSession` asks it for the next request and calls `Exchange.send`. `AutoSync` pulls over a WebSocket by itself, and

@@ -1,4 +1,4 @@
-"""Prefetching: a thread pulls the next pages from the gateway while the client writes one to its database.
+"""Prefetching: a thread pulls the next pages from the gateway server while the client writes one to its database.
 
 `Exchange` calls `Prefetcher` for every pull. A page is a part of the changes that the client lacks, and its cursor says
 where the next page begins. All pages that have arrived when a write ends are returned as one. One commit of three pages

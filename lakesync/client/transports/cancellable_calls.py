@@ -1,4 +1,4 @@
-"""Blocking calls whose caller can stop waiting for them. The HTTP and WebSocket transports send their requests so.
+"""Blocking calls whose caller can stop waiting for them. The HTTP and WebSocket transports send requests by them.
 
 A call runs in a thread of its own. Closing its socket would not end every call: during a DNS lookup or a connection
 attempt there is no socket to close yet.

@@ -1,7 +1,7 @@
-"""The token that a client sends with each request: `TokenHolder` has it and renews it. Transports use it.
+"""The token that a client sends with each request to the gateway server. Transports use it.
 
-A token is a JWT. The app passes a fixed one, or a *provider*: a function that returns a token that is valid now. The
-command line uses `claims` and `check_token` too.
+A token is a JWT. The app passes a fixed one, or a *provider*: a function that returns a token that is valid now.
+`TokenHolder` has the token and renews it. The command line uses `claims` and `check_token` too.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class TokenHolder:
     """
 
     def __init__(self, token: Token | None) -> None:
-        """Hold a token or a provider; None if the gateway needs no token."""
+        """Use a token or a provider; None if the gateway needs no token."""
         self._lock = threading.RLock()
         self._provider: Callable[[], str] | None = None
         self._token: str | None = None

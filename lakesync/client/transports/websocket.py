@@ -1,7 +1,7 @@
-"""The transport with a WebSocket, on which the gateway sends changes as they happen: broadcasts.
+"""The transport with a WebSocket, on which the gateway server sends changes as they happen: broadcasts.
 
 `AutoSync`, the client's thread that synchronises by itself, opens the WebSocket as a *subscription*, and pulls on it.
-All other requests use HTTP, where an error can name the rejected deltas.
+All other requests use HTTP, where an error can name the rejected deltas (changes of rows).
 """
 
 from __future__ import annotations
