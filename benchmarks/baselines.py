@@ -1,9 +1,10 @@
 """Minimal servers with which the gateway is compared: `python -m benchmarks.baselines plain` or `echo`.
 
 Both have the gateway's HTTP stack (uvicorn, Starlette, msgspec) and its token check. `plain` is a sync server with one
-SQLite row per delta and one durable commit per push, but without row states, rules or merge; a pull returns the deltas
-in order of arrival. `echo` is a WebSocket server that forwards each message to all other connections, without storage.
-`benchmarks.server` starts them; `BENCH_SECRET` is the secret of the clients' tokens.
+SQLite row per delta and one durable commit per push, but without row states, rules or merge. A delta's *arrival* is the
+number of its SQLite row, and the cursor of a pull is an arrival: a pull returns the deltas after it. `echo` is a
+WebSocket server that forwards each message to all other connections, without storage. `benchmarks.server` starts them;
+`BENCH_SECRET` is the secret of the clients' tokens.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ class _Listeners:
             socket.abort()
 
     async def _connect(self, number: int) -> Socket:
-        """Connect a listener, and wait for the response to its pull."""
+        """Connect the listener with this number, and wait for the response to its pull."""
         response: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
         def on_message(message: bytes) -> None:

@@ -187,6 +187,7 @@ class Socket(asyncio.Protocol):
         received = self._received
         while len(received) >= 2:
             size, head = received[1] & 0x7F, 2
+            # 126 and 127 mean that the size follows, in two or eight bytes
             if size == 126:
                 head = 4
             elif size == 127:

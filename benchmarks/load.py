@@ -1,6 +1,7 @@
 """The load of most benchmarks: clients that push or pull over HTTP, and the figures of their requests.
 
-`run_in_process` runs a load in another process than the benchmark, so that their processor times can be told apart.
+`run_in_process` runs a load in another process than the benchmark, so that their processor times are measured
+separately. A delta's *hlc* is its timestamp by the client's clock: milliseconds since 1970, above 16 bits of a counter.
 """
 
 from __future__ import annotations
@@ -97,8 +98,8 @@ class Clock:
         """Return the first of `count` timestamps for the push that starts now."""
         push = len(self._started_ms)
         self._started_ms.append(time.time_ns() // 1_000_000)
-        known = push - self._late
-        time_ms = self._started_ms[known] if known >= 0 else self._started_ms[0] + known
+        shown = push - self._late  # the clock shows the time at which this push started
+        time_ms = self._started_ms[shown] if shown >= 0 else self._started_ms[0] + shown  # 1 ms for each missing push
         return (time_ms << 16) + push % (65_536 // count) * count
 
 
@@ -161,7 +162,7 @@ async def _push_all(ports: Sequence[int], load: PushLoad) -> list[Sample]:
         latest = _LATEST_DELTAS // load.batch if load.shape in ("crossing", "mixture") else 0
         clock = Clock(started_ms, latest * number // load.clients)
         claims, bodies = {}, _bodies(name, load, numbers, begun, clock)
-        if load.own_team:
+        if load.own_team:  # the client writes every `load.clients`-th row, beginning with the one of its own number
             claims = {"team": f"team-{number}"}
             part = msgspec.structs.replace(load, rows=load.rows // load.clients, teams=load.clients)
             first = part.rows if load.shape else 0
@@ -207,9 +208,10 @@ def _bodies(
         hlc = clock.next_hlc(load.batch)
         ids = chance.randbytes(32 * load.batch).hex()
         for index, number in enumerate(islice(numbers, load.batch)):
-            row = number * steps[number // load.rows % len(steps)] % load.rows * step + first
+            round_step = steps[number // load.rows % len(steps)]  # each round visits all rows, in another order
+            row = number * round_step % load.rows * step + first
             identity = ids[index * 64 : index * 64 + 64]
-            drawn = SHAPES[chance.randrange(3)] if shape == "mixture" else shape
+            drawn = SHAPES[chance.randrange(3)] if shape == "mixture" else shape  # same, varying or insert
             if drawn == "varying":
                 deltas.append(_varying(client, row, hlc + index, identity, chance))
             elif drawn == "insert":

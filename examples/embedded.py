@@ -1,6 +1,7 @@
 """`python -m examples.embedded FOLDER`: two tills share a stock list through a gateway in this process.
 
-Deltas are flushed to Parquet files in FOLDER, which any tool can read. A second start restores the stock from them.
+A gateway is one app's stream of deltas (changes of rows), here that of a shop. Deltas are flushed to Parquet files in
+FOLDER, which any tool can read. A second start restores the stock from them.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """A field inspection to-do list for the terminal: it works without a network, and `sync` sends what was changed.
 
+`sync` calls a gateway, LakeSync's server, which passes the changes on to other inspectors.
+
     export LAKESYNC_REMOTE_URL=https://sync.example.com LAKESYNC_REMOTE_GATEWAY=inspections LAKESYNC_TOKEN=…
     python -m examples.inspection add "Bridge 12" "Check the north bearing"
     python -m examples.inspection list

@@ -1,5 +1,8 @@
 """Adapters: append, upsert and read, each compared with the driver's own bulk path on the same data.
 
+An adapter stores deltas and current rows in a database or object store. `append` and `read` are of deltas, `upsert` is
+of rows.
+
 Rates are deltas or rows per second; `_ratio` is the adapter's rate divided by the driver's. Postgres, MariaDB and S3
 (moto) are started as for the tests, so `scripts/install --dev` is required. `cpu_us` is this process's processor time,
 `server_us` the database server's. Postgres is configured for bulk loads unless `--untuned`, and read after `VACUUM

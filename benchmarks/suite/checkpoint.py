@@ -1,6 +1,7 @@
 """Rows per second that a checkpoint writes as frames, and megabytes per second that the gateway reads and filters.
 
-A checkpoint has all rows of a gateway in files of frames (protobuf messages), for the first sync of new clients.
+A checkpoint has all rows of a gateway (one app's stream of deltas) in files of frames (protobuf messages), for the
+first sync of new clients. A cut point says up to which arrival, the gateway's timestamp of a push, it has the deltas.
 `served_mb_per_s` is read without sync rules, `filtered_mb_per_s` with one rule that selects a hundredth of the rows.
 """
 

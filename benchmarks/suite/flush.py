@@ -1,7 +1,7 @@
 """Benchmark `flush`: deltas per second that a flush moves from staging's log to the Iceberg table `deltas`.
 
-A flush plans a batch, reads and decodes the log, writes the batch, and reads its count back. The SQLite log has pushes
-of 100 deltas as a gateway writes them, and Spark is warm.
+Staging is the gateway's store. A flush plans a batch, reads and decodes the log, writes the batch, and reads its count
+back. The SQLite log has pushes of 100 deltas as a gateway writes them, and Spark is warm.
 
 With `--requests` the benchmark measures something else: the seconds from a request to `/admin/flush` until the snapshot
 is committed, in a complete `lakesync up` with Dagster. There `steps` has the duration and Spark jobs of each step of

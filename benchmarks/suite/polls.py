@@ -1,7 +1,8 @@
 """Rows per second of a connector's first poll, from its source through the table `landing` into a gateway.
 
 The source is a fake server (`lakesync fake`). The source, the gateway and Spark have processes of their own. `peak_mib`
-is the memory of this process, which polls as a Dagster run does, `spark_peak_mib` that of Spark with its workers.
+is the memory of this process, which polls as a Dagster run does, `spark_peak_mib` that of Spark with its workers. A
+*page* is what the connector reads in one step; a *landing* stores the rows of some pages in the table `landing`.
 `plain_rate` is the rate of reading the same pages with the connector and discarding them. `calls` can be compared with
 the minimum, `calls_needed`. Figures with `idle_` are those of a second poll, which finds nothing new.
 """
@@ -155,9 +156,9 @@ def _needed(source: str, rows: int) -> int:
     """Return the minimum number of calls for the rows."""
     if source == "jira":
         return -(-rows // PAGE) + 1
-    if rows <= BULK_ROWS:
+    if rows <= BULK_ROWS:  # sign-in, count of the rows, and the pages
         return 2 + -(-rows // 2_000)
-    # Sign-in, count of the rows, creation of the bulk job, one read of its state, and the parts of its result.
+    # sign-in, count of the rows, creation of the bulk job, one read of its state, and the parts of its result
     return 2 + 1 + 1 + -(-rows // RECORDS_PER_PAGE)
 
 

@@ -79,7 +79,11 @@ def _merge(bench: Lake, history: SyntheticHistory, names: LakeNames) -> dict[str
 
 
 def _against_duckdb(bench: Lake, rate: int) -> dict[str, Any]:
-    """Merge the history's files with DuckDB, and compare its rate with that of the lake."""
+    """Merge the history's files with DuckDB, and compare its rate with that of the lake.
+
+    The query computes, for each row and column, the value with the greatest hlc and client id, as a merge does; then
+    each row with all its values. It returns only a count and a length, so that DuckDB has to compute all of them.
+    """
     with open_table(bench.spark, NAMES.deltas) as table:
         files = planned_files(table, table.metadata.current_snapshot_id)
     paths = [file.file.file_path.removeprefix("file:") for file in files]

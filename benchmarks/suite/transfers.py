@@ -1,4 +1,8 @@
-"""Benchmarks of transfers of deltas between backends: migrations, tiering and flows."""
+"""Benchmarks of transfers of deltas between backends, which are databases and object stores.
+
+A migration copies all deltas once, tiering moves old ones to a cold backend, and a flow copies new ones each time it
+runs. `benchmarks.backend_transfers` has their common tools.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """A client of the demo: its local database, its encoding of deltas, its HTTP requests, and the journal of its pushes.
 
-The database applies deltas as plain SQL, and an INSERT of an existing row is an error. The encoding shares no code with
-the gateway. Requests that get no response are repeated. `Driver` (`driver.py`) creates the clients; `demo.py` calls
-`first_sync` for a carrier's new device at the end of the run: a checkpoint, then a pull.
+A delta is a change of a row. The database applies deltas as plain SQL, and an INSERT of an existing row is an error.
+The encoding shares no code with the gateway, LakeSync's server. Requests that get no response are repeated. `Driver`
+(`driver.py`) creates the clients. At the end of the run, `demo.py` calls `first_sync` for a carrier's new device. It
+fetches a checkpoint, which has all rows at one time, then pulls what is newer. Its *cursor* says up to where it pulled.
 """
 
 from __future__ import annotations

@@ -147,7 +147,7 @@ class Flights:
             start += count
 
     def carrier_of_plane(self) -> dict[str, str]:
-        """Tail number → the carrier that flew it first; planes without a flight in these days are absent."""
+        """Return tail number → the carrier that flew it first; planes without a flight in these days are absent."""
         seen: dict[str, str] = {}
         columns = (self.table["tailnum"].to_pylist(), self.table["carrier"].to_pylist())
         for tail, carrier in zip(*columns, strict=True):
@@ -156,7 +156,7 @@ class Flights:
         return seen
 
     def served_airports(self) -> set[str]:
-        """The airport codes of these days' flights."""
+        """Return the airport codes of these days' flights."""
         return set(self.table["origin"].unique().to_pylist()) | set(self.table["dest"].unique().to_pylist())
 
 

@@ -1,7 +1,8 @@
 """The demo from start to end: start, push, flush, verify and report. `__main__.py` runs it.
 
 The clients write each push into a journal too. `truth.py` merges the journal with code of its own, so that its result,
-the truth, can be compared with the lake and with the clients' rows.
+the truth, can be compared with the lake and with the clients' rows. A *cell* is a column of a row. The *stamp* of a
+write is `(hlc, client)`, the time by the client's clock and the client's id; the greatest stamp wins the cell.
 """
 
 from __future__ import annotations

@@ -1,5 +1,9 @@
 """The pipeline as the demo sees it: whether the lake has everything, the state as of a time, and Dagster's runs.
 
+The pipeline *flushes* pushed deltas (changes of rows) from the staging store to the lake's history, and *merges* them
+into state tables, the current rows. A table's merge mark says up to which arrival, the server's time of a push, it is
+merged. A checkpoint, all rows at one arrival, is made last.
+
 Runs are listed, awaited and launched through Dagster's GraphQL API. `demo.py` and `driver.py` call this module.
 """
 

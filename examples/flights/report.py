@@ -1,6 +1,7 @@
 """The demo's output: progress of each stage on stderr, and the result at the end, as tables or as a line of JSON.
 
-`Demo` (`demo.py`) calls it.
+`Demo` (`demo.py`) calls it. A delta is a change of a row by a client. Its *stamp* is `(hlc, client)`, the time by the
+client's clock and the client's id; the greatest stamp wins.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
 """The truth: the expected result, computed from the journal of acknowledged pushes, and comparisons with it.
 
 `Demo` (`demo.py`) compares the lake's tables and the clients' rows with the truth. It is computed with SQL window
-functions in DuckDB, and shares no code with LakeSync's merge. A value wins by `(hlc, client)`, and by its text if those
-are equal. It is live above its row's tombstone. A row is visible while it has a live value, or an INSERT above the
-tombstone.
+functions in DuckDB, and shares no code with LakeSync's merge. The *stamp* of a write is `(hlc, client)`, where hlc is
+the time by the client's clock. The value of a cell (a column of a row) with the greatest stamp wins; of those with
+equal stamps, the one with the greatest text. A row's *tombstone* is the greatest stamp of its DELETEs, its *inserted*
+that of its INSERTs. A value is live if its stamp is greater than the tombstone. A row is visible while it has a live
+value, or an INSERT with a greater stamp than the tombstone.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The demo's workload: nineteen clients (carriers and airports), and what each writes and when.
 
 Carriers publish a flight the evening before (INSERT), then estimate its times (UPDATE). The departure airport writes
-the actual times (UPDATE of the same cells). A cancelled flight is deleted; a few cancellations are undone. Offline
-clients, clients that sync rarely and wrong clocks make later stamps arrive first.
+the actual times (UPDATE of the same cells). A cancelled flight is deleted; a few cancellations are undone. The *stamp*
+of a write is `(hlc, client)`: its time by the client's clock (its hlc), and the client's id. Offline clients, clients
+that sync rarely and wrong clocks make later stamps arrive first.
 
 Time passes in steps of six hours of the server's clock. A client's clock skew is how far its clock is ahead of the
 server's. Everything is chosen by random generators with fixed seeds, so that the same number of days gives the same

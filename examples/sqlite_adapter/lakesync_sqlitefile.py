@@ -1,8 +1,8 @@
 """An example of a third-party adapter: SQLite files as a destination, by the interface of `lakesync.adapters.sql`.
 
-Its URIs are `sqlitefile:///ABSOLUTE/FILE`. The dialect has the database's SQL, and the executor runs statements; the
-base class does the rest: deltas, destination tables and marks. LakeSync calls `open_file`, the entry point in
-`pyproject.toml`.
+Its URIs are `sqlitefile:///ABSOLUTE/FILE`. The dialect has the database's SQL, and the executor runs statements. The
+base class does the rest: the deltas (changes of rows), the destination tables (current rows), and the marks, which say
+up to which delta a destination was written. LakeSync calls `open_file`, the entry point in `pyproject.toml`.
 """
 
 from __future__ import annotations
