@@ -1,10 +1,11 @@
 """Creates the jobs of the code location, and the schedules of maintenance and of audits.
 
 Sensors request the runs of the other jobs. A flush moves the changes that gateways accepted from staging (their
-database) into the lake. A schedule requests runs for what has changed since its last maintenance or audit (a *visit*):
-a mark, a text in staging, has the state then (for a table, the id of its newest Iceberg snapshot) and the time. Each
-job's runs have the tag of their slot, a kind of run: Dagster limits how many runs of a slot are in progress at once.
-`lakesync_dagster.definitions` calls this module.
+database) into the lake's history, merges them into state tables (current rows), and makes checkpoints, from which new
+clients start. A poll reads an external system through a connector. A schedule requests runs for what has changed since
+its last maintenance or audit (a *visit*): a mark, a text in staging, has the state then (for a table, the id of its
+newest Iceberg snapshot) and the time. Each job's runs have the tag of their slot, a kind of run: Dagster limits how
+many runs of a slot are in progress at once. `lakesync_dagster.definitions` calls this module.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -9,8 +9,9 @@ A delta is a change that a client pushed to a gateway, an app's stream of deltas
 - A *poll* reads an external system, such as Jira, through a connector. It is due when the connector's interval has
   passed since the last one.
 
-A sensor's cursor has its run requests for each of them; from these, `Attempts` computes the pauses between retries. The
-code location (`lakesync_dagster.definitions`) calls this module.
+Each of them that is due has a *lag*. The marks, also those of transfers and polls (times of the last runs), are in
+staging, the gateways' database. A sensor's cursor has its run requests for each of them; from these, `Attempts`
+computes the pauses between retries. The code location (`lakesync_dagster.definitions`) calls this module.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -6,8 +6,9 @@ and the databases of destinations. A delta belongs to the UTC day on which its g
 some of its deltas were acknowledged to the client longer ago than `late_after_seconds` and are not in the asset. The
 check passes if no day is late.
 
-The sensor reports a result without a run: when it changes, after a materialisation, and hourly. Runs of the check's
-step compute it too. The code location (`lakesync_dagster.definitions`) calls this module.
+The sensor reports a result without a run: when it changes, after a materialisation, and hourly. It computes the result
+from the *lags*, which are the parts of the pipeline that lack deltas. Runs of the check's step compute it too. The code
+location (`lakesync_dagster.definitions`) calls this module.
 """
 
 import json

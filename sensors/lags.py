@@ -8,8 +8,8 @@ an *arrival* (the gateway's timestamp of a push), or the time of its last run. T
   database, whose log of the other changes is the *backlog*;
 - state tables with the current rows; *checkpoints*, from which new clients load all rows; and *destinations*, databases
   to which the history is copied;
-- *polls* of external systems, *flows* and *migrations* (copies between databases) and *tiers* (transfers of old changes
-  to another database), which are due by the clock.
+- *polls* of external systems by connectors, *flows* and *migrations* (copies between databases) and *tiers* (transfers
+  of old changes to another database), which are due by the clock.
 
 The code location (`lakesync_dagster.definitions`) creates one `PipelineLags`, which all sensors share. It reads the
 lake's tables and staging's marks, and writes the *report* to staging: the lags, each with the sensors' *attempts* (run

@@ -1,9 +1,10 @@
 """Carries out erasure requests in backends, the databases and object stores to which the lake's deltas were copied.
 
-A request covers the data of one row or one client. A Spark task opens each backend and removes the contents of covered
-deltas; the empty deltas stay, so that their number still agrees with the lake's. Old deltas may have been moved from a
-backend to others, its *cold tiers*. A *destination table* has rows that a backend merges from its deltas.
-`lakehouse.backends.declared` finds the backends, and the steps of the asset `erasure` call this module.
+A request covers the data of one row or one client of a gateway, an app's stream of deltas (changes of rows). A *flow*
+copies deltas between backends. A Spark task opens each backend and removes the contents of covered deltas; the empty
+deltas stay, so that their number still agrees with the lake's. Old deltas may have been moved from a backend to others,
+its *cold tiers*. A *destination table* has rows that a backend merges from its deltas. `lakehouse.backends.declared`
+finds the backends, and the steps of the asset `erasure` call this module.
 """
 
 from __future__ import annotations

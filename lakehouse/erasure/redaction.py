@@ -1,13 +1,13 @@
 """Erases requested data from the lake's tables, and deletes the snapshots that still have it.
 
-A request *covers* the values of one row, or those that one client wrote, up to a time. It is carried out in these
-tables:
+A request *covers* the values of one row, or those that one client wrote, up to a time. It belongs to one gateway, an
+app's stream of changes. It is carried out in these tables:
 
 - The history `deltas`: a covered delta (a change of a row) loses its contents.
 - State tables, the current rows that are merged from the history: rows are merged again. Values that did not fit a
   column are removed from the table `rejected`.
-- `landing`, which has what polls of external systems read: a row loses its columns, and becomes a report by the source
-  that the row was deleted. A replay of the poll pushes it as a DELETE.
+- `landing`, which has what connectors have read at external systems, their sources: a row loses its columns, and
+  becomes a report by the source that the row was deleted. A replay of the poll pushes it as a DELETE.
 - `known`, with whose rows the next poll is compared: a row is deleted, so that the source's next version counts as new.
 
 The steps of the asset `erasure`, and `lakehouse.erasure.requests`, call this module while no poll and no other run

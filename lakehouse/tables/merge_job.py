@@ -1,10 +1,10 @@
 """Merges deltas of the history into the rows of a state table, as one Spark job in two stages.
 
 The history is the Iceberg table of all deltas (changes of rows), a state table has the merged rows of one synced table.
-Iceberg divides these among buckets by a hash of the row id; here each bucket is divided further, into slices. The tasks
-of the first stage read files, and divide their rows into chunks: compressed Arrow batches with rows of one slice. Spark
-shuffles the chunks to the tasks that own their buckets, and sorts them there. A task of the second stage merges one
-slice at a time, so it never has a whole bucket in memory.
+A row belongs to a gateway, one app's stream of deltas. Iceberg divides the rows among buckets by a hash of the row id;
+here each bucket is divided further, into slices. The tasks of the first stage read files, and divide their rows into
+chunks: compressed Arrow batches with rows of one slice. Spark shuffles the chunks to the tasks that own their buckets,
+and sorts them there. A task of the second stage merges one slice at a time, so it never has a whole bucket in memory.
 
 Merges and checkpoints, which know the files to read, call `merged_rows`; `lakehouse.tables.writes` commits the result
 of a merge. Erasures and queries, which have DataFrames, call `merged_frames`.

@@ -4,7 +4,7 @@ A *delta* is a change of one row of a *synced table*, a table that clients synch
 stream of changes of one app. A backend is a database, which implements `DatabaseAdapter` directly, or an object store
 (`lakesync.adapters.object_store.base`), which `ObjectDeltas` turns into one. Compositions, which store deltas in
 several adapters, are `DatabaseAdapter`s too. The pipeline and `lakesync migrate` call the protocols, and a gateway
-that flushes its deltas by itself, without a pipeline.
+that flushes its deltas by itself, without a pipeline. Deltas are written in *batches*, and read in *pages*.
 
 A database can also keep a *destination table* for each synced table: the table of its current rows. The *content* of a
 row is the merge of its deltas. A *follower* copies the deltas of the lake (Iceberg) to an adapter, its destination. A

@@ -1,10 +1,10 @@
 """Adapters that store deltas in several others: `CompositeAdapter` by table, `LifecycleAdapter` by age.
 
 A *delta* is a change of a row; its *hlc* is the client's timestamp, its *arrival* the gateway's. A `Position` names one
-delta in the order of a query, by hlc or by arrival. `CompositeAdapter` stores each table in the adapter that a route
-names, for example events in S3 and orders in Postgres. `LifecycleAdapter` has a *hot tier* for recent deltas and a
-*cold tier* for old ones, such as a database and an object store. `CompositeBase` has the reads that all compositions
-share; the third composition is in `fan_out.py`.
+delta in the order of a query, by hlc or by arrival. Deltas are written in *batches*, and queries return them in
+*pages*. `CompositeAdapter` stores each table in the adapter that a route names, for example events in S3 and orders in
+Postgres. `LifecycleAdapter` has a *hot tier* for recent deltas and a *cold tier* for old ones, such as a database and
+an object store. `CompositeBase` has the reads that all compositions share; the third composition is in `fan_out.py`.
 
 `backend_config` creates them for `[routes]` and `[tiers]` of `lakesync.toml`, and programs with an embedded gateway
 create them themselves. To move old deltas, the pipeline calls `LifecycleAdapter.move_range`, and such programs call

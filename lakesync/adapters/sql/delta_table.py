@@ -1,8 +1,8 @@
 """The table of deltas in a SQL database: its columns, conversion from Arrow, inserts, deletes and redactions.
 
 `SqlAdapter` writes the table with this module, and reads it with `queries`. A *delta* is a change of a row, written by
-a client at its time *hlc*. A *gateway* is one app's stream of deltas. A *redaction* empties the deltas that an erasure
-covers, the permanent deletion of a row's or client's data.
+a client at its time *hlc*; a *batch* is the deltas that are written together. A *gateway* is one app's stream of
+deltas. A *redaction* empties the deltas that an erasure covers, the permanent deletion of a row's or client's data.
 
 The table's primary key is a delta's identity (hlc, client id, delta id, gateway), in the order that reads by hlc need.
 Clients choose delta ids, which may be too long for a key. A long id is stored in the column `long_id`. The key then

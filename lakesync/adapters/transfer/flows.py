@@ -1,7 +1,8 @@
 """Flows: incremental copies of new deltas from one backend to another, for rows that match a filter.
 
 `[flows.NAME]` in `lakesync.toml` declares a flow; `lakehouse.backends.transfers` runs it in a Spark task. A *delta* is
-a change of one row. Its *arrival* is the timestamp that its *gateway*, the app's stream of changes, gave to the push.
+a change of one row. Its *arrival* is the timestamp that its *gateway*, the app's stream of changes, gave to the push. A
+*page* is the deltas that are read from the source together.
 
 The filter applies to rows, not to deltas. When a row starts to match, all of its deltas are copied. A row that has
 matched once continues to be copied, and is hidden in the *destination table* (the target's table of current rows) while

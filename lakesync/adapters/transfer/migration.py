@@ -1,8 +1,10 @@
 """Migrates deltas (changes of rows) from one adapter to another: in order of hlc, page by page, verified at the end.
 
-An adapter is a database or object store. A delta's *hlc* is its client's timestamp. `lakesync migrate` and the pipeline
-(`[migrations.NAME]` in `lakesync.toml`) call `migrate_adapter`. Progress is stored after each page, so a killed
-migration continues after the last stored page. The page after that may be written twice, which changes nothing.
+An adapter is a database or object store. A delta's *hlc* is its client's timestamp. The *scope* of a migration says
+which gateway (an app's stream of deltas), tables and hlcs it copies. `lakesync migrate` and the pipeline
+(`[migrations.NAME]` in `lakesync.toml`) call `migrate_adapter`. After each page, progress is stored in a file or in a
+*mark*, a named text at the destination, so a killed migration continues after the last stored page. The page after that
+may be written twice, which changes nothing.
 
 The pipeline divides a large migration, or a large transfer of old deltas to another adapter (a *cold tier*), into
 ranges of hlcs, one task each: `begin_division`, `end_division`. The division is stored until every range is done,

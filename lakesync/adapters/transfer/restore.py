@@ -5,9 +5,9 @@ app's stream of deltas, an *arrival* its timestamp of a push. A database also ha
 rows; one that cannot be written is *suspended*: it gets no rows until a retry succeeds. Old deltas may have been moved
 from it to another adapter, a *cold tier*.
 
-The pipeline compares both sides by day (`adapters/digests.py`), and calls `restore` for the days that differ. The
-follower's progress stays as it is, because the follower has copied these days before. A repeat, also after a crash, has
-the same result.
+The pipeline compares both sides by day (`adapters/digests.py`), and calls `restore` for the days that differ. These
+days, with the tables and gateways that the follower copies, are the *scope*. The follower's progress stays as it is,
+because the follower has copied these days before. A repeat, also after a crash, has the same result.
 """
 
 from __future__ import annotations

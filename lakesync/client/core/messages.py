@@ -1,10 +1,12 @@
 """What the core and its driver exchange: requests, responses, and the settings of their sizes and retries.
 
 The core is the client's state machine, which does no input or output; its driver, `lakesync.client.sync`, sends the
-requests. A push sends edits, which are changes of the app. A pull fetches a *page*: changes of other clients after the
-client's cursor, and the next cursor. An *action* is a request to an external system, which the gateway executes once;
-the driver sends actions without the core. `SyncPush`, `SyncPull` and their results are the wire's own types; the others
-are defined here. Apps pass `CoreLimits` and `RetryPolicy` to `lakesync.open`; `Backoff` computes the delays of retries.
+requests to the gateway server. A push sends edits, which are changes of the app. A pull fetches a *page*: changes of
+other clients after the client's cursor, and the next cursor. Both consist of *deltas*, changes of some columns of one
+row. A *broadcast* is a page without a pull. An *action* is a request to an external system, which the gateway executes
+once; the driver sends actions without the core. `SyncPush`, `SyncPull` and their results are the wire's own types; the
+others are defined here. Apps pass `CoreLimits` and `RetryPolicy` to `lakesync.open`; `Backoff` computes the delays of
+retries.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The parts of Jira Cloud's REST API v3, and of its query language JQL, that the connector uses.
 
-Jira's source (polls) and actions call `JiraClient`. Failed calls raise the errors of `lakesync.model.errors`, so that
-callers need not know Jira's status codes.
+Jira's source, which reads issues for polls, and its actions, which change them for clients, call `JiraClient`. Failed
+calls raise the errors of `lakesync.model.errors`, so that callers need not know Jira's status codes. A *page* is Jira's
+response to one call, with a part of a list.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Jira source: reads issues and comments by update time, and all projects; finds deleted issues by a census.
 
-A poll continues after the newest update time that it has seen, its cursor. A census lists the keys of all issues, so
-that those that no longer exist are found. Jira's objects become rows whose columns are all text; objects and lists in
-them, such as formatted descriptions, become JSON text. The pipeline's poll tasks call the source.
+A poll of a connector continues after the newest update time that it has seen, its cursor. A *page* has rows, and the
+cursor after them; it is stored completely or not at all. A census lists the keys of all issues, so that those that no
+longer exist are found. Jira's objects become rows whose columns are all text; objects and lists in them, such as
+formatted descriptions, become JSON text. The pipeline's poll tasks call the source.
 """
 
 from __future__ import annotations

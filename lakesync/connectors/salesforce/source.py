@@ -1,9 +1,9 @@
 """Salesforce source: reads records, also deleted ones, by `SystemModstamp`, the time of a record's last change.
 
-A poll continues after the newest time that it has seen, its cursor. A large first load uses a bulk job, a query that
-Salesforce runs in the background. A census lists all ids, to find records whose change was not seen. Records become
-rows whose columns are all text; the CSV of a bulk job and the JSON of a query give equal rows. The pipeline's poll
-tasks call the source.
+A poll of a connector continues after the newest time that it has seen, its cursor. A large first load uses a bulk job,
+a query that Salesforce runs in the background. A census lists all ids, to find records whose change was not seen.
+Records become rows whose columns are all text; the CSV of a bulk job and the JSON of a query give equal rows. The
+pipeline's poll tasks call the source.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reads a BigQuery dataset for polls: the `Reader` and `Snapshot` that `SqlSource` uses.
+"""Reads a BigQuery dataset for the polls of a connector: the `Reader` and `Snapshot` that `SqlSource` uses.
 
 Each statement is a job whose result is read in pages.
 """

@@ -1,4 +1,4 @@
-"""Reads a MySQL database for polls: the `Reader` and `Snapshot` that `SqlSource` uses.
+"""Reads a MySQL database for the polls of a connector: the `Reader` and `Snapshot` that `SqlSource` uses.
 
 Each read has a transaction with a consistent snapshot, from which rows are streamed. A transaction that began earlier
 may commit later, with earlier times in the column by which polls find changes. No read has seen these rows yet. So each

@@ -1,4 +1,4 @@
-"""Reads a Postgres database for polls: the `Reader` and `Snapshot` that `SqlSource` uses.
+"""Reads a Postgres database for the polls of a connector: the `Reader` and `Snapshot` that `SqlSource` uses.
 
 Each read is one transaction, with one server-side cursor per statement. The connection string comes from a tenant, so
 it must not reach hosts that are not allowed, nor make libpq send credentials of this machine.
