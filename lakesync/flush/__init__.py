@@ -1,8 +1,8 @@
 """The flush of gateways that run without a pipeline: it copies deltas from staging's log to an adapter.
 
-A *delta* is a change of some columns of one row. *Staging* is the store that clients' pushes are committed to, and its
-*log* has them until they are flushed. An *adapter* is a database or an object store. The *pipeline* (Dagster and Spark)
-flushes to Iceberg tables instead.
+A *gateway* is one app's stream of changes, and a *delta* a change of some columns of one row. *Staging* is the store
+that clients' pushes are committed to, and its *log* has them until they are flushed. An *adapter* is a database or an
+object store. The *pipeline* (Dagster and Spark) flushes to Iceberg tables instead.
 
 `Flusher` flushes to an `Outlet`, when the thresholds of `FlushSettings` are exceeded. It leaves a `FlushJob` for each
 flushed table in a `FlushQueue`. `Materialiser` runs these jobs, which update the tables of current rows at the adapter.

@@ -1,9 +1,9 @@
 """`Materialiser` updates destination tables after flushes, by running the jobs of a flush queue.
 
-A gateway without a pipeline itself flushes: it copies deltas (changes of rows) to a database, batch by batch. A
-destination table has the current rows of one synced table in that database. After a flush the queue has a job for each
-table of a batch, which rewrites the rows that the batch changed. An embedded gateway, the gateway server and
-`lakesync materialise` create a `Materialiser`.
+A gateway is one app's stream of changes. Without a pipeline its server flushes it: it copies deltas (changes of rows)
+to a database, batch by batch. A destination table has the current rows of one synced table in that database. After a
+flush the queue has a job for each table of a batch, which rewrites the rows that the batch changed. An embedded
+gateway, the gateway server and `lakesync materialise` create a `Materialiser`.
 """
 
 from __future__ import annotations

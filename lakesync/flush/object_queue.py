@@ -1,9 +1,10 @@
 """The flush queue in an object store (`[flush] queue`), whose jobs any process can run with `lakesync materialise`.
 
-A job updates a destination table (a synced table's current rows, in a database) after a gateway has copied changes of
-rows to that database, which is a flush. A pending job is the object `materialise-jobs/GATEWAY/JOB.json`. A job that
-failed for good is set aside, as `materialise-failed/GATEWAY/JOB.json`. Objects that cannot be decoded are moved to
-`materialise-unreadable/`. The gateway server and `lakesync materialise` call `open_object_queue`.
+A gateway is one app's stream of changes of rows. A flush copies them to a database, batch by batch. A job then updates
+a destination table there, which has the current rows of one synced table. A pending job is the object
+`materialise-jobs/GATEWAY/JOB.json`. A job that failed for good is set aside, as `materialise-failed/GATEWAY/JOB.json`.
+Objects that cannot be decoded are moved to `materialise-unreadable/`. The gateway server and `lakesync materialise`
+call `open_object_queue`.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ class ObjectFlushQueue(FlushQueue):
     """`FlushQueue` in an object store, which has no transactions.
 
     A change of the queue writes or deletes single objects, so the queue is its own `JobChange`. The store lists objects
-    in the order of their keys, which is the order of the flushes: a job's id begins with its batch's arrival.
+    in the order of their keys, which is the order of the flushes: a job's id begins with its batch's last arrival (the
+    gateway's timestamp of a push).
     """
 
     def __init__(self, objects: LakeAdapter) -> None:

@@ -1,9 +1,10 @@
 """Queues of flush jobs: updates of destination tables that follow a flush, for gateways without a pipeline.
 
-A flush copies deltas (changes of rows) from a gateway's staging store, to which clients' pushes are committed, to a
-database, batch by batch. A destination table has the current rows of one synced table in that database. `Flusher` adds
-a job for each table of a flushed batch. `Materialiser` runs the jobs, and sets a job aside if it fails for good: the
-job becomes a dead letter, which the gateway's routes and `lakesync dlq` list, retry and drop.
+A gateway is one app's stream of deltas (changes of rows). A flush copies them from the staging store, to which clients'
+pushes are committed, to a database, batch by batch. A destination table has the current rows of one synced table in
+that database. `Flusher` adds a job for each table of a flushed batch. `Materialiser` runs the jobs, and sets a job
+aside if it fails for good: the job becomes a dead letter, which the gateway's routes and `lakesync dlq` list, retry and
+drop.
 
 `FlushQueue` is the queue; its subclasses say where jobs are stored. `StagingFlushQueue`, in the staging store, is the
 default: its jobs are as durable as the deltas. `MemoryFlushQueue` is for programs that embed a gateway.

@@ -1,9 +1,9 @@
 """The interface of action handlers and connectors: what apps implement, and how both are described to clients.
 
 An *action* is a client's command to an external system, for example "create an issue". A *connector* is such a system,
-as configured; a *handler* executes its actions. `lakesync.actions` calls handlers, and `lakesync.connectors` contains
-those of the built-in connector types. The gateway's routes that list actions and types of connectors return the
-descriptors.
+as configured; a *handler* executes its actions. A *gateway* is one app's stream of changes, and the *claims* of a
+client are the fields of its token. `lakesync.actions` calls handlers, and `lakesync.connectors` contains those of the
+built-in connector types. The gateway's routes that list actions and types of connectors return the descriptors.
 """
 
 from __future__ import annotations

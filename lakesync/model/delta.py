@@ -1,10 +1,11 @@
 """Computes deltas between row versions, and the ids of deltas and actions.
 
-A *delta* is a change of some columns of one row; an *action* is a client's command to an external system. Their ids are
-hashes of their content, so that a repeated delta or action is recognised: SHA-256 over the JSON Canonicalization Scheme
-(JCS, RFC 8785), with keys in UTF-16 order, numbers as ECMAScript prints them, and no spaces. The gateway checks the ids
-of actions, but not those of deltas, so a client may choose these. Clients, polls (reads of external systems), the
-engine and the staging store call this module.
+A *delta* is a change of some columns of one row; its *hlc* is the client's timestamp, by a hybrid logical clock. An
+*action* is a client's command to an external system, which a *connector* connects to. The ids of both are hashes of
+their content, so that a repeated delta or action is recognised: SHA-256 over the JSON Canonicalization Scheme (JCS, RFC
+8785), with keys in UTF-16 order, numbers as ECMAScript prints them, and no spaces. The gateway checks the ids of
+actions, but not those of deltas, so a client may choose these. Clients, polls (reads of external systems), the engine
+and the staging store call this module.
 """
 
 from __future__ import annotations

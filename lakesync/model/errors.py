@@ -29,9 +29,9 @@
         └── StartupError                  STARTUP_ERROR
 
 The words on the right are the codes that clients get. A retry policy reads only whether an error is terminal or
-transient. All packages raise these errors; the gateway maps them to HTTP statuses. *Staging* is the store that pushes
-are committed to. A *flush* copies its deltas (changes of rows) to the *lake*, which consists of Iceberg tables, or to
-another destination.
+transient. All packages raise these errors; the gateway maps them to HTTP statuses. A *gateway* is one app's stream of
+changes, or the server that has several. *Staging* is the store that pushes are committed to. A *flush* copies its
+deltas (changes of rows) to the *lake*, which consists of Iceberg tables, or to another destination.
 
 Modules that import an *extra*, an optional part of the installation such as a database's driver, do so in
 `with extra(...):`, which says how to install a missing package.

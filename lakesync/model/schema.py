@@ -1,8 +1,9 @@
 """Table schemas: their parser, their evolution, and the check of pushed values against them.
 
-A schema names the columns of a synced table and their types. The *lake* has an Iceberg table with the current rows of
-each synced table. Gateways parse a schema when it is registered (`parse_schema`, `evolve`), and check each push against
-it (`check_delta`); clients, connectors and the lake use the same classes.
+A schema names the columns of a synced table and their types. A *delta* is a change of some columns of one row. The
+*lake* has an Iceberg table with the current rows of each synced table. Gateways parse a schema when it is registered
+(`parse_schema`, `evolve`), and check each push against it (`check_delta`); clients, connectors and the lake use the
+same classes.
 """
 
 from __future__ import annotations

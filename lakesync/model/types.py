@@ -1,9 +1,10 @@
 """The messages of the protocol: deltas, pushes, pulls and their responses, actions, connectors.
 
-A *delta* is a client's change of some columns of one row. A *push* sends deltas to the gateway; a *pull* requests a
-*page* of the changes that the client lacks, from a *cursor*. All packages use these values. They are created when a
-request is decoded, and later code does not check their form again. `rename="camel"` gives the fields their names in
-JSON.
+A *gateway* is one app's stream of changes; a *delta* is a client's change of some columns of one row. A *push* sends
+deltas to the gateway; a *pull* requests a *page* of the changes that the client lacks, from a *cursor*: the number up
+to which it has them. An *hlc* is a timestamp of a hybrid logical clock. *Claims* are the fields of a client's token,
+and *sync rules* decide by them which rows it sees. All packages use these values. They are created when a request is
+decoded, and later code does not check their form again. `rename="camel"` gives the fields their names in JSON.
 """
 
 from __future__ import annotations

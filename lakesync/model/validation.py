@@ -1,7 +1,9 @@
 """Checks the form of ids, addresses and deltas (changes of rows), and the client ids of imports.
 
-Gateway, client and settings call these checks before all others. Except for `check_erasure_target`, a check returns
-what is wrong, as a message or a rejection, or None; the caller raises the error that fits.
+An *hlc* is a client's timestamp, by a hybrid logical clock. A *gateway* is one app's stream of changes; the *lake* is
+the Iceberg tables that they are copied to. Gateway servers, clients and settings call these checks before all others.
+Except for `check_erasure_target`, a check returns what is wrong, as a message or a rejection, or None; the caller
+raises the error that fits.
 
 An app's client id is the `sub` of its token. A client is never sent its own changes. So data that is imported for a
 user under the user's own client id would never reach the user's app. An import has a client id of its own instead, made

@@ -1,7 +1,7 @@
 """Bucket keys: rows have keys, a client's claims give it keys, and the client sees the rows with one of its keys.
 
 Sync rules decide which rows a client sees. They consist of *buckets*: tables, and filters that compare a row's columns
-with constants or with *claims*, the fields of a client's token (`rules.model`). The feed, from which clients pull
+with constants or with *claims*, the fields of a client's token (`rules.model`). The *feed*, from which clients pull
 changes, is indexed by bucket keys, so that a pull reads only what its client may see. The gateway computes the keys of
 a row when it commits a push or the rules change, and those of a client when it pulls; `docs/feed.md` explains them.
 

@@ -1,7 +1,8 @@
 """Sync rules decide which rows a client sees: their types, parser and presets, and the meaning of their filters.
 
-The rules consist of *buckets*. A bucket has tables, and filters that compare a row's columns with constants or with the
-*claims* (fields) of a client's token. A client sees the rows that are in a bucket for its claims.
+A gateway is one app's stream of changes, with rules of its own. The rules consist of *buckets*. A bucket has tables,
+and filters that compare a row's columns with constants or with the *claims* (fields) of a client's token. A client sees
+the rows that are in a bucket for its claims.
 
 The gateway's start, its admin routes and `lakesync rules` call `parse_rules`. `lakesync rules test`, sources (databases
 from which clients pull) and checkpoints (all rows, for a client's first sync) ask `matches` about each row. Flows

@@ -1,7 +1,7 @@
 """Encodes and decodes actions and their outcomes, in JSON and protobuf (`lakesync.proto`).
 
-An *action* is a client's command to an external system, which the gateway executes once. Gateway and client call this
-module.
+An *action* is a client's command to an external system, which the gateway executes once. Its *hlc* is the client's
+timestamp, by a hybrid logical clock. Gateway and client call this module.
 """
 
 from __future__ import annotations

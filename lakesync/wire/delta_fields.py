@@ -1,8 +1,8 @@
 """Decodes the deltas of a checkpoint's messages field by field: to one list for each field, without an object for each.
 
 A *checkpoint* is a snapshot of all rows, from which new clients start: a stream of SyncResponse messages (protobuf)
-with *deltas*, here one or more for each row. A client that loads it decodes millions of them, and calls this module
-(`client.sync.checkpoint_load`).
+with *deltas* (changes of rows), here one or more for each row. The *hlc* of a delta is the writer's timestamp. A client
+that loads it decodes millions of them, and calls this module (`client.sync.checkpoint_load`).
 
 The decoding relies on a rule of protobuf: if encoded messages are concatenated, the decoder merges them to one message
 and appends their repeated fields. So this module declares a message with the field numbers of a delta, all of them

@@ -1,9 +1,10 @@
 """Rows and pages that stay encoded as JSON on their way from the staging store to the response.
 
-The *staging store* is the database that pushes are committed to. A *delta* is a change of some columns of one row. A
-client that lacks a row is sent it as an INSERT and, if columns were written at different times, UPDATEs (`row_deltas`).
-Stores keep rows in this encoded form (`encode_row`). The feed joins them to a *page*, the response to a pull: a
-`SyncPage` whose deltas are `EncodedDeltas`. The gateway sends it without decoding (`encode_page`).
+The *staging store* is the database that pushes are committed to. A *delta* is a change of some columns of one row. Its
+*stamp* is (hlc, client id): the writer's timestamp and id. A client that lacks a row is sent it as an INSERT and, if
+columns were written at different times, UPDATEs (`row_deltas`). Stores keep rows in this encoded form (`encode_row`).
+The feed joins them to a *page*, the response to a pull: a `SyncPage` whose deltas are `EncodedDeltas`. The gateway
+sends it without decoding (`encode_page`).
 """
 
 from __future__ import annotations

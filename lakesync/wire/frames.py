@@ -1,8 +1,9 @@
 """The framing of protobuf messages: a tag in each WebSocket frame, a length prefix in checkpoint streams and files.
 
-`wire.protobuf` encodes the messages. The gateway and clients exchange WebSocket frames. A *checkpoint* is a snapshot of
-all rows, from which new clients start. The data pipeline writes its frames to files (`encode_checkpoint_frame`), and
-the gateway sends them as one stream, which the client reads with `read_checkpoint`.
+`wire.protobuf` encodes the messages. The gateway and clients exchange WebSocket frames; a *broadcast* is one with a
+page of changes that the gateway sends without a request. A *checkpoint* is a snapshot of all rows, from which new
+clients start. The data pipeline writes its frames to files (`encode_checkpoint_frame`), and the gateway sends them as
+one stream, which the client reads with `read_checkpoint`.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 The *log* of the staging store has one row for each push (a client's request with *deltas*, changes of rows). Stores
 write log rows, and read them again after a crash; flush tasks read their bodies to copy them to the lake (Iceberg
-tables). The ids stay when a body is deleted after that, so that a repeated push is recognised. Each id is stored as two
-hashes of 8 bytes (see `model.delta`): the *dedup key*, by which the delta is recognised; and the *id number*, which the
-store's ledger of accepted deltas sums up.
+tables). An *hlc* is a client's timestamp. The ids stay when a body is deleted after that, so that a repeated push is
+recognised. Each id is stored as two hashes of 8 bytes (see `model.delta`): the *dedup key*, by which the delta is
+recognised; and the *id number*, which the store's ledger of accepted deltas sums up.
 """
 
 from __future__ import annotations

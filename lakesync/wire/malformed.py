@@ -3,8 +3,9 @@
 A *push* is a client's request with *deltas*, changes of rows. A decoder stops at the first malformed delta, but a
 client must get the rejection of each, so that it can set these aside. An *hlc* is a client's timestamp, an integer of
 64 bits, which JSON has as a number or as a decimal text; msgspec rounds texts in other notations, so these are
-rejected. A value needs a *canonical form* (JCS), from which its delta's id is computed. The decoders in `wire` call
-this module; so do clients before they push, and `lakesync push` for the deltas in a file.
+rejected. The *cursor* of a push is the hlc up to which its client has everything. A value needs a *canonical form*
+(JCS), from which its delta's id is computed. The decoders in `wire` call this module; so do clients before they push,
+and `lakesync push` for the deltas in a file.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A *delta* is a change of some columns of one row; a *page* is the response to a pull, with the deltas that the client
 lacks. A page may have thousands of deltas, and decoding their columns takes most of the time. So `decode_page` leaves
-the columns as JSON, and `cells_of` decodes those of many deltas together. The client's HTTP transport, its prefetch of
-pages, and its writes to the app's database call this module.
+the columns as JSON, and `cells_of` decodes those of many deltas together to `Cells`, the columns of one delta. The
+client's HTTP transport, its prefetch of pages, and its writes to the app's database call this module.
 """
 
 from __future__ import annotations
