@@ -88,6 +88,6 @@ def check_namespaces(own: Mapping[str, str], *, shared: str, system: str, catalo
         if name == shared.lower():
             raise ValueError(f"{setting}, which is lake.namespace: leave it out, and the gateway shares that one")
         if name == system.lower():
-            raise ValueError(f"{setting}, which is lake.system_namespace, that of LakeSync's own tables; take another")
+            raise ValueError(f"{setting}, which is lake.system_namespace, LakeSync's own: choose another")
         if name in _RESERVED or name == catalog.lower():
-            raise ValueError(f"{setting}, a name that engines take for something else; take another")
+            raise ValueError(f"{setting}, a name that engines take for something else: choose another")

@@ -44,6 +44,8 @@ _SQLITE_PREFIX = "sqlite_"
 
 _IDENTIFIER = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]{0,63}")
 """The form of table and column names."""
+IDENTIFIER_FORM = "letters, digits and _, at most 64, no digit first"
+"""The same for people, in error messages after "use"."""
 _FIRST_BYTES: dict[str, frozenset[int]] = {
     "string": frozenset(b'"n'),
     "number": frozenset(b"-0123456789n"),
@@ -217,21 +219,21 @@ def _reference_as_text(column: Any) -> Any:
         reference = msgspec.convert(column["references"], Reference)
     except msgspec.ValidationError as error:
         what = f"references of column {column.get('name')!r}"
-        raise SchemaError(f"{what} is no 'table.column' and no object of both: {error}") from None
+        raise SchemaError(f"{what} is neither 'table.column' nor an object of both: {error}") from None
     return column | {"references": f"{reference.table}.{reference.column}"}
 
 
 def _check_names(schema: TableSchema) -> None:
     """Check the names of a schema's table and columns; raises SchemaError."""
     if not is_identifier(schema.table):
-        raise SchemaError(f"table {schema.table!r} is no identifier: use {_IDENTIFIER.pattern}")
+        raise SchemaError(f"table {schema.table!r} is no identifier: use {IDENTIFIER_FORM}")
     if schema.source_table is not None and not is_identifier(schema.source_table):
-        raise SchemaError(f"sourceTable {schema.source_table!r} is no identifier: use {_IDENTIFIER.pattern}")
+        raise SchemaError(f"sourceTable {schema.source_table!r} is no identifier: use {IDENTIFIER_FORM}")
     for key, name in (("table", schema.table), ("sourceTable", schema.source_table or schema.table)):
         if name.lower() in RESERVED_TABLES:
-            raise SchemaError(f"{name!r} is what destinations call a table of their own: choose another")
+            raise SchemaError(f"{key} {name!r} is reserved for tables of destinations: choose another name")
         if name.lower().startswith((_LAKESYNC_PREFIX, _SQLITE_PREFIX)):
-            raise SchemaError(f"{key} {name!r} has a name of SQLite's or LakeSync's own: choose another")
+            raise SchemaError(f"{key} {name!r} is reserved for tables of SQLite or LakeSync: choose another name")
     if not schema.columns:
         raise SchemaError(f"table {schema.table!r} has no columns: name at least one")
     seen: dict[str, str] = {}
@@ -239,17 +241,17 @@ def _check_names(schema: TableSchema) -> None:
         name = column.name
         what = f"column {name!r} of table {schema.table!r}"
         if not is_identifier(name):
-            raise SchemaError(f"{what} is no identifier: use {_IDENTIFIER.pattern}")
+            raise SchemaError(f"{what} is no identifier: use {IDENTIFIER_FORM}")
         if name.lower() == "row_id":
             raise SchemaError(f"{what} is reserved: every row has its id in row_id, leave the column out")
         if name.lower().startswith(_LAKESYNC_PREFIX):
-            raise SchemaError(f"{what} has a name of LakeSync's own: choose another")
+            raise SchemaError(f"{what} is reserved for columns that LakeSync adds: choose another name")
         if name.lower() in RESERVED_COLUMNS:
-            raise SchemaError(f"{what} is the lake's own name: choose another")
+            raise SchemaError(f"{what} is reserved for a column of the lake: choose another name")
         if column.references is not None and not _is_reference(column.references):
             raise SchemaError(
-                f"references of column {name!r} is {column.references!r}, which is no 'table.column' with two "
-                f"identifiers: use {_IDENTIFIER.pattern} for each"
+                f"references of column {name!r} is {column.references!r}, which is no 'table.column': "
+                f"use {IDENTIFIER_FORM}, in each of the two names"
             )
         other = seen.get(name.lower())
         if other is not None:
@@ -268,7 +270,7 @@ def _check_keys(schema: TableSchema) -> None:
     if not schema.primary_key:
         raise SchemaError(f"{what} is empty: leave it out for row_id")
     if len(set(schema.primary_key)) != len(schema.primary_key):
-        raise SchemaError(f"{what} names a column twice: {list(schema.primary_key)!r}")
+        raise SchemaError(f"{what} names a column twice: {list(schema.primary_key)!r}; name each once")
     for name in schema.primary_key:
         if name != "row_id" and name not in names:
             raise SchemaError(f"{what} names {name!r}, which is no column of it")

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 from lakesync.model.errors import Rejection, ValidationError
-from lakesync.model.schema import is_identifier
+from lakesync.model.schema import IDENTIFIER_FORM, is_identifier
 from lakesync.model.types import RowDelta
 
 _IMPORT = "import:"
@@ -222,13 +222,13 @@ def _shape_problem(delta: RowDelta) -> str | None:
     if message is not None:
         return message
     if not is_identifier(delta.table):
-        return f"table {delta.table!r} is no identifier: use letters, digits and _, at most 64, no digit first"
+        return f"table {delta.table!r} is no identifier: use {IDENTIFIER_FORM}"
     if delta.op == "DELETE" and delta.columns:
         return f"a DELETE carries no columns, this one carries {delta.columns[0].column!r}: leave them out"
     names = {cell.column for cell in delta.columns}
     for name in names:
         if not is_identifier(name):
-            return f"column {name!r} is no identifier: use letters, digits and _, at most 64, no digit first"
+            return f"column {name!r} is no identifier: use {IDENTIFIER_FORM}"
     if len(names) < len(delta.columns):
         return "a column is given twice: send its last value alone"
     return None

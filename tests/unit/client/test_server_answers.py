@@ -43,7 +43,7 @@ def test_built_in_column_names_are_reserved(gateway, name):
 
 @pytest.mark.parametrize("name", ["_lakesync_edits", "sqlite_master", "SQLITE_x"])
 def test_table_names_of_sqlite_and_lakesync_are_reserved(gateway, name):
-    with pytest.raises(SchemaError, match=f"table '{name}' has a name of SQLite's or LakeSync's own"):
+    with pytest.raises(SchemaError, match=f"table '{name}' is reserved for tables of SQLite or LakeSync"):
         gateway.register_schema({**NOTES, "table": name})
 
 
