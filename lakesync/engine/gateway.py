@@ -152,8 +152,14 @@ class SyncGateway(ConfigurationGateway, ActionGateway, AdapterGateway):
             nonlocal is_recorded
             push, claims, known_cursor, trusted = receive()
             is_recorded = not trusted
-            check_push(push, claims, now, self._limits)
-            return CheckedPush(push, claims, now, known_cursor, trusted=trusted)
+            request = CheckedPush(push, claims, now, known_cursor, trusted=trusted)
+            try:
+                check_push(push, claims, now, self._limits)
+            except RejectedError as error:
+                request = request.without_rejected(error)
+                if len(request.push.deltas) in (0, len(push.deltas)):  # the whole push is rejected
+                    raise
+            return request
 
         def record(done: Future[PushResult]) -> None:
             """Record a rejected push, for the explain route.

@@ -48,6 +48,7 @@ from lakesync.feed.push_rows import PushRows, by_row
 from lakesync.feed.row_buckets import own_bucket
 from lakesync.feed.scopes import Access, max_sent
 from lakesync.model.delta import dedup_key
+from lakesync.model.errors import BackpressureError, RejectedError
 from lakesync.model.types import Claims, PushResult, RowDelta, RowKey, SyncPush
 from lakesync.staging.records import ClientRecord, Page, StoredRow
 from lakesync.staging.store.feed import FeedView
@@ -95,6 +96,19 @@ class CheckedPush(NamedTuple):
     """Whether it comes from a connector, a flow or an embedding app, to which the write scope does not apply."""
     prepared: PreparedDeltas | None = None
     """What `prepare` computed for all deltas of the push; None if it was not called."""
+    fault: RejectedError | None = None
+    """The error of deltas that were rejected already and are not in `push`. The push must not be stored; the others are
+    only checked, so that the response lists every rejected delta."""
+
+    def without_rejected(self, fault: RejectedError) -> CheckedPush:
+        """Return the push without the deltas that an error rejects.
+
+        Args:
+            fault: the error; it lists at least one delta.
+        """
+        named = {each.delta_id for each in fault.rejected}
+        others = tuple(delta for delta in self.push.deltas if delta.delta_id not in named)
+        return self._replace(push=replace(self.push, deltas=others), prepared=None, fault=fault)
 
     def prepare(self) -> CheckedPush:
         """Return the push with its deltas encoded and grouped by row, unless it has none."""
@@ -220,6 +234,33 @@ def _check_new(
     commit: PushCommit, request: CheckedPush, access: Access, rules: RulesCache, limits: EngineLimits, names: PushNames
 ) -> _NewDeltas:
     """Check a push, and return the deltas that are to be stored.
+
+    A check rejects the deltas that fail it. The others are checked again as if the client had sent them alone. So the
+    error lists every delta that the client must set aside.
+
+    Raises:
+        The errors of `commit_push`.
+    """
+    if request.fault is None:
+        try:
+            return _check_once(commit, request, access, rules, limits, names)
+        except RejectedError as error:
+            request = request.without_rejected(error)
+    fault = request.fault
+    assert fault is not None
+    try:
+        _check_new(commit, request._replace(fault=None), access, rules, limits, names)
+    except RejectedError as error:
+        raise fault.with_rejections_of([error]) from None
+    except BackpressureError:  # deltas that can never be accepted matter more to the client
+        pass
+    raise fault
+
+
+def _check_once(
+    commit: PushCommit, request: CheckedPush, access: Access, rules: RulesCache, limits: EngineLimits, names: PushNames
+) -> _NewDeltas:
+    """Make each check of a push until one fails, and return the deltas that are to be stored.
 
     Deltas that an erasure (a permanent deletion) covers lose their values, so there is nothing to check. They are
     stored, because their client must be sent the DELETE.

@@ -126,6 +126,17 @@ class RejectedError(TerminalError):
         self.rejected = tuple(rejected)
         """The rejected deltas, so that a client can set these aside and send the others; see the constructor."""
 
+    def with_rejections_of(self, others: Sequence[RejectedError]) -> RejectedError:
+        """Return an error of the same class that also lists the deltas of other errors.
+
+        Args:
+            others: the errors of other deltas of the same push.
+        """
+        more = [each for error in others for each in error.rejected]
+        if not more:
+            return self
+        return type(self)(f"{self}; {len(more)} more rejected, see each reason", [*self.rejected, *more])
+
 
 class ValidationError(RejectedError):
     """The request does not have the documented form."""

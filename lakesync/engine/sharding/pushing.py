@@ -71,7 +71,7 @@ def push(
     known_cursors = yield from _known_cursors(shards, vectors, request)
     parts = split(request.push, shard_map)
     has_several_parts = len(parts) > 1  # then all are checked first, so that no shard rejects its part after a commit
-    if has_several_parts:
+    if has_several_parts or request.fault is not None:
         yield from _check(shards, parts, request)
     cursors: dict[str, int] = {}
     for name, part in parts.items():
@@ -130,15 +130,15 @@ def _check(shards: Mapping[str, ShardGateway], parts: Mapping[str, SyncPush], re
         request: the whole push.
 
     Raises:
-        RejectedError: the error of the first shard that rejects deltas, with the rejections of all shards.
+        RejectedError: the push's own fault, or the error of the first shard that rejects deltas, with the rejections of
+            all shards.
         BackpressureError: a shard has too many unflushed bytes.
     """
-    errors: list[RejectedError] = []
+    errors = [] if request.fault is None else [request.fault]
     for name, part in parts.items():
         try:
-            yield from of_shard(name, shards[name].submit_check(request._replace(push=part)))
+            yield from of_shard(name, shards[name].submit_check(request._replace(push=part, fault=None)))
         except RejectedError as error:
             errors.append(error)
     if errors:
-        rejected = [each for error in errors for each in error.rejected]
-        raise type(errors[0])(str(errors[0]), rejected)
+        raise errors[0].with_rejections_of(errors[1:])

@@ -14,7 +14,7 @@ from lakesync.model.types import SyncPull, SyncPush
 from lakesync.staging.shards import ShardMap
 from lakesync.wire import json as wire_json
 from lakesync.wire import protobuf
-from tests.integration.gateway_support import DEADLINE, delta, wall_ms
+from tests.integration.gateway_support import DEADLINE, Client, delta, wall_ms
 
 PROTOBUF = {"Content-Type": "application/x-protobuf"}
 
@@ -118,16 +118,41 @@ def test_a_rejected_push_lists_every_rejected_delta_and_stores_nothing(served):
     assert alice.call("GET", "/sync/{gw}/metrics").json()["logSize"] == 0
 
 
-def test_deltas_rejected_for_different_reasons_are_all_listed(served):
-    alice = served.client()
-    faults = {"FORBIDDEN": delta("t1", {"n": 1}, client="bob"), "VALIDATION_ERROR": delta("t", {"n": 1})}
-    faults["VALIDATION_ERROR"]["rowId"] = ""
-    faults["CLOCK_DRIFT"] = delta("t2", {"n": 1}, hlc=(wall_ms() + 60_000) << 16)
-    answer = alice.push(delta("t3", {"n": 1}), *faults.values())
-    assert (answer.status_code, answer.json()["code"]) == (400, "VALIDATION_ERROR")
-    assert {each["code"]: each["deltaId"] for each in answer.json()["rejected"]} == {
-        code: each["deltaId"] for code, each in faults.items()
+@pytest.mark.parametrize("shards", [{}, {"shards": {"notes": "second"}, "default": "first"}], ids=["whole", "sharded"])
+def test_without_the_listed_deltas_a_push_is_accepted(spawn, shards):
+    """Each check of a push rejects a delta of it: the client can set all of them aside at once."""
+    alice = spawn(LAKESYNC_SHARD_CONFIG=json.dumps(shards) if shards else "").client("alice")
+    columns = [{"name": "n", "type": "number"}, {"name": "team", "type": "string"}]
+    alice.admin().call("POST", "/admin/schema/{gw}", json={"table": "todos", "columns": columns})
+    rule = {"column": "team", "op": "eq", "value": "jwt:team"}
+    buckets = [
+        {"name": "team", "tables": ["todos"], "filters": [rule]},
+        {"name": "all", "tables": ["notes"], "filters": []},
+    ]
+    alice.admin().call("POST", "/admin/sync-rules/{gw}", json={"version": 1, "buckets": buckets})
+    bob = Client(alice.url, alice.gateway, "bob")
+    assert bob.push(delta("hidden", {"team": "red"}, client="bob")).status_code == 200
+
+    def of_alice(row, after, *, table="todos", **options):
+        return delta(row, after, table=table, client="alice", **options)
+
+    faults = {
+        "a row id": (of_alice("", {"n": 1}), "VALIDATION_ERROR"),
+        "a column name": (of_alice("t1", {"n-1": 1}, table="notes"), "VALIDATION_ERROR"),
+        "a sender": (delta("t1", {"n": 1}, client="bob"), "FORBIDDEN"),
+        "the clock": (of_alice("t1", {"n": 1}, hlc=(wall_ms() + 60_000) << 16), "CLOCK_DRIFT"),
+        "a type": (of_alice("t1", {"n": "one"}), "SCHEMA_ERROR"),
+        "a column": (of_alice("t1", {"m": 1}), "SCHEMA_ERROR"),
+        "a name in another case": (of_alice("t1", {"n": 1}, table="Todos"), "SCHEMA_ERROR"),
+        "the write scope": (of_alice("hidden", {"n": 1}), "FORBIDDEN"),
+        "the width of a row": (of_alice("wide", {f"c{n}": n for n in range(1001)}, table="notes"), "VALIDATION_ERROR"),
     }
+    good = [of_alice("t1", {"n": 1}), of_alice("t1", {"n": 1}, table="notes")]
+    answer = alice.push(good[0], *(made for made, _ in faults.values()), good[1])
+    assert (answer.status_code, answer.json()["code"]) == (400, "VALIDATION_ERROR")
+    listed = sorted((each["deltaId"], each["code"]) for each in answer.json()["rejected"])
+    assert listed == sorted((made["deltaId"], code) for made, code in faults.values())
+    assert alice.push(*good).json()["accepted"] == 2
 
 
 def test_a_push_for_another_client_is_rejected(served):
