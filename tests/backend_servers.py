@@ -157,8 +157,8 @@ def versitygw() -> Path:
     Raises:
         FileNotFoundError: there is no Go.
     """
-    told = subprocess.run(["go", "env", "GOPATH"], capture_output=True, text=True, check=True)
-    program = Path(told.stdout.strip()) / "bin" / "versitygw"
+    go_path = subprocess.run(["go", "env", "GOPATH"], capture_output=True, text=True, check=True)
+    program = Path(go_path.stdout.strip()) / "bin" / "versitygw"
     if not program.exists():
         subprocess.run(["go", "install", f"github.com/versity/versitygw/cmd/versitygw@{_VERSITYGW}"], check=True)
     return program

@@ -68,7 +68,7 @@ MALFORMED = [
 
 
 class Receiver:
-    """A server on loopback that answers as it is told."""
+    """A server on loopback with scripted responses."""
 
     def __init__(self, *answers):
         self.got, self.answers = [], list(answers)

@@ -80,11 +80,11 @@ def started(tmp_path, monkeypatch):
 
 def variables(service, folder):
     """What a process of the service has in its environment, as that process tells."""
-    told = folder / f"{service.name}.json"
-    code = f"import json, os; open({str(told)!r}, 'w').write(json.dumps(dict(os.environ)))"
+    output = folder / f"{service.name}.json"
+    code = f"import json, os; open({str(output)!r}, 'w').write(json.dumps(dict(os.environ)))"
     process = Process(service.name, (sys.executable, "-c", code), service.environment, folder / "log")
     process.wait_ready(lambda: process.exit_code == 0, timeout=60)
-    return json.loads(told.read_text())
+    return json.loads(output.read_text())
 
 
 @pytest.mark.parametrize("name", sorted(NEEDED))

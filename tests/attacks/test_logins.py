@@ -265,11 +265,11 @@ def test_a_forged_token_is_rejected_over_every_interface(world, name):
             assert answer.status_code == 431
             continue
         assert (answer.status_code, answer.json()["code"]) == (401, "AUTH_ERROR"), way
-        told = answer.json()["error"]
-        assert f"fails the check '{check}'" in told, way
-        assert len(told) < 300
+        error = answer.json()["error"]
+        assert f"fails the check '{check}'" in error, way
+        assert len(error) < 300
         assert not any(
-            secret in told for secret in (SECRET, SHARED_SECRET, "Traceback", token.rpartition(".")[2] or "…")
+            secret in error for secret in (SECRET, SHARED_SECRET, "Traceback", token.rpartition(".")[2] or "…")
         )
         assert set(answer.json()) == {"error", "code", "requestId"}
 

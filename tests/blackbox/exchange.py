@@ -184,7 +184,7 @@ class Exchange:
 
     def _apply_broadcast(self, client: Client, page: Page) -> bool:
         """Apply a broadcast, and return whether that was possible."""
-        self.requests.append(f"  {client.name} is told {brief(page)}")
+        self.requests.append(f"  {client.name} receives {brief(page)}")
         assert isinstance(client, StockClient)
         self._check_page(client, page, now=False)
         line = self._lines[client.name]

@@ -21,7 +21,7 @@ from tests.blackbox.steps import TABLES, Step
 PATIENCE = 20.0
 """Seconds in which rows must come in line with rules that changed."""
 TOLD = 20.0
-"""Seconds in which a connected client must be told what it lacks."""
+"""Seconds in which a connected client must be sent what it lacks."""
 
 
 class Game(Exchange):
@@ -539,7 +539,7 @@ class Game(Exchange):
             elif (found := self._difference(client)) is None:
                 return
             elif not self._read_broadcasts(client, 0.05) and time.monotonic() > deadline:
-                raise WrongError(f"{client.name} was not told all on its line: {found}")
+                raise WrongError(f"{client.name} was not sent everything on its connection: {found}")
 
     # -- the verdict -------------------------------------------------------------------------------------------------
 

@@ -64,9 +64,9 @@ def main(
         )
         stack.enter_context(_driver(settings, cluster, s3))
         with Play(settings, cluster, console) as play:
-            told = play.run(rows)
-    print(json.dumps({"catalogue": catalogue, "rows": rows, **told}))
-    sys.exit(0 if told["ok"] else 1)
+            report = play.run(rows)
+    print(json.dumps({"catalogue": catalogue, "rows": rows, **report}))
+    sys.exit(0 if report["ok"] else 1)
 
 
 def _bucket(endpoint: str) -> dict[str, str]:

@@ -56,15 +56,15 @@ class Play:
         """Play it; figures, and whether all held."""
         self._push(rows, "INSERT", 0)
         first = self._job("flush", whole=False)
-        told: dict[str, Any] = {"workers": self._cluster.workers(), "first_flush_seconds": self._seconds(first)}
-        self._console.print(f"flushed, merged and cut over two workers: {told['first_flush_seconds']}")
+        report: dict[str, Any] = {"workers": self._cluster.workers(), "first_flush_seconds": self._seconds(first)}
+        self._console.print(f"flushed, merged and cut over two workers: {report['first_flush_seconds']}")
         loaded = self._job("destinations", whole=True)
-        told["load_seconds"] = self._seconds(loaded)
-        told["tasks"] = {**self._tasks_of(first), **self._tasks_of(loaded)}
-        for asset, tasks in told["tasks"].items():
+        report["load_seconds"] = self._seconds(loaded)
+        report["tasks"] = {**self._tasks_of(first), **self._tasks_of(loaded)}
+        for asset, tasks in report["tasks"].items():
             each = ", ".join(f"{count} on worker {worker}" for worker, count in tasks.items())
             self._console.print(f"tasks of {asset}: {each}")
-        told["both_worked"] = all(len(tasks) == WORKERS for tasks in told["tasks"].values())
+        report["both_worked"] = all(len(tasks) == WORKERS for tasks in report["tasks"].values())
 
         self._push(rows, "UPDATE", rows)
         outcome: list[dg.ExecuteInProcessResult] = []
@@ -72,30 +72,30 @@ class Play:
         merging = threading.Thread(target=lambda: outcome.append(self._job("flush", whole=False)))
         merging.start()
         self._until(lambda: self._files() != before or not merging.is_alive(), "the merge to write its first file")
-        told["killed_while_merging"] = merging.is_alive()
+        report["killed_while_merging"] = merging.is_alive()
         self._cluster.kill("worker-1")
         merging.join(WAIT_SECONDS)
         self._until(lambda: self._cluster.workers() == 1, "the master to miss the worker")
-        told["killed_flush_seconds"] = self._seconds(outcome[0]) if outcome else None
-        told["killed_flush"] = bool(outcome) and outcome[0].success
+        report["killed_flush_seconds"] = self._seconds(outcome[0]) if outcome else None
+        report["killed_flush"] = bool(outcome) and outcome[0].success
         self._console.print(
-            f"a worker was killed in the merge; the run ended {'well' if told['killed_flush'] else 'ill'}"
+            f"a worker was killed in the merge; the run ended {'well' if report['killed_flush'] else 'ill'}"
         )
 
         audit = self._job("audit", whole=True)
         evaluations = audit.get_asset_check_evaluations()
-        told["checks"] = {f"{one.asset_key.to_user_string()} {one.check_name}": one.passed for one in evaluations}
-        told |= self._lake(rows)
-        told["ok"] = all(
+        report["checks"] = {f"{one.asset_key.to_user_string()} {one.check_name}": one.passed for one in evaluations}
+        report |= self._lake(rows)
+        report["ok"] = all(
             [
-                told["both_worked"],
-                told["killed_while_merging"],
-                told["killed_flush"],
-                told["right"],
-                *told["checks"].values(),
+                report["both_worked"],
+                report["killed_while_merging"],
+                report["killed_flush"],
+                report["right"],
+                *report["checks"].values(),
             ]
         )
-        return told
+        return report
 
     def _push(self, rows: int, op: str, above: int) -> None:
         """INSERT rows with a number and a text, or UPDATE the number of each."""

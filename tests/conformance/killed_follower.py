@@ -26,7 +26,7 @@ Pushes = Sequence[tuple[str, int, list[RowDelta]]]
 
 
 def follow(kind: str, folder: Path, servers: Mapping[str, str], count: int) -> None:
-    """Follow so many pushes to a place, whose servers listen as told."""
+    """Follow a number of pushes to a destination; the servers listen at the given addresses."""
     adapter_places.SERVERS.update(servers)
     adapter = adapter_places.DATABASES[kind](folder)
     list(follow_history(adapter, "leaf", DeltaSelection(), history(pushes(count)), [NOTES], min_deltas=5))

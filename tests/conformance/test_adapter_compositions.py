@@ -390,9 +390,9 @@ def command(tmp_path, *options, crash=""):
 
 
 def test_a_missing_source_is_not_created(tmp_path):
-    told = command(tmp_path, "--dry-run")
-    assert (told.returncode, told.stdout) == (2, "")
-    assert "source.db, which does not exist" in told.stderr
+    process = command(tmp_path, "--dry-run")
+    assert (process.returncode, process.stdout) == (2, "")
+    assert "source.db, which does not exist" in process.stderr
     assert not (tmp_path / "source.db").exists()
 
 

@@ -74,10 +74,10 @@ def wired(request, tmp_path):
 def test_a_commit_with_a_lost_answer_can_be_repeated(wired):
     wired.adapter.prepare()
     wired.wire.lose_the_answer_to(b"COMMIT")
-    with pytest.raises(AdapterError) as told:
+    with pytest.raises(AdapterError) as raised:
         wired.adapter.insert_deltas(SOME)
     assert wired.wire.passed == 1
-    assert "secret" not in str(told.value)
+    assert "secret" not in str(raised.value)
     assert len(everything(wired.adapter)) == 499, "it was done"
     assert wired.adapter.insert_deltas(SOME) == checksum_of(SOME.deltas)
     assert len(everything(wired.adapter)) == 499
@@ -300,9 +300,9 @@ def closed_door(kind, request):
 def test_a_rejected_login_is_reported_without_the_password(kind, request):
     adapter = closed_door(kind, request)
     for call in (lambda: adapter.insert_deltas(SOME), lambda: adapter.query_deltas_since(DeltaQuery())):
-        with pytest.raises(AdapterError) as told:
+        with pytest.raises(AdapterError) as raised:
             call()
-        assert "secret" not in str(told.value)
+        assert "secret" not in str(raised.value)
     adapter.close()
 
 

@@ -45,11 +45,11 @@ def test_a_source_is_pulled_through_rules_in_pages(source, clock):
         gateway.register_source("reports", source)
         claims = {"sub": "reader", "team": "a"}
         since = gateway.handle_pull(SyncPull("reader", 0, 1000), claims).server_hlc
-        told, more = [], True
+        operations, more = [], True
         while more:
             page = gateway.handle_pull(SyncPull("reader", since, limit, "reports"), claims)
-            told += [(delta.op, delta.row_id) for delta in page.deltas]
+            operations += [(delta.op, delta.row_id) for delta in page.deltas]
             since, more = page.server_hlc, page.has_more
-    visible = [row for op, row in told if op == "INSERT"]
+    visible = [row for op, row in operations if op == "INSERT"]
     assert sorted(visible) == ["r1", "r4"]
-    assert "r2" not in {row for _, row in told}
+    assert "r2" not in {row for _, row in operations}

@@ -53,8 +53,8 @@ def once(adapter, made):
 def shows(adapter, made):
     """Its table of rows is what the newest delta of each says."""
     latest = {}
-    told = [(gateway, delta) for gateway, _, some in made for delta in some]
-    for gateway, delta in sorted(told, key=lambda each: each[1].hlc):
+    pushed = [(gateway, delta) for gateway, _, some in made for delta in some]
+    for gateway, delta in sorted(pushed, key=lambda each: each[1].hlc):
         latest[gateway, delta.row_id] = 10 * (delta.hlc // 100) + delta.hlc % 100
     assert {row: int(float(cells["size"])) for row, cells in rows_of_gateways(adapter).items()} == latest
 
@@ -162,9 +162,9 @@ def test_a_follower_with_an_unreachable_destination_fails_and_catches_up(request
     start_server(request)
     (port,) = free_ports(1)
     adapter, made = through(kind, port, tmp_path), pushes(4)
-    with pytest.raises(AdapterError) as told:
+    with pytest.raises(AdapterError) as raised:
         carry(adapter, made)
-    assert "secret" not in str(told.value)
+    assert "secret" not in str(raised.value)
     monkeypatch.setattr(bigquery, "_RETRY_SECONDS", 60.0)
     wire = Wire(port_of(kind), at=port)
     carry(adapter, made, min_deltas=5)

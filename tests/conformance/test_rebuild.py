@@ -228,16 +228,16 @@ def test_explain_predicts_the_next_pull_after_a_rebuild(url, clock, ours):
             "g", lambda view: explain(view, "reader", "notes", row, None, gateway.rules, where)
         ).result()
 
-    told = explained("r3")
-    assert any("the client's record is gone" in reason for reason in told.reasons)
-    assert told.next_pull == ("DELETE", "INSERT")
+    explanation = explained("r3")
+    assert any("the client's record is gone" in reason for reason in explanation.reasons)
+    assert explanation.next_pull == ("DELETE", "INSERT")
     reader.pull(engine, ours=ours, limit=100)
     a.push(engine, make_delta("a", (clock.now_ms << 16) + 8, "new", team="red", x=1))
-    told = explained("new")
-    assert told.next_pull == (("INSERT",) if ours else ("DELETE", "INSERT"))
+    explanation = explained("new")
+    assert explanation.next_pull == (("INSERT",) if ours else ("DELETE", "INSERT"))
     pull = SyncPull("reader", reader.cursor)
     page = gateway.submit_pull(pull, {"sub": "reader"}, knows_resync=ours).result()
-    assert tuple(delta.op for delta in page.deltas) == told.next_pull
+    assert tuple(delta.op for delta in page.deltas) == explanation.next_pull
     engine.close()
 
 

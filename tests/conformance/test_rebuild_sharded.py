@@ -172,15 +172,15 @@ def test_the_commands_apply_to_every_shard(tmp_path, clock, lost, monkeypatch):
     given = {"shards": TABLES, "default": "shard-default", "stores": shards(tmp_path).urls}
     monkeypatch.setenv("LAKESYNC_SHARD_CONFIG", json.dumps(given))
 
-    def told(*arguments: str) -> Result:
+    def run_command(*arguments: str) -> Result:
         return CliRunner().invoke(app, ["staging", *arguments])
 
-    found = json.loads(told("status", "--json").stdout)
+    found = json.loads(run_command("status", "--json").stdout)
     assert {name: [head["shard"] for head in each["heads"]] for name, each in found.items()} == {
         name: [name] for name in ("shard-default", "shard-orders", "shard-products")
     }
-    assert told("status").stdout.count("gateway g shard shard-") == 3
-    done = json.loads(told("migrate", "--json").stdout)
+    assert run_command("status").stdout.count("gateway g shard shard-") == 3
+    done = json.loads(run_command("migrate", "--json").stdout)
     assert {name: [each["database"] for each in own] for name, own in done.items()} == {
         name: ["log.db", "state.db"] for name in found
     }
@@ -188,12 +188,12 @@ def test_the_commands_apply_to_every_shard(tmp_path, clock, lost, monkeypatch):
     for file, version in ((old, 1), (newer, 99)):
         with closing(sqlite3.connect(file)) as connection:
             connection.execute(f"PRAGMA user_version = {version}")
-    refused = told("migrate")
+    refused = run_command("migrate")
     assert "99" in refused.output + str(refused.exception)
     with closing(sqlite3.connect(old)) as connection:
         assert connection.execute("PRAGMA user_version").fetchone() == (1,), "none is upgraded where any is refused"
     for words in (["--shard", "shard-orders"], []):
-        refused = told("rebuild", "--from-lake", *words, "--staging", f"sqlite://{tmp_path / 'elsewhere'}")
+        refused = run_command("rebuild", "--from-lake", *words, "--staging", f"sqlite://{tmp_path / 'elsewhere'}")
         assert (refused.exit_code, "leave out --staging" in refused.output) == (2, True)
 
 

@@ -60,11 +60,11 @@ def is_clean(adapter, kind, before):
     """Nothing that was to go is left, all else is as it was, and each delta has its place."""
     after = said(adapter)
     assert after.keys() == before.keys()
-    assert {place: told[0] for place, told in after.items()} == {place: told[0] for place, told in before.items()}
+    assert {place: value[0] for place, value in after.items()} == {place: value[0] for place, value in before.items()}
     gone = {("g", "bob", 2), ("g", "ann", 3), ("g", "ann", 4), ("g", "ann", 5)}
-    for (gateway, client, hlc, name), told in after.items():
+    for (gateway, client, hlc, name), stored in after.items():
         erased = (gateway, client, hlc) in gone
-        assert told[1:] == (("UPDATE", 0) if erased else before[gateway, client, hlc, name][1:])
+        assert stored[1:] == (("UPDATE", 0) if erased else before[gateway, client, hlc, name][1:])
     assert SECRET not in str(everything(adapter))
     states = adapter.get_latest_state("g", "notes", ["shared", "hers", "erased"])
     texts = {row: {name: bytes(raw) for name, raw in state.values().items()} for row, state in states.items()}

@@ -26,7 +26,7 @@ class Wire:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def lose_the_answer_to(self, words: bytes) -> None:
-        """Once: the server does what it is told, and the connection is cut instead of carrying its answer."""
+        """Once: the server carries out the request, and the connection is cut before its response."""
         self._words, self._then = words, None
 
     def when(self, words: bytes, then: Callable[[], None]) -> None:

@@ -87,12 +87,12 @@ class Pusher(threading.Thread):
             answer = self._session.post(
                 f"{self._where()}/sync/{GATEWAY}/push", data=body, headers=headers, timeout=_TIMEOUT
             )
-            told: dict[str, Any] = answer.json()
+            result: dict[str, Any] = answer.json()
         except (requests.RequestException, ValueError):
             return False
         if answer.status_code in (500, 503):
             return False
-        if answer.status_code != 200 or told["accepted"] != len(deltas):
+        if answer.status_code != 200 or result["accepted"] != len(deltas):
             self.journal.refused.append(f"{answer.status_code} {answer.text}")
             return False
         return True

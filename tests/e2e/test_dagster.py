@@ -74,7 +74,7 @@ class System:
         self.session.trust_env = False
 
     @property
-    def told(self):
+    def report(self):
         try:
             return json.loads((self.data / "up.json").read_text())
         except FileNotFoundError:
@@ -104,8 +104,8 @@ class System:
 
     def call(self, path, body, role="client", method="POST"):
         claims = {"sub": "ua", "gw": GATEWAY, "role": role, "exp": int(time.time()) + 3600}
-        token = jwt.encode(claims, self.told["jwt_secret"], algorithm="HS256")
-        url = self.told["gateway"]["url"] + path.format(gw=GATEWAY)
+        token = jwt.encode(claims, self.report["jwt_secret"], algorithm="HS256")
+        url = self.report["gateway"]["url"] + path.format(gw=GATEWAY)
         headers = {"Authorization": f"Bearer {token}"}
         answer = self.session.request(method, url, json=body, headers=headers, timeout=60)
         assert answer.ok, answer.text
@@ -128,7 +128,7 @@ class System:
         self.call("/admin/flush/{gw}", {}, "admin")
 
     def ask(self, query, **variables):
-        url = f"{self.told['dagster']['url']}/graphql"
+        url = f"{self.report['dagster']['url']}/graphql"
         answer = self.session.post(url, json={"query": query, "variables": variables}, timeout=60).json()
         assert "errors" not in answer, answer
         return answer["data"]
@@ -196,7 +196,7 @@ class System:
 
     def lake(self):
         """A session, for what somebody does to the lake behind everybody's back."""
-        spark = {name: self.told["spark"][name] for name in ("remote", "token")}
+        spark = {name: self.report["spark"][name] for name in ("remote", "token")}
         return session(load({"data_dir": self.data, "spark": spark}))
 
     def assets(self):
@@ -235,18 +235,18 @@ def system(tmp_path_factory):
         )
     system = System(data, process)
     try:
-        system.until(lambda: system.told.get("ready"), READY_SECONDS, "lakesync up")
+        system.until(lambda: system.report.get("ready"), READY_SECONDS, "lakesync up")
         yield system
     finally:
         system.end()
 
 
 def test_a_table_registered_while_it_runs_is_in_dagster_soon_from_the_same_code_server(system):
-    before = system.told["code_server"]["pid"]
+    before = system.report["code_server"]["pid"]
     assert "tables/flights" not in system.assets()
     system.register("flights", carrier="string", delay="number")
     system.holds("flights")
-    assert system.told["code_server"]["pid"] == before
+    assert system.report["code_server"]["pid"] == before
 
 
 def test_a_push_reaches_deltas_tables_and_checkpoint_by_the_flush_sensor(system):
@@ -347,7 +347,7 @@ def test_a_cancelled_flush_is_completed_without_a_push_after_the_code_server_ret
         return runs[0]["runId"] if steps.get("deltas") == "SUCCESS" else None
 
     run_id = system.until(carried_to_deltas, RUN_SECONDS, "the deltas to be written")
-    os.kill(system.told["code_server"]["pid"], signal.SIGKILL)
+    os.kill(system.report["code_server"]["pid"], signal.SIGKILL)
     system.ask(CANCEL, run=run_id)
     system.until(
         lambda: all(run["status"] in {"SUCCESS", "FAILURE", "CANCELED"} for run in system.runs()),
@@ -418,10 +418,10 @@ def test_a_failed_table_is_completed_without_a_push_after_its_cause_is_fixed(car
 
 
 def test_a_killed_gateway_is_restarted_a_second_up_is_rejected_and_stopping_leaves_no_process(system):
-    dead = system.told["gateway"]["pid"]
+    dead = system.report["gateway"]["pid"]
     os.kill(dead, signal.SIGKILL)
-    system.until(lambda: system.told["gateway"]["pid"] not in {None, dead}, READY_SECONDS, "another gateway")
-    system.until(lambda: system.told["ready"], READY_SECONDS, "all to be ready again")
+    system.until(lambda: system.report["gateway"]["pid"] not in {None, dead}, READY_SECONDS, "another gateway")
+    system.until(lambda: system.report["ready"], READY_SECONDS, "all to be ready again")
     system.push("flights", range(1), delay=6)
 
     second = subprocess.run([*COMMAND, "--data", str(system.data)], capture_output=True, text=True, check=False)
@@ -431,4 +431,4 @@ def test_a_killed_gateway_is_restarted_a_second_up_is_rejected_and_stopping_leav
     assert len(system.family()) >= 5
     assert system.end() == 0
     assert system.family() == []
-    assert system.told == {}
+    assert system.report == {}

@@ -19,9 +19,9 @@ def test_one_day_of_flights_agrees_with_the_truth_everywhere(tmp_path):
         timeout=880,
         check=False,
     )
-    told = json.loads(run.stdout.splitlines()[-1])
-    assert told["ok"], run.stderr[-5000:]
+    report = json.loads(run.stdout.splitlines()[-1])
+    assert report["ok"], run.stderr[-5000:]
     assert run.returncode == 0
-    assert (told["clients"], told["mismatches"], told["asof_mismatches"]) == (19, 0, 0)
-    assert told["crossed"] >= 0.05 * told["cells"]
-    assert any(flush["requested_by"] == "flush_sensor" for flush in told["runs"])
+    assert (report["clients"], report["mismatches"], report["asof_mismatches"]) == (19, 0, 0)
+    assert report["crossed"] >= 0.05 * report["cells"]
+    assert any(flush["requested_by"] == "flush_sensor" for flush in report["runs"])

@@ -98,11 +98,11 @@ def test_every_example_of_lakesync_init_runs_as_it_is_written(project):
 
     project.wait(lambda: ("young",) in deltas("recent"), SOON)
     old = time.strftime("%Y-%m-%d", time.gmtime(now / 1000 - 40 * 86_400))
-    told = project.ask("backfill", "tiers/aged", "--from", old, "--wait", str(SOON), "--json")
-    assert set(json.loads(told.splitlines()[0])["runs"].values()) == {"SUCCESS"}
+    output = project.ask("backfill", "tiers/aged", "--from", old, "--wait", str(SOON), "--json")
+    assert set(json.loads(output.splitlines()[0])["runs"].values()) == {"SUCCESS"}
     assert [row for (row,) in deltas("recent") if row in {"old", "young"}] == ["young"]
     assert any((project.folder / "archive").rglob("*.parquet"))
 
-    told = project.ask("backfill", "migrations/away", "--from", today, "--to", today, "--wait", str(SOON), "--json")
-    assert set(json.loads(told.splitlines()[0])["runs"].values()) == {"SUCCESS"}
+    output = project.ask("backfill", "migrations/away", "--from", today, "--to", today, "--wait", str(SOON), "--json")
+    assert set(json.loads(output.splitlines()[0])["runs"].values()) == {"SUCCESS"}
     assert any((project.folder / "copy").rglob("*.parquet"))

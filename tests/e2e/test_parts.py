@@ -69,7 +69,7 @@ def test_a_row_reaches_the_lake_of_a_separate_pipeline(apart, tmp_path):
     ) as alice:
         alice["todos"].insert(title="Buy oat milk")
         alice.sync()
-    started = pipeline.start().told()
+    started = pipeline.start().report()
     assert "gateway" not in started
     assert "runs" not in started
     assert not (pipeline.folder / "secrets.json").exists()

@@ -42,11 +42,11 @@ def test_status_checkpoint_and_backfill_report_pushed_rows(up):
     assert after["runs"][0]["jobName"]
 
     assert json.loads(up.ask("checkpoint", "show", "--json", *shop))["served"]
-    told = json.loads(up.ask("checkpoint", "fetch", "frames.bin", "--client", "newcomer", "--json", *shop))
+    fetched = json.loads(up.ask("checkpoint", "fetch", "frames.bin", "--client", "newcomer", "--json", *shop))
     with up.folder.parent.joinpath("frames.bin").open("rb") as file:
         deltas = [delta for frame in read_checkpoint(file) for delta in decode_response(frame).deltas]
     assert sorted(delta.row_id for delta in deltas) == sorted(f"t{number}" for number in range(ROWS))
-    assert told["deltas"] == len(deltas)
+    assert fetched["deltas"] == len(deltas)
 
     def assets():
         return {each["asset"] for each in map(json.loads, up.ask("backfill", "--json").splitlines())}
@@ -107,7 +107,7 @@ def test_a_suspended_destination_table_is_reported_everywhere_and_retried(shop):
     entry = "shop/copy!todos"
     assert (aside["kind"], aside["name"], aside["count"]) == ("destination", entry, 1)
     assert f"1 of destination {entry}" in shop.ask("status", *mine)
-    metrics = requests.get(shop.told()["gateway"]["url"] + "/metrics", timeout=30).text
+    metrics = requests.get(shop.report()["gateway"]["url"] + "/metrics", timeout=30).text
     assert f'kind="destination",name="{entry}"}} 1.0' in metrics
     listed = [json.loads(line) for line in shop.ask("dlq", "list", "--json", *mine).splitlines()]
     assert [(each["id"], each["kind"]) for each in listed] == [(entry, "destination")]
@@ -182,7 +182,7 @@ def test_four_hanging_destinations_do_not_stop_flushes_and_a_run_that_cannot_sta
     shop.wait(lambda: len({p["name"] for p in status()["pipeline"]["behind"] if p["part"] == "destination"}) == 4, 60)
 
     # The last two hold their slots for good, so that another run for one of them cannot start.
-    dagster = DagsterClient(shop.told()["dagster"]["url"])
+    dagster = DagsterClient(shop.report()["dagster"]["url"])
     runs = [dagster.materialise("destinations/hung3/hung3", "destinations", "test") for _ in range(5)]
     begun = time.monotonic()
     shop.wait(lambda: {each["runId"] for each in status()["pipeline"]["queued"]} & set(runs), 60)

@@ -13,9 +13,9 @@ from tests.e2e.up_support import COMMAND
 @pytest.mark.deep
 @pytest.mark.timeout(900)
 def test_lakesync_up_starts_serves_and_stops_a_whole_system(up):
-    told = up.start().told()
-    assert requests.get(f"{told['gateway']['url']}/health", timeout=60).ok
-    assert requests.get(f"{told['dagster']['url']}/server_info", timeout=60).ok
+    report = up.start().report()
+    assert requests.get(f"{report['gateway']['url']}/health", timeout=60).ok
+    assert requests.get(f"{report['dagster']['url']}/server_info", timeout=60).ok
     assert (up.folder / "up.json").stat().st_mode & 0o077 == 0
 
     second = subprocess.run([*COMMAND, "up", "--data", str(up.folder)], capture_output=True, text=True, check=False)
@@ -24,8 +24,8 @@ def test_lakesync_up_starts_serves_and_stops_a_whole_system(up):
 
     up.restarted("gateway")
     up.restarted("spark")
-    assert requests.get(f"{told['gateway']['url']}/ready", timeout=60).ok
-    assert accepts(urlsplit(told["spark"]["remote"]).port)
+    assert requests.get(f"{report['gateway']['url']}/ready", timeout=60).ok
+    assert accepts(urlsplit(report["spark"]["remote"]).port)
 
     # Its own violent end: everything else goes on, and the next start ends that first.
     orphans = up.family()
@@ -33,11 +33,11 @@ def test_lakesync_up_starts_serves_and_stops_a_whole_system(up):
     up.process.kill()
     up.process.wait()
     assert all(process.is_running() for process in orphans)
-    again = up.start().told()
+    again = up.start().report()
     assert not any(process.is_running() for process in orphans)
-    assert again["jwt_secret"] == told["jwt_secret"]
+    assert again["jwt_secret"] == report["jwt_secret"]
 
     up.process.terminate()
     assert up.process.wait(240) == 0, up.log()
     assert up.family() == []
-    assert up.told() == {}
+    assert up.report() == {}

@@ -85,7 +85,7 @@ def test_the_platform_takes_a_row_to_the_lake_from_an_empty_folder(tmp_path, dis
     up = Up(tmp_path / "lakesync-data", command=[str(place.bin / "lakesync")])
     up.config = str(tmp_path / "lakesync.toml")
     try:
-        url = up.start().told()["gateway"]["url"]
+        url = up.start().report()["gateway"]["url"]
         token = up.ask("token", "create", "--client", "alice").strip()
         assert app_of_the_readme(place, url, token) == "[{'title': 'Buy oat milk', 'owner': 'alice'}]\n"
         up.ask("flush")

@@ -62,10 +62,10 @@ class Up:
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
-        self.wait(lambda: self.told().get("ready") and self.told()["pid"] == self.process.pid, READY_SECONDS)
+        self.wait(lambda: self.report().get("ready") and self.report()["pid"] == self.process.pid, READY_SECONDS)
         return self
 
-    def told(self):
+    def report(self):
         try:
             return json.loads((self.folder / "up.json").read_text())
         except FileNotFoundError:
@@ -83,9 +83,9 @@ class Up:
 
     def restarted(self, name):
         """Kill a process and wait until another has taken its place and all are ready again."""
-        before = self.told()[name]["pid"]
+        before = self.report()[name]["pid"]
         os.kill(before, signal.SIGKILL)
-        self.wait(lambda: self.told()[name]["pid"] not in (None, before) and self.told()["ready"], READY_SECONDS)
+        self.wait(lambda: self.report()[name]["pid"] not in (None, before) and self.report()["ready"], READY_SECONDS)
 
     def ask(self, *words, code=0):
         """Run a command of `lakesync` on the folder; what it said on stdout."""
@@ -103,7 +103,7 @@ class Up:
 
     def failed_ticks(self):
         """Sensor → the error of each of its ticks that failed."""
-        answer = requests.post(f"{self.told()['dagster']['url']}/graphql", json={"query": _TICKS}, timeout=60).json()
+        answer = requests.post(f"{self.report()['dagster']['url']}/graphql", json={"query": _TICKS}, timeout=60).json()
         sensors = [sensor for node in answer["data"]["repositoriesOrError"]["nodes"] for sensor in node["sensors"]]
         ticks = {sensor["name"]: sensor["sensorState"]["ticks"] for sensor in sensors}
         assert any(ticks.values()), "no sensor has ticked"

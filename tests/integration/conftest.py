@@ -190,7 +190,10 @@ def page() -> Iterator[Page]:
         opened = browser.new_page()
         opened.set_default_timeout(DEADLINE * 1000)
         opened.on("pageerror", lambda error: faults.append(str(error)))
-        opened.on("console", lambda told: faults.append(told.text) if "Content Security Policy" in told.text else None)
+        opened.on(
+            "console",
+            lambda message: faults.append(message.text) if "Content Security Policy" in message.text else None,
+        )
         opened.on("request", lambda asked: None if asked.url.startswith(OWN_PLACES) else faults.append(asked.url))
         yield opened
         browser.close()

@@ -42,7 +42,7 @@ def main() -> int:
     parser.add_argument("--moves", default=",".join(MOVES), help="which")
     parser.add_argument("--targets", default="sqlite,file,postgresql", help="schemes of where to; mysql and s3 too")
     options = parser.parse_args()
-    total, told = options.pages * options.page, []
+    total, reports = options.pages * options.page, []
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lakesync-storm-")))
         places = _Places(folder, stack)
@@ -51,13 +51,13 @@ def main() -> int:
         for move in options.moves.split(","):
             for scheme in options.targets.split(","):
                 verdicts = list(_storm(move, scheme, places, before, options.page))
-                told.append(_told(move, scheme, total, verdicts))
-                print(told[-1], flush=True)
+                reports.append(_told(move, scheme, total, verdicts))
+                print(reports[-1], flush=True)
     whole = {
-        name: sum(each[name] for each in told)
+        name: sum(each[name] for each in reports)
         for name in ("kills", "lost", "doubled", "touched", "began_again", "fewer_copied")
     }
-    print(json.dumps({"deltas_a_move": total, **whole, "moves": told}))
+    print(json.dumps({"deltas_a_move": total, **whole, "moves": reports}))
     bad = ("lost", "doubled", "touched", "began_again")
     return 1 if any(whole[name] for name in bad) or not whole["kills"] else 0
 

@@ -44,7 +44,7 @@ def use_a_project(folder: Path) -> dict[str, dict[str, str]]:
     subprocess.run([*COMMAND, "init", "--gateway", "shop"], cwd=folder, check=True, capture_output=True)
     up.config = str(folder / "lakesync.toml")
     try:
-        url = up.start().told()["gateway"]["url"]
+        url = up.start().report()["gateway"]["url"]
 
         def opened(name: str) -> lakesync.client.Client:
             token = up.ask("token", "create", "--client", name).strip()

@@ -87,14 +87,14 @@ class Watch:
         """Return the parts that lack anything acknowledged before a moment, but for those that are poisoned."""
         found = []
         for gateway in self._system.gateways:
-            told = self._system.pipeline(gateway)
-            if told["reportedMs"] <= moment_ms:
+            state = self._system.pipeline(gateway)
+            if state["reportedMs"] <= moment_ms:
                 return [f"no report since then ({gateway})"]
-            if told["oldest_ms"] is not None and told["oldest_ms"] < moment_ms:
+            if state["oldest_ms"] is not None and state["oldest_ms"] < moment_ms:
                 found.append(f"{gateway} deltas")
             found += [
                 f"{gateway} {part['part']} {part['name']}"
-                for part in told["behind"]
+                for part in state["behind"]
                 if part["sinceMs"] < moment_ms and not self._is_poisoned(gateway, part["part"], part["name"])
             ]
         return found

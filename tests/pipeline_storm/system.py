@@ -80,7 +80,7 @@ class System:
                 start_new_session=True,
             )
         self._local = threading.local()
-        self.wait(lambda: self.told.get("ready"), READY_SECONDS, "lakesync up")
+        self.wait(lambda: self.report.get("ready"), READY_SECONDS, "lakesync up")
         for gateway in self.gateways:
             for table in self.tables:
                 self.register(gateway, table, [{"name": "number", "type": "number"}])
@@ -94,7 +94,7 @@ class System:
         return [*self.tables, *self.own_tables.get(gateway, [])]
 
     @property
-    def told(self) -> dict[str, Any]:
+    def report(self) -> dict[str, Any]:
         """What `up.json` says."""
         with suppress(FileNotFoundError, json.JSONDecodeError):
             found: dict[str, Any] = json.loads((self.data / "up.json").read_text())
@@ -114,11 +114,11 @@ class System:
 
     def call(self, method: str, path: str, body: Any, gateway: str, role: str = "client") -> dict[str, Any]:
         """Ask the gateway."""
-        told = self.told
+        report = self.report
         claims = {"sub": "writer", "gw": gateway, "role": role, "exp": int(time.time()) + 3600}
-        token = jwt.encode(claims, told["jwt_secret"], algorithm="HS256")
+        token = jwt.encode(claims, report["jwt_secret"], algorithm="HS256")
         answer = self._session.request(
-            method, told["gateway"]["url"] + path, json=body, headers={"Authorization": f"Bearer {token}"}, timeout=30
+            method, report["gateway"]["url"] + path, json=body, headers={"Authorization": f"Bearer {token}"}, timeout=30
         )
         answer.raise_for_status()
         found: dict[str, Any] = answer.json()
@@ -135,17 +135,17 @@ class System:
 
     def pipeline(self, gateway: str) -> dict[str, Any]:
         """What the pipeline last reported of a gateway, with what waits in staging."""
-        told = self.call("GET", f"/admin/metrics/{gateway}?clients=0", None, gateway, "admin")
+        metrics = self.call("GET", f"/admin/metrics/{gateway}?clients=0", None, gateway, "admin")
         return {
-            "oldest_ms": told["oldestMs"],
-            "checkpoint": told["checkpoint"],
-            "dead_letters": told["deadLetters"],
-            **(told["pipeline"] or {"reportedMs": 0, "behind": []}),
+            "oldest_ms": metrics["oldestMs"],
+            "checkpoint": metrics["checkpoint"],
+            "dead_letters": metrics["deadLetters"],
+            **(metrics["pipeline"] or {"reportedMs": 0, "behind": []}),
         }
 
     def dagster(self, query: str, **variables: Any) -> dict[str, Any]:
         """Ask Dagster."""
-        url = f"{self.told['dagster']['url']}/graphql"
+        url = f"{self.report['dagster']['url']}/graphql"
         answer = self._session.post(url, json={"query": query, "variables": variables}, timeout=60)
         found: dict[str, Any] = answer.json()["data"]
         return found
@@ -169,7 +169,7 @@ class System:
 
     def kill_run(self) -> bool:
         """Kill the process of a run; whether there was one."""
-        host = psutil.Process(self.told["runs"]["pid"])
+        host = psutil.Process(self.report["runs"]["pid"])
         found = host.children()
         if found:
             random.choice(found).send_signal(signal.SIGKILL)
@@ -177,7 +177,7 @@ class System:
 
     def kill_code_server(self) -> bool:
         """Kill the code server, in which the sensors are evaluated."""
-        os.kill(self.told["code_server"]["pid"], signal.SIGKILL)
+        os.kill(self.report["code_server"]["pid"], signal.SIGKILL)
         return True
 
     def backfill(self) -> bool:

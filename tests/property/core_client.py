@@ -1,7 +1,7 @@
 """Our own client's core, driven by hand against a gateway in this process.
 
 `CoreClient` has the interface of the oracle's plain client (`edit`, `push`, `ask`, `take`, `catch_up`, `reload`,
-`rows`, `cursor`, `named`, `told`); `start`, `execute` and `finish` let a test put something between a request, its
+`rows`, `cursor`, `named`, `sent_ids`); `start`, `execute` and `finish` let a test put something between a request, its
 execution and its answer.
 """
 
@@ -57,7 +57,7 @@ class CoreClient:
         self.tables: dict[str, str] = {}
         """Of rows that are not in TABLE."""
         self.named: set[str] = set()
-        self.told: set[str] = set()
+        self.sent_ids: set[str] = set()
         self.accepted: list[RowDelta] = []
         """What the gateway said that it has."""
         self.dropped = 0
@@ -170,7 +170,7 @@ class CoreClient:
             self.finish([answer])
             return self.ask(gateway, limit)
         assert isinstance(answer, SyncResponse)
-        self.told |= {delta.row_id for delta in answer.deltas}
+        self.sent_ids |= {delta.row_id for delta in answer.deltas}
         self.core.receive(NoResponse("not yet taken"))
         self._asked = asked
         return answer
@@ -205,7 +205,7 @@ class CoreClient:
 
     def _look(self, page: SyncResponse) -> None:
         """Note whom a page names; it updates no row that this client lacks, which a plain one would miss."""
-        self.told |= {delta.row_id for delta in page.deltas}
+        self.sent_ids |= {delta.row_id for delta in page.deltas}
         known = self.store.known({delta.key for delta in page.deltas})
         here = {key for key, row in known.items() if row.state.visible}
         for delta in page.deltas:

@@ -286,8 +286,8 @@ class History:
             taken = [delta for delta in self.log.values() if delta.client_id == client.name]
             made = client.store.position().edit_count
             assert len(taken) == made - len(refused) - client.dropped, f"{client.name} lost an edit"
-            leaked = client.told - client.named - self.ever_visible[client.name]
-            assert not leaked, f"{client.name} was told of {leaked}"
+            leaked = client.sent_ids - client.named - self.ever_visible[client.name]
+            assert not leaked, f"{client.name} was sent ids of {leaked}"
             visible = client.readable(self._visible_to(client.claims))
             edits = [edit.delta for edit in refused]
             deaths = [delta for delta in taken if delta.op == "DELETE"]  # which it may know, or not after a new walk

@@ -96,8 +96,8 @@ class History:
         assert client.rows == self.world.visible_to(client.claims), client.name
 
     def _check_leaks(self, client: StockClient | CoreClient) -> None:
-        leaked = client.told - client.named - self.world.ever_visible[client.name]
-        assert not leaked, f"{client.name} was told of {leaked}"
+        leaked = client.sent_ids - client.named - self.world.ever_visible[client.name]
+        assert not leaked, f"{client.name} was sent ids of {leaked}"
 
     def close(self) -> None:
         """Release the store."""

@@ -60,7 +60,7 @@ class StockClient:
         self.mail: list[SyncResponse] = []
         """Broadcasts on their way."""
         self.named: set[str] = set()
-        self.told: set[str] = set()
+        self.sent_ids: set[str] = set()
         self.asked: list[SyncPull] = []
         """Pull requests that were made; the network may repeat them."""
         self.pushed: list[SyncPush] = []
@@ -140,7 +140,7 @@ class StockClient:
         return True
 
     def _noted(self, page: SyncResponse) -> SyncResponse:
-        self.told |= {delta.row_id for delta in page.deltas}
+        self.sent_ids |= {delta.row_id for delta in page.deltas}
         return page
 
     def catch_up(self, gateway: SyncGateway, limit: int) -> None:

@@ -40,7 +40,7 @@ class _Work(NamedTuple):
 
 
 class _Done(NamedTuple):
-    """A work that was run, and whose answer is to be told."""
+    """A job that has run, and whose answer is not delivered yet."""
 
     name: str
     answer: Future[Any]
@@ -48,7 +48,7 @@ class _Done(NamedTuple):
 
 
 class _Snapshot:
-    """A view that may show what no notice has told of yet, as on Postgres."""
+    """A view that may show commits before their notices are delivered, as on Postgres."""
 
     def __init__(self, view: View) -> None:
         self._view = view
@@ -66,7 +66,7 @@ class _Snapshot:
 
 
 class HeldStore:
-    """A store whose works wait to be run, and whose answers wait to be told."""
+    """A store whose jobs wait to be run, and whose answers wait to be delivered."""
 
     def __init__(self, wall: Callable[[], int], shard: str = MAIN_SHARD) -> None:
         self._store = MemoryStore(wall, shard=shard)
@@ -146,7 +146,7 @@ class HeldStore:
                     listener(notices.popleft())
         ended = work.run()
         ended.exception()
-        self._store.gateways()  # a reading behind it: its notices are told
+        self._store.gateways()  # a reading behind it: its notices are delivered
         self.done.append(_Done(work.name, work.answer, ended))
 
     def _lose(self, work: _Work) -> None:
@@ -213,7 +213,7 @@ class HeldShards(ShardedStore):
 
     @property
     def done(self) -> list[Any]:
-        """What was run anywhere and not told."""
+        """Return the jobs that have run anywhere, and whose answers are not delivered."""
         return [work for store in self._held for work in store.done]
 
     def events(self) -> Iterator[Event]:

@@ -61,7 +61,7 @@ class LiveClient:
         self.outbox: list[RowDelta] = []
         self.pushed: dict[str, RowDelta] = {}
         """Whatever may have reached the gateway, by id."""
-        self.told: set[str] = set()
+        self.sent_ids: set[str] = set()
         self.named: set[str] = set()
         self.frames: Frames | None = None
         self.heard = False
@@ -160,7 +160,7 @@ class LiveClient:
         identity = delta_id(client_id=self.name, hlc=self._stamp, table=table, row_id=row_id, columns=columns)
         self.outbox.append(RowDelta(op, table, row_id, self.name, columns, self._stamp, identity))
 
-    # -- what it is told -----------------------------------------------------------------------------------------
+    # -- what it is sent -----------------------------------------------------------------------------------------
 
     def take(self) -> None:
         """Take the oldest frame on the line, or learn that it has ended."""
@@ -206,7 +206,7 @@ class LiveClient:
         self.cursor = page.server_hlc
 
     def _apply(self, page: SyncResponse) -> bool:
-        self.told |= {delta.row_id for delta in page.deltas}
+        self.sent_ids |= {delta.row_id for delta in page.deltas}
         if {edit.row_id for edit in self.outbox} & {delta.row_id for delta in page.deltas}:
             return False
         apply_page(self.rows, page, self.name)

@@ -1,4 +1,4 @@
-"""Whoever asks, crashes or comes late: an action has one holder at a time, and an outcome that is told stays."""
+"""An action has one holder at a time, and an outcome that was sent does not change, whichever process crashes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CLIENTS, IDS, KEYS = ["a", "a", "a", "b"], ["1", "2"], [None, "k"]
 
 
 class Leases(RuleBasedStateMachine):
-    """The model: per action who holds it until when, and the outcome that was told."""
+    """The model: for each action its holder and the end of the lease, and the outcome that was sent."""
 
     @initialize()
     def begin(self):
@@ -32,7 +32,7 @@ class Leases(RuleBasedStateMachine):
         """Records of processes that are at work: alive, or only seemingly dead."""
         self.ended = []
         """Records of processes whose outcome was stored, or whose claim was taken over."""
-        self.told = {}
+        self.outcomes = {}
         """(client, id or key) → outcome, and when."""
         self.attempts = 0
 
@@ -54,9 +54,9 @@ class Leases(RuleBasedStateMachine):
             assert not {(client, "id", identity), (client, "key", key)} & set(self._fresh())
             self.holding.append(record)
         elif record.outcome is not None:
-            told = self._fresh()
+            outcomes = self._fresh()
             outcome = decode(record.outcome, identity)
-            known = told.get((client, "id", identity)) or told.get((client, "key", key))
+            known = outcomes.get((client, "id", identity)) or outcomes.get((client, "key", key))
             assert known == msgspec.structs.replace(outcome, action_id="")
         else:
             assert record.lease_ms > now
@@ -69,7 +69,7 @@ class Leases(RuleBasedStateMachine):
 
     def _fresh(self):
         bound = self.clock.now_ms - LIMITS.retention_ms
-        return {place: outcome for place, (outcome, at) in self.told.items() if at >= bound}
+        return {place: outcome for place, (outcome, at) in self.outcomes.items() if at >= bound}
 
     @precondition(lambda self: self.holding)
     @rule(data=st.data(), kind=st.sampled_from(["done", "failed", "again"]))
@@ -90,9 +90,9 @@ class Leases(RuleBasedStateMachine):
         self.ended.append(record)
         if mine and kind != "again":
             final = msgspec.structs.replace(outcome, action_id="")
-            self.told[record.client_id, "id", record.action_id] = (final, now)
+            self.outcomes[record.client_id, "id", record.action_id] = (final, now)
             if record.idempotency_key is not None:
-                self.told[record.client_id, "key", record.idempotency_key] = (final, now)
+                self.outcomes[record.client_id, "key", record.idempotency_key] = (final, now)
 
     @precondition(lambda self: self.holding)
     @rule(data=st.data())

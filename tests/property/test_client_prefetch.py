@@ -159,11 +159,11 @@ def test_a_prefetching_client_converges(steps: list[Any]) -> None:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         world = World(stack.enter_context(lakesync.open_gateway("g")), folder)
         stack.callback(world.close)
-        for what, *told in steps:
+        for what, *arguments in steps:
             if what == "sync":
-                world.sync(*told)
+                world.sync(*arguments)
                 continue
-            for each in told[0]:
+            for each in arguments[0]:
                 world.write(world.alice, *each)
             world.alice.sync()
         for client in (world.bob, world.alice, world.bob):

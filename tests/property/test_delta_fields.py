@@ -92,9 +92,9 @@ def test_a_first_sync_equals_the_rows_of_its_frames(
         name = f"r{number}"
         expected[name] = dict.fromkeys("abc") | made | (added or {})
         held = {column: value for column, value in made.items() if column not in (added or {})}
-        told = [_delta("INSERT", name, 10 + number, held)]
-        told += [] if added is None else [_delta("UPDATE", name, 100 + number, added)]
-        parts[number % frames] += told
+        deltas = [_delta("INSERT", name, 10 + number, held)]
+        deltas += [] if added is None else [_delta("UPDATE", name, 100 + number, added)]
+        parts[number % frames] += deltas
     folder: Path = tmp_path_factory.mktemp("first")
     nobody: Any = SimpleNamespace(gateway_id="g")
     with pytest.MonkeyPatch.context() as patch:

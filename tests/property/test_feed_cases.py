@@ -55,12 +55,12 @@ def test_additional_claims_send_only_the_new_rows_in_pages(tmp_path: Path) -> No
         other.push(gateway)
         reader.catch_up(gateway, 10)
         reader.claims = {**reader.claims, "group": ["a", "b"]}
-        told = []
+        operations = []
         for _ in range(2):
             page = reader.ask(gateway, 1)
-            told += [(delta.op, delta.row_id) for delta in page.deltas]
+            operations += [(delta.op, delta.row_id) for delta in page.deltas]
             reader.take(page)
-        assert sorted(told) == [("INSERT", "r2"), ("INSERT", "r3")]
+        assert sorted(operations) == [("INSERT", "r2"), ("INSERT", "r3")]
         assert not reader.ask(gateway, 1).deltas
     finally:
         history.close()

@@ -105,7 +105,7 @@ from tests.property.feed_steps import RULES, histories, skews
     skews=(0, 0, 0),
     rules=1,
 )
-@example(  # a connection breaks before the answer to a push, and takes what was told on it along
+@example(  # a connection breaks before the answer to a push, and takes what was sent on it along
     history=[
         ("edit", 0, "INSERT", "r1", {}),
         ("push", 0, "whole"),
@@ -152,7 +152,7 @@ from tests.property.feed_steps import RULES, histories, skews
     skews=(0, 0, 0),
     rules=0,
 )
-@example(  # a row that the old rules hide from its writer is told by new ones before it is in line with them
+@example(  # a row that the old rules hide from its writer is shown by new ones before its keys agree with them
     history=[
         ("edit", 0, "UPDATE", "r1", {"x": 1, "group": "a", "y": 3}),
         ("cycle", 0, 3, "whole", "whole"),
@@ -188,7 +188,7 @@ from tests.property.feed_steps import RULES, histories, skews
     skews=(0, 0, 0),
     rules=1,
 )
-@example(  # a client that was away makes a row again that was erased, before it is told of that
+@example(  # a client that was away makes a row again that was erased, before it is sent that
     history=[
         ("edit", 1, "INSERT", "r1", {"x": 1}),
         ("push", 1, "whole"),

@@ -106,13 +106,13 @@ def test_w2_a_shared_page_equals_the_page_of_each_subscriber(filtered, history, 
         assert not found.needs_pull
         for name, wanted in alone.items():
             page = found.page_of(name)
-            told = page.deltas if page is not None else ()
+            deltas = page.deltas if page is not None else ()
             if name == "ben" and multi_connected:
-                surely = {delta.row_id for delta in told if delta.op == "DELETE"}
-                assert all(delta.row_id in surely for delta in told if delta.op == "INSERT")
-                assert {delta.row_id for delta in wanted} <= {delta.row_id for delta in told}
+                surely = {delta.row_id for delta in deltas if delta.op == "DELETE"}
+                assert all(delta.row_id in surely for delta in deltas if delta.op == "INSERT")
+                assert {delta.row_id for delta in wanted} <= {delta.row_id for delta in deltas}
             else:
-                assert told == wanted, name
+                assert deltas == wanted, name
     finally:
         engine.close()
 
@@ -145,8 +145,8 @@ def test_l4_a_deleted_row_that_returns_is_not_broadcast_as_a_plain_insert(ours):
             if with_own_changes:
                 assert "ben" in found.own_pages
             page = found.page_of("ben")
-            told = [(delta.row_id, delta.op) for delta in page.deltas]
-            assert told == [*([] if ours else [("r1", "DELETE")]), ("r1", "INSERT"), ("r2", "INSERT")]
+            operations = [(delta.row_id, delta.op) for delta in page.deltas]
+            assert operations == [*([] if ours else [("r1", "DELETE")]), ("r1", "INSERT"), ("r2", "INSERT")]
     finally:
         engine.close()
 
@@ -156,7 +156,7 @@ CROWD = [f"p{number}" for number in range(9)]
 
 
 @pytest.mark.parametrize(
-    ("before", "own", "after", "told"),
+    ("before", "own", "after", "operations"),
     [
         ([], ("INSERT", {"group": "a"}), ("UPDATE", {"group": "b"}), ["DELETE"]),
         ([], ("INSERT", {"group": "a"}), ("DELETE", {}), ["DELETE"]),
@@ -165,7 +165,7 @@ CROWD = [f"p{number}" for number in range(9)]
     ],
     ids=["it is hidden", "it is deleted", "it stays", "its writer has deleted its own"],
 )
-def test_w2_a_row_with_many_writers_is_still_sent_to_a_writer_that_it_no_longer_stores(before, own, after, told):
+def test_w2_a_row_with_many_writers_is_still_sent_to_a_writer_that_it_no_longer_stores(before, own, after, operations):
     now = START
     engine = Engine(open_store("memory://", lambda: now), lambda: now, EngineLimits(write_scope="any"))
     engine.open()
@@ -189,7 +189,7 @@ def test_w2_a_row_with_many_writers_is_still_sent_to_a_writer_that_it_no_longer_
                 assert "ann" in found.own_pages
             page = found.page_of("ann")
             ops = [delta.op for delta in (page.deltas if page is not None else ())]
-            assert [op for op in ops if op != "UPDATE"] == told
+            assert [op for op in ops if op != "UPDATE"] == operations
     finally:
         engine.close()
 

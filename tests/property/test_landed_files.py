@@ -75,8 +75,8 @@ def changes(batches):
     return [RowChange(each.op, each.row_id, {cell.column: cell.decoded() for cell in each.columns}) for each in deltas]
 
 
-def same(told):
-    return sorted((each.op, each.row_id, jcs(each.columns)) for each in told)
+def same(changes):
+    return sorted((each.op, each.row_id, jcs(each.columns)) for each in changes)
 
 
 def plain(rows):
@@ -93,9 +93,9 @@ def test_changes_read_from_files_equal_the_diff(tmp_path_factory, identity, clai
         pages = [Page(each.table, each.rows, each.cursor, each.deleted) for each in pages]
     files, places = landed(folder, pages, chance.randrange(1, 5))
     cuts = sorted(chance.randrange(len(pages) + 1) for _ in range(3))
-    told, rows, states = [], {}, []
+    diffs, rows, states = [], {}, []
     for each in pages:
-        told.append(diff_page(rows, each, identity))
+        diffs.append(diff_page(rows, each, identity))
         states.append({row_id: jcs(columns) for row_id, columns in rows.items()})
     last = [-1, *places][cuts[0]]
     nothing = LandedTable("issues", identity, tuple(files), (), -1)
@@ -106,7 +106,7 @@ def test_changes_read_from_files_equal_the_diff(tmp_path_factory, identity, clai
     for start, end in pairwise([*cuts, len(pages)]):
         telling = PendingPages(before, CLIENT, [-1, *places][start], [-1, *places][end], parts)
         found = [delta for part in range(parts) for delta in changes(telling.deltas(part))]
-        assert same(found) == same([change for of_page in told[start:end] for change in of_page])
+        assert same(found) == same([change for of_page in diffs[start:end] for change in of_page])
     whole = KnownRows(before, files[-1].last_page)
     assert plain(whole.rows()) == {row_id: jcs(columns) for row_id, columns in rows.items()}
     there = compare_census(whole, Census(None, iter([["r0", "r1"], ["new", "new"]])))

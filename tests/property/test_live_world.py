@@ -1,4 +1,4 @@
-"""W2: whatever is under way at once, clients of WebSockets are told what they lack, and end with their rows.
+"""W2: with any requests at the same time, clients of WebSockets are sent what they lack, and end with their rows.
 
 `live_soak.py` beside the integration tests does the same over real connections.
 """
@@ -69,7 +69,7 @@ def sharded() -> Iterator[Places]:
 
 
 async def end(crowd: Crowd, filtered: bool) -> None:
-    """Everything is pushed; who was told on a line has its rows then, and everybody has once it pulled."""
+    """Push everything; check the rows of clients with a connection, and then those of all clients after a pull."""
 
     def wanted(client: LiveClient) -> dict[str, Row]:
         made = merged(delta for each in crowd.clients for delta in each.pushed.values())
@@ -84,7 +84,7 @@ async def end(crowd: Crowd, filtered: bool) -> None:
         assert not client.outbox
     for client in crowd.clients:
         if client.frames is not None and client.heard:
-            assert client.rows == wanted(client), f"{client.name} was not told all"
+            assert client.rows == wanted(client), f"{client.name} was not sent everything"
     for client in crowd.clients:
         await caught_up(crowd, client)
         assert client.rows == wanted(client), client.name
@@ -277,7 +277,7 @@ def test_l4_a_first_write_before_the_subscription_is_known_is_not_sent_back(shar
         await crowd.follow("…", late, "…")
         assert ann.rows == {"r": {"x": 1}}
         assert not ann.outbox
-        assert not ann.told
+        assert not ann.sent_ids
         await crowd.close()
 
     run(play())

@@ -28,7 +28,7 @@ _LOG = "SELECT seq, arrival, client_id, body FROM log WHERE gateway = ? AND seq 
 def _lost(draw: st.DrawFn) -> list[tuple[Any, ...]]:
     """A history in which the store is lost once or twice; behind that anything may happen but other claims.
 
-    A client is told to delete rows that came later under keys of claims that it has no longer: their ids leak.
+    A client is sent DELETEs of rows that came later under keys of claims that it has no longer: their ids leak.
     """
     history: list[tuple[Any, ...]] = []
     for _ in range(draw(st.integers(1, 2))):

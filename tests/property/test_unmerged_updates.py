@@ -28,7 +28,7 @@ def eager(row: StoredRow, delta: RowDelta, at: int) -> StoredRow:
     return after
 
 
-def told(row: StoredRow) -> tuple[StoredRow, list[str]]:
+def observed(row: StoredRow) -> tuple[StoredRow, list[str]]:
     """Everything that a row says, the order of its writers too."""
     return row.fold(), list(row.writers)
 
@@ -42,17 +42,17 @@ def test_a_row_is_the_same_whether_deltas_are_merged_at_once_or_later(writes):
         now = eager(now, delta, at)
         if op != "DELETE" and names and delta.hlc > later.newest_hlc:
             before = later
-            known = told(msgspec.structs.replace(before))
+            known = observed(msgspec.structs.replace(before))
             later = later.with_unmerged(delta, intern_names(tuple(names)), client, at)
-            assert told(before) == known
+            assert observed(before) == known
         else:
             later = eager(later, delta, at)
         assert len(later.state.cells) + MAX_UNMERGED_COLUMNS >= len(now.state.cells)
         assert {name: later.value(name) for name in "xyz"} == {name: now.value(name) for name in "xyz"}
         assert later.newest_hlc >= max([cell.origin.hlc for cell in now.state.cells.values()], default=0)
         if looked_at:
-            assert told(later) == told(now)
-    assert told(later) == told(now) == told(decode_row(encode_row(now)))
+            assert observed(later) == observed(now)
+    assert observed(later) == observed(now) == observed(decode_row(encode_row(now)))
 
 
 @given(st.sets(st.sampled_from("xyz")))

@@ -138,15 +138,15 @@ def test_the_status_of_a_store_without_tables_has_its_versions(tmp_path):
 
 
 def test_the_commands_report_the_versions(old):
-    told = CliRunner().invoke(app, ["staging", "migrate", "--staging", old], catch_exceptions=False)
-    assert f"schema version 1 → {_newest(old)[0]}" in told.stdout
-    told = CliRunner().invoke(app, ["staging", "migrate", "--staging", old, "--json"], catch_exceptions=False)
-    assert [each.after for each in msgspec.json.decode(told.stdout, type=list[Upgrade])] == _newest(old)
-    told = CliRunner().invoke(app, ["staging", "status", "--staging", old, "--json"], catch_exceptions=False)
-    assert msgspec.json.decode(told.stdout, type=Status) == store_status(old)
-    told = CliRunner().invoke(app, ["staging", "status", "--staging", old], catch_exceptions=False)
-    assert "gateway" in told.stdout
-    assert "main" in told.stdout
+    result = CliRunner().invoke(app, ["staging", "migrate", "--staging", old], catch_exceptions=False)
+    assert f"schema version 1 → {_newest(old)[0]}" in result.stdout
+    result = CliRunner().invoke(app, ["staging", "migrate", "--staging", old, "--json"], catch_exceptions=False)
+    assert [each.after for each in msgspec.json.decode(result.stdout, type=list[Upgrade])] == _newest(old)
+    result = CliRunner().invoke(app, ["staging", "status", "--staging", old, "--json"], catch_exceptions=False)
+    assert msgspec.json.decode(result.stdout, type=Status) == store_status(old)
+    result = CliRunner().invoke(app, ["staging", "status", "--staging", old], catch_exceptions=False)
+    assert "gateway" in result.stdout
+    assert "main" in result.stdout
 
 
 def test_a_missing_store_is_an_error_with_its_url(tmp_path, url):

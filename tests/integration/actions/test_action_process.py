@@ -85,13 +85,13 @@ def test_a_registered_connector_lists_its_actions_and_exposes_no_secret(gateway,
     (result,) = ask(process, an_action())
     assert result["data"] == {"attempt": 1, "knows": True}
     admin = client.admin()
-    told = [
+    texts = [
         admin.call("GET", path).text
         for path in ("/admin/connectors/{gw}", "/admin/actions/{gw}", "/connectors/types", "/sync/{gw}/actions")
     ]
-    told.append(str(process.internal("connectors", gateway="gw")))
-    assert '"desk"' in told[2]
-    assert all(TOKEN not in text for text in told)
+    texts.append(str(process.internal("connectors", gateway="gw")))
+    assert '"desk"' in texts[2]
+    assert all(TOKEN not in text for text in texts)
     process.process.send_signal(signal.SIGTERM)
     process.process.wait(DEADLINE)
     kept = [path for path in (tmp_path / "data").rglob("*") if path.is_file()] + [process.log]
@@ -111,20 +111,20 @@ def test_an_action_of_a_killed_process_is_pending_until_its_lease_ends_and_then_
         assert isinstance(asked.exception(DEADLINE), requests.ConnectionError)
     journal.with_suffix(".open").touch()
     second = gateway(LAKESYNC_LIMITS_ACTION_TIMEOUT_SECONDS="0.05")
-    told = []
+    results = []
 
     def done():
         (result,) = ask(second, action)
-        told.append(result)
+        results.append(result)
         return "data" in result
 
     until(done, "the lease to end")
-    assert {each.get("code") for each in told[:-1]} <= {"ACTION_PENDING"}
-    assert all(each["retryable"] for each in told[:-1])
-    assert told[-1]["data"]["attempt"] == 2
+    assert {each.get("code") for each in results[:-1]} <= {"ACTION_PENDING"}
+    assert all(each["retryable"] for each in results[:-1])
+    assert results[-1]["data"]["attempt"] == 2
     assert [(line[0], line[1]) for line in lines(journal)] == [(action.action_id, "1"), (action.action_id, "2")]
     # an answer that takes longer than the 0.05 s is ACTION_PENDING
-    until(lambda: ask(second, action) == [told[-1]], "the stored outcome")
+    until(lambda: ask(second, action) == [results[-1]], "the stored outcome")
     assert len(lines(journal)) == 2
 
 
@@ -172,21 +172,21 @@ KILLS = int(os.environ.get("LAKESYNC_TEST_KILLS", "3"))
 def test_each_action_of_a_randomly_killed_gateway_has_one_outcome(gateway, journal):
     """`LAKESYNC_TEST_KILLS=20` for a longer run."""
     server = [gateway()]
-    told: dict[str, dict] = {}
+    results: dict[str, dict] = {}
     numbers, stop = itertools.count(), threading.Event()
 
     def client():
         while not stop.is_set():
             action = an_action(n=next(numbers))
-            for _ in range(2):  # and once more, for a repeat is told the same
+            for _ in range(2):  # a repeat must return the same result
                 result = until(lambda action=action: _asked(server, action), "an outcome")
-                assert told.setdefault(action.action_id, result) == result
+                assert results.setdefault(action.action_id, result) == result
 
     with ThreadPoolExecutor(4) as pool:
         clients = [pool.submit(client) for _ in range(4)]
         for kill in range(KILLS):
-            before = len(told)
-            until(lambda before=before: len(told) > before + 5, "work")
+            before = len(results)
+            until(lambda before=before: len(results) > before + 5, "work")
             stop.wait(random.Random(kill).uniform(0, 0.3))
             server[0].process.kill()
             server[0].process.wait(DEADLINE)
@@ -195,8 +195,8 @@ def test_each_action_of_a_randomly_killed_gateway_has_one_outcome(gateway, journ
         for each in clients:
             each.result(DEADLINE)
     done = Counter(line[0] for line in lines(journal))
-    assert set(told) == set(done)
-    assert len(told) > 5 * KILLS
+    assert set(results) == set(done)
+    assert len(results) > 5 * KILLS
     assert sum(done.values()) - len(done) <= 4 * KILLS, "only what was at work when a process died is done again"
 
 
@@ -228,9 +228,9 @@ def test_two_processes_execute_each_action_once_and_return_the_same_result(pair,
         asked = [pool.submit(ask, process, action) for action in actions for process in (one, other, one)]
         outcomes = [future.result(DEADLINE)[0] for future in asked]
     for place, action in enumerate(actions):
-        told = outcomes[place * 3 : place * 3 + 3]
-        assert told == [told[0]] * 3
-        assert told[0]["actionId"] == action.action_id
+        results = outcomes[place * 3 : place * 3 + 3]
+        assert results == [results[0]] * 3
+        assert results[0]["actionId"] == action.action_id
     assert len(lines(journal)) == 12
 
 

@@ -195,8 +195,8 @@ def test_an_idempotency_key_added_in_a_repeat_applies_and_replaces_nothing(gatew
 
     desk.reaction = react
     assert ask(gateway, other)[0].retryable
-    (told,) = ask(gateway, msgspec.structs.replace(other, idempotency_key="k"))
-    assert told == msgspec.structs.replace(first, action_id=other.action_id)
+    (result,) = ask(gateway, msgspec.structs.replace(other, idempotency_key="k"))
+    assert result == msgspec.structs.replace(first, action_id=other.action_id)
     assert ask(gateway, one) == (first,)
     assert len(desk.asked) == 2
 
@@ -230,8 +230,8 @@ def test_final_failures_are_stored_and_retryable_ones_are_not(gateway, desk):
 
     desk.reaction = react
     action = make_action(NOW)
-    told = [ask(gateway, action)[0] for _ in range(4)]
-    assert [(each.code, each.message, each.retryable) for each in told] == [
+    results = [ask(gateway, action)[0] for _ in range(4)]
+    assert [(each.code, each.message, each.retryable) for each in results] == [
         ("ADAPTER_ERROR", "the desk is shut", True),
         ("ACTION_EXECUTION_ERROR", "the connector could not reach what it needs: retry", True),
         ("FORBIDDEN", "alice may not", False),

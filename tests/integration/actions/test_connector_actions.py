@@ -44,7 +44,7 @@ def crm():
 
 
 def test_an_issue_is_created(jira):
-    told = ask(
+    issue_fields = ask(
         jira.actions,
         "create_issue",
         project="SUP",
@@ -54,7 +54,7 @@ def test_an_issue_is_created(jira):
         labels=["urgent"],
     )
     (issue,) = jira.site.issues.values()
-    assert told == {"key": "SUP-1", "id": issue.id}
+    assert issue_fields == {"key": "SUP-1", "id": issue.id}
     assert issue.fields["summary"] == "It broke"
     assert issue.fields["issuetype"] == "Bug"
     assert len(issue.fields["description"]["content"]) == 2

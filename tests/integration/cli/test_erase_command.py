@@ -38,8 +38,8 @@ def test_a_row_is_erased_through_the_gateway_that_owns_the_store(spawn, command,
     assert "LAKESYNC_SERVICE_TOKEN" in refused.stderr
     monkeypatch.setenv("LAKESYNC_SERVICE_TOKEN", SERVICE)
     monkeypatch.setenv("LAKESYNC_GATEWAY_URL", server.url)
-    told = command("--table", "todos", "--row", "t1", "--json", "--yes")
-    erasure = msgspec.json.decode(told.stdout, type=Erasure)
+    result = command("--table", "todos", "--row", "t1", "--json", "--yes")
+    erasure = msgspec.json.decode(result.stdout, type=Erasure)
     assert (erasure.table, erasure.row_id, erasure.deltas, erasure.row_count) == ("todos", "t1", 1, 1)
     (tombstone,) = bob.pull(page["serverHlc"]).json()["deltas"]
     assert (tombstone["op"], tombstone["rowId"], tombstone["columns"]) == ("DELETE", "t1", [])
@@ -58,8 +58,8 @@ def test_a_client_is_erased_from_a_store_without_a_gateway(spawn, command):
     asked = command("--client", "alice", answer="y\n")
     assert asked.exit_code == ExitCode.USAGE
     assert "This cannot be undone" in asked.stderr
-    told = command("--client", "alice", "--yes")
-    assert "erased everything that client 'alice' wrote: 1 row, 1 unflushed delta" in told.stdout
+    result = command("--client", "alice", "--yes")
+    assert "erased everything that client 'alice' wrote: 1 row, 1 unflushed delta" in result.stdout
     again = spawn()
     assert [each["rowId"] for each in again.client("carol").pull().json()["deltas"]] == ["t2"]
 
@@ -72,8 +72,8 @@ def test_on_postgres_a_client_is_erased_beside_the_process_that_serves_it(spawn,
     carol = server.client("carol")
     page = carol.pull().json()
     assert len(page["deltas"]) == 2
-    told = command("--client", "alice", "--yes")
-    assert "erased everything that client 'alice' wrote: 1 row, 1 unflushed delta" in told.stdout
+    result = command("--client", "alice", "--yes")
+    assert "erased everything that client 'alice' wrote: 1 row, 1 unflushed delta" in result.stdout
     (tombstone,) = carol.pull(page["serverHlc"]).json()["deltas"]
     assert (tombstone["op"], tombstone["rowId"]) == ("DELETE", "t1")
     assert [each["rowId"] for each in server.client("dan").pull().json()["deltas"]] == ["t2"]
@@ -83,6 +83,6 @@ def test_on_postgres_a_client_is_erased_beside_the_process_that_serves_it(spawn,
     "given", [(), ("--table", "t"), ("--row", "r"), ("--client", "c", "--table", "t", "--row", "r")]
 )
 def test_erase_requires_a_row_or_a_client(command, given):
-    told = command(*given, "--yes")
-    assert told.exit_code == 2
-    assert "--client" in told.output
+    result = command(*given, "--yes")
+    assert result.exit_code == 2
+    assert "--client" in result.output

@@ -22,8 +22,8 @@ def test_the_printed_connector_can_be_polled(kind, option, table):
     command = [sys.executable, "-c", "from lakesync.cli import main; main()", "fake", kind, option, "7", "--json"]
     command += ["--calls", "321", "--skew", "-600"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        told = json.loads(process.stdout.readline())["connector"]
-        config = ConnectorConfig("gw", told["name"], kind, told[kind], hosts=HostPolicy(("127.0.0.1",)))
+        connector = json.loads(process.stdout.readline())["connector"]
+        config = ConnectorConfig("gw", connector["name"], kind, connector[kind], hosts=HostPolicy(("127.0.0.1",)))
         source = next(each for each in BUILT_IN if each.descriptor.type == kind).open_source(config)
         landing = MemoryLanding(source.tables)
         assert poll(source, landing).error is None

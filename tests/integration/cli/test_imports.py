@@ -64,9 +64,9 @@ def push(text, *words, user="dave"):
 
 def imported(text, *words, user="dave"):
     """What an import says that goes well."""
-    told = push(text, *words, user=user)
-    assert told.exit_code == 0, told.output
-    return json.loads(told.stdout)
+    result = push(text, *words, user=user)
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
 
 
 def rows(count, owner="dave", title="imported"):
@@ -108,8 +108,8 @@ def test_a_repeated_interrupted_import_loses_and_duplicates_nothing(opened, monk
 
     with monkeypatch.context() as patch:
         patch.setattr(HttpTransport, "push", interrupted)
-        told = push(file, "--table", "todos")
-    assert told.exit_code == ExitCode.UNREACHABLE, told.output
+        result = push(file, "--table", "todos")
+    assert result.exit_code == ExitCode.UNREACHABLE, result.output
     assert len(sent) == 2
     dave.sync()
     assert len(titles(dave)) == 2000
@@ -153,12 +153,12 @@ def test_every_device_of_a_user_receives_an_import(opened, gateway):
 
 
 def test_rules_and_write_scope_are_those_of_the_user(gateway):
-    told = push(rows(1, owner="erin"), "--table", "todos")
-    assert told.exit_code == ExitCode.INVALID
-    assert json.loads(told.stderr.splitlines()[0])["rejected"]["code"] == "FORBIDDEN"
+    result = push(rows(1, owner="erin"), "--table", "todos")
+    assert result.exit_code == ExitCode.INVALID
+    assert json.loads(result.stderr.splitlines()[0])["rejected"]["code"] == "FORBIDDEN"
     assert imported(rows(1, owner="erin"), "--table", "todos", user="erin")["accepted"] == 1
-    told = push('{"row_id": "r0", "title": "taken"}', "--table", "todos", "--update")
-    assert told.exit_code == ExitCode.INVALID
+    result = push('{"row_id": "r0", "title": "taken"}', "--table", "todos", "--update")
+    assert result.exit_code == ExitCode.INVALID
 
 
 def test_an_import_id_is_valid_only_for_pushes_of_its_user(gateway, served):

@@ -184,7 +184,7 @@ class App:
             try:
                 self._client.sync()
             except (TableError, UnreachableError):
-                print("told", flush=True)
+                print("sync failed", flush=True)
         self.close()
 
     def _replace_by_pandas(self) -> None:

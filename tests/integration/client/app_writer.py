@@ -36,7 +36,7 @@ def open_app(folder: Path, gateway: SyncGateway) -> Client:
 def _write(db: sqlite3.Connection, dice: random.Random) -> None:
     """Two rows in one transaction, by a connection that knows nothing of LakeSync."""
     (last,) = db.execute("SELECT coalesce(max(mine), 0) FROM notes").fetchone()
-    told = []
+    written = []
     for number, row_id in enumerate(dice.sample(ROWS, 2), int(last) + 1):
         if dice.random() < 0.1:
             db.execute("DELETE FROM notes WHERE row_id = ?", (row_id,))
@@ -45,9 +45,9 @@ def _write(db: sqlite3.Connection, dice: random.Random) -> None:
                 "INSERT INTO notes (row_id, mine) VALUES (?, ?) ON CONFLICT DO UPDATE SET mine = excluded.mine",
                 (row_id, number),
             )
-            told.append((row_id, number))
+            written.append((row_id, number))
     db.commit()
-    for row_id, number in told:
+    for row_id, number in written:
         print("wrote", row_id, number, flush=True)
 
 

@@ -36,14 +36,14 @@ def play(folder: Path, kills: int, seed: int) -> dict[str, int]:
         AssertionError: a promise was broken.
     """
     dice = random.Random(seed)
-    told: dict[str, int] = {}
+    reported: dict[str, int] = {}
     steps = 0
     for life in range(kills):
         lines = _killed_after(folder, dice.randrange(3, 60), seed * 1000 + life)
         wrote = [line.split() for line in lines if line.startswith("wrote") and line.endswith("\n")]
-        told |= {row_id: int(number) for _, row_id, number in wrote}
+        reported |= {row_id: int(number) for _, row_id, number in wrote}
         steps += len(lines)
-    return {"kills": kills, "steps": steps, **_looked_at(folder, told)}
+    return {"kills": kills, "steps": steps, **_looked_at(folder, reported)}
 
 
 def play_remaking(folder: Path, kills: int, seed: int) -> dict[str, int]:
@@ -120,7 +120,7 @@ def _killed_after(
     url: str = "",
     before: Callable[[], None] | None = None,
 ) -> list[str]:
-    """Let the app do so many steps and kill it at a moment after them; what it told.
+    """Kill the app some time after a number of steps; return what it printed.
 
     Args:
         before: is done after the steps, while the app goes on.
@@ -129,18 +129,18 @@ def _killed_after(
     command = [sys.executable, str(app.__file__), folder, str(seed), *([url] if url else [])]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        told = [line for _, line in zip(range(lines), process.stdout, strict=False)]
+        printed = [line for _, line in zip(range(lines), process.stdout, strict=False)]
         if before is not None:
             before()
         with suppress(subprocess.TimeoutExpired):
             process.wait(dice.expovariate(1 / moment))
         process.send_signal(signal.SIGKILL)
-        told += process.stdout.readlines()
+        printed += process.stdout.readlines()
     assert process.returncode == -signal.SIGKILL, "the app ended by itself"
-    return told
+    return printed
 
 
-def _looked_at(folder: Path, told: dict[str, int]) -> dict[str, int]:
+def _looked_at(folder: Path, reported: dict[str, int]) -> dict[str, int]:
     engine, gateway = open_gateway(folder)
     with closing(engine), app_writer.open_app(folder, gateway) as app:
         before = {row["row_id"]: row["mine"] for row in app["notes"] if row["mine"] is not None}
@@ -151,8 +151,8 @@ def _looked_at(folder: Path, told: dict[str, int]) -> dict[str, int]:
         assert len(sent) == position.edit_count > 0, "each edit is known there, once"
         here = _same_rows(app, gateway)
         assert {row_id: row["mine"] for row_id, row in here.items() if "mine" in row} == before
-        lost = {row_id: number for row_id, number in told.items() if row_id in before and before[row_id] < number}
-        assert not lost, "an older value than one that was told is there"
+        lost = {row_id: number for row_id, number in reported.items() if row_id in before and before[row_id] < number}
+        assert not lost, "the database has an older value than one that was reported"
     return {"edits": position.edit_count, "twice": len(sent) - position.edit_count, "lost": len(lost)}
 
 

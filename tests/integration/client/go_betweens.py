@@ -100,8 +100,8 @@ def answering(head: str, body: bytes = b"") -> Iterator[str]:
 
     def serve(client: socket.socket) -> None:
         client.recv(65536)
-        told = f"HTTP/1.1 {head}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-        client.sendall(told.encode() + body)
+        response = f"HTTP/1.1 {head}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        client.sendall(response.encode() + body)
         client.shutdown(socket.SHUT_WR)
         while client.recv(65536):
             pass

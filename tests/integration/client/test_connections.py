@@ -32,7 +32,7 @@ def line(served: Served) -> Iterator[tuple[str, go_betweens.Silence]]:
 
 
 @pytest.fixture
-def told(served: Served, line, tmp_path) -> Callable[..., dict[str, Any]]:
+def client_options(served: Served, line, tmp_path) -> Callable[..., dict[str, Any]]:
     """What opens alice's file, over the line."""
     gateway = served.client().gateway
 
@@ -62,9 +62,9 @@ def own_interrupts() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("own_interrupts")
-def test_ctrl_c_ends_a_pull_on_a_silent_connection(served: Served, line, told) -> None:
+def test_ctrl_c_ends_a_pull_on_a_silent_connection(served: Served, line, client_options) -> None:
     silence = line[1]
-    writer = served.client("writer", told()["gateway"])
+    writer = served.client("writer", client_options()["gateway"])
     writer.push(*(delta(f"t{number}", {"title": "x"}, client="writer") for number in range(100)))
     begun: list[float] = []
 
@@ -73,7 +73,7 @@ def test_ctrl_c_ends_a_pull_on_a_silent_connection(served: Served, line, told) -
         begun.append(time.monotonic())
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
-    with open_client(**told(limits=CoreLimits(pull_deltas=5))) as alice:
+    with open_client(**client_options(limits=CoreLimits(pull_deltas=5))) as alice:
         alice.on("onChange", lambda *_: None)
         receive = alice.coordinator.replica.receive
 
@@ -94,9 +94,9 @@ def test_ctrl_c_ends_a_pull_on_a_silent_connection(served: Served, line, told) -
 
 
 @pytest.mark.parametrize("realtime", [False, True])
-def test_closing_does_not_wait_for_a_silent_connection_and_loses_nothing(line, told, realtime: bool) -> None:
+def test_closing_does_not_wait_for_a_silent_connection_and_loses_nothing(line, client_options, realtime: bool) -> None:
     silence = line[1]
-    with open_client(**told(realtime=realtime, auto_sync=True)) as alice:
+    with open_client(**client_options(realtime=realtime, auto_sync=True)) as alice:
         errors: list[Any] = []
         alice.on("onError", errors.append)
         until(lambda: alice.status.last_sync and alice.status.live == realtime, "the first sync")
@@ -104,16 +104,16 @@ def test_closing_does_not_wait_for_a_silent_connection_and_loses_nothing(line, t
         alice["todos"].insert(title="into the silence")
         swallowed(silence)
         closed_soon(alice)
-        assert errors == [], "who closes is told of no failure"
+        assert errors == [], "closing reports no failure"
     silence.lift()
-    with open_client(**told()) as alice:
+    with open_client(**client_options()) as alice:
         assert alice.sync().pushed == 1
         assert alice.pending() == []
 
 
-def test_closing_does_not_wait_for_a_pull_on_a_silent_websocket(line, told) -> None:
+def test_closing_does_not_wait_for_a_pull_on_a_silent_websocket(line, client_options) -> None:
     silence = line[1]
-    alice = open_client(**told(realtime=True))
+    alice = open_client(**client_options(realtime=True))
     connect = alice.transport.connect  # type: ignore[attr-defined]
 
     def falling():
@@ -127,10 +127,10 @@ def test_closing_does_not_wait_for_a_pull_on_a_silent_websocket(line, told) -> N
     closed_soon(alice)
 
 
-def test_closing_does_not_wait_for_a_websocket_that_is_being_opened(line, told) -> None:
+def test_closing_does_not_wait_for_a_websocket_that_is_being_opened(line, client_options) -> None:
     silence = line[1]
     silence.fall()
-    alice = open_client(**told(realtime=True, auto_sync=True))
+    alice = open_client(**client_options(realtime=True, auto_sync=True))
     swallowed(silence)
     closed_soon(alice)
 
@@ -151,10 +151,10 @@ def in_a_thread(work: Callable[[], object]) -> tuple[threading.Thread, list[Base
 
 
 @pytest.mark.parametrize("what", ["sync", "describe_actions"])
-def test_closing_cancels_a_request_of_another_thread(line, told, what: str) -> None:
+def test_closing_cancels_a_request_of_another_thread(line, client_options, what: str) -> None:
     silence = line[1]
     silence.fall()
-    alice = open_client(**told())
+    alice = open_client(**client_options())
     work = {"sync": alice.sync, "describe_actions": alice.coordinator.describe_actions}[what]
     thread, raised = in_a_thread(work)
     swallowed(silence)
@@ -165,9 +165,9 @@ def test_closing_cancels_a_request_of_another_thread(line, told, what: str) -> N
 
 
 @pytest.mark.parametrize("closing", [False, True])
-def test_stopping_auto_sync_waits_for_the_apps_sync_and_closing_cancels_it(line, told, closing: bool) -> None:
+def test_stopping_auto_sync_waits_for_the_apps_sync_and_closing_cancels_it(line, client_options, closing: bool) -> None:
     silence, entered = line[1], threading.Event()
-    alice = open_client(**told(interval=0.05))
+    alice = open_client(**client_options(interval=0.05))
     coordinator = alice.coordinator
     background = coordinator._auto_sync
     cycle = background._cycle
@@ -194,9 +194,9 @@ def test_stopping_auto_sync_waits_for_the_apps_sync_and_closing_cancels_it(line,
     assert ("cancelled" in str(raised[0])) == closing
 
 
-def test_a_broken_websocket_is_opened_again_at_once(line, told) -> None:
+def test_a_broken_websocket_is_opened_again_at_once(line, client_options) -> None:
     silence = line[1]
-    with open_client(**told(realtime=True, interval=FOREVER)) as alice:
+    with open_client(**client_options(realtime=True, interval=FOREVER)) as alice:
         alice.coordinator._auto_sync._heartbeat = FOREVER
         opened: list[Any] = []
         connect = alice.transport.connect  # type: ignore[attr-defined]
@@ -208,10 +208,10 @@ def test_a_broken_websocket_is_opened_again_at_once(line, told) -> None:
         until(lambda: len(opened) == 3 and alice.status.live and alice.status.connected, "another line")
 
 
-def test_a_client_catches_up_by_requests_before_it_opens_a_websocket(served: Served, line, told) -> None:
-    writer = served.client("writer", told()["gateway"])
+def test_a_client_catches_up_by_requests_before_it_opens_a_websocket(served: Served, line, client_options) -> None:
+    writer = served.client("writer", client_options()["gateway"])
     writer.push(*(delta(f"t{number}", {"title": "x"}, client="writer") for number in range(20)))
-    with open_client(**told(realtime=True, limits=CoreLimits(pull_deltas=5))) as alice:
+    with open_client(**client_options(realtime=True, limits=CoreLimits(pull_deltas=5))) as alice:
         connect, there = alice.transport.connect, []  # type: ignore[attr-defined]
 
         def counting():
@@ -224,8 +224,8 @@ def test_a_client_catches_up_by_requests_before_it_opens_a_websocket(served: Ser
         assert there == [20]
 
 
-def test_a_websocket_is_opened_again_after_the_machine_slept(line, told) -> None:
-    with open_client(**told(realtime=True)) as alice:
+def test_a_websocket_is_opened_again_after_the_machine_slept(line, client_options) -> None:
+    with open_client(**client_options(realtime=True)) as alice:
         slept = [0.0]
         looked: list[float] = []
 
@@ -243,10 +243,10 @@ def test_a_websocket_is_opened_again_after_the_machine_slept(line, told) -> None
         until(lambda: len(opened) == 2 and alice.status.live and alice.status.connected, "another line")
 
 
-def test_a_connection_that_was_idle_for_long_is_not_used_again(line, told, monkeypatch) -> None:
+def test_a_connection_that_was_idle_for_long_is_not_used_again(line, client_options, monkeypatch) -> None:
     silence, ahead = line[1], [0.0]
     monkeypatch.setattr(http, "time", SimpleNamespace(time=lambda: time.time() + ahead[0]))
-    with open_client(**told()) as alice:
+    with open_client(**client_options()) as alice:
         alice.sync()
         alice.sync()
         assert silence.connections == 1
@@ -257,15 +257,15 @@ def test_a_connection_that_was_idle_for_long_is_not_used_again(line, told, monke
         assert silence.connections == 2
 
 
-def test_closing_does_not_wait_for_a_stalled_checkpoint(told, line, served: Served, tmp_path) -> None:
+def test_closing_does_not_wait_for_a_stalled_checkpoint(client_options, line, served: Served, tmp_path) -> None:
     from tests.integration.gateway.test_checkpoint import publish, rows
 
     silence = line[1]
-    writer = served.client("writer", told()["gateway"])
+    writer = served.client("writer", client_options()["gateway"])
     deltas = [delta(f"t{number}", {"title": "x" * 1000}, client="writer") for number in range(3000)]
     writer.push(*deltas[:400])
     publish(served, writer, tmp_path, [rows(*deltas[start : start + 300]) for start in range(0, 3000, 300)])
-    alice = open_client(**told())
+    alice = open_client(**client_options())
     alice.on("onProgress", lambda _: silence.fall())
     alice.coordinator.start_auto_sync()
     until(lambda: silence.connections, "a request")
@@ -273,11 +273,11 @@ def test_closing_does_not_wait_for_a_stalled_checkpoint(told, line, served: Serv
     assert len(list(tmp_path.glob("*lakesync-first*"))) == 0
 
 
-def test_cancelling_an_async_sync_ends_it_and_the_client_closes(line, told) -> None:
+def test_cancelling_an_async_sync_ends_it_and_the_client_closes(line, client_options) -> None:
     silence = line[1]
 
     async def play() -> None:
-        async with open_async(**told()) as alice:
+        async with open_async(**client_options()) as alice:
             await alice["todos"].insert(title="into the silence")
             silence.fall()
             sync = asyncio.create_task(alice.sync())

@@ -23,14 +23,14 @@ WRITER = Path(client_writer.__file__)
 
 
 def _killed_after(folder: Path, lines: int, seed: int) -> int:
-    """Let the writer do so many steps, kill it during a later one; the highest number of an edit that it told."""
+    """Kill the writer after a number of steps; return the highest number of an edit that it reported."""
     with subprocess.Popen([sys.executable, WRITER, folder, str(seed)], stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None
-        told = [line for _, line in zip(range(lines), writer.stdout, strict=False)]
+        lines_read = [line for _, line in zip(range(lines), writer.stdout, strict=False)]
         writer.send_signal(signal.SIGKILL)
-        told += writer.stdout.readlines()
-    assert len(told) >= lines, "the writer ended by itself"
-    made = [int(line.split()[1]) for line in told if line.startswith("made") and line.endswith("\n")]
+        lines_read += writer.stdout.readlines()
+    assert len(lines_read) >= lines, "the writer ended by itself"
+    made = [int(line.split()[1]) for line in lines_read if line.startswith("made") and line.endswith("\n")]
     return max(made, default=0)
 
 
@@ -62,9 +62,9 @@ def _all_rows(gateway: SyncGateway) -> dict[str, dict[str, object]]:
 
 def test_a_killed_client_loses_nothing_and_repeats_nothing(tmp_path: Path) -> None:
     dice = random.Random(4)
-    told = 0
+    reported = 0
     for seed in range(KILLS):
-        told = max(told, _killed_after(tmp_path, dice.randrange(5, 60), seed))
+        reported = max(reported, _killed_after(tmp_path, dice.randrange(5, 60), seed))
         _check_tables(tmp_path)
     engine, gateway = client_writer.open_gateway(tmp_path)
     db, core = client_writer.open_client(tmp_path)
@@ -74,7 +74,7 @@ def test_a_killed_client_loses_nothing_and_repeats_nothing(tmp_path: Path) -> No
             pass
         made = SqliteClientStore(db, [SCHEMA]).position().edit_count
         assert core.edits() == []
-        assert made >= told > 0
+        assert made >= reported > 0
         kept = engine.store.submit("g", lambda commit: commit.known_ids("me", 0, 1 << 62)).result()
         assert len(kept) == made
         rows = {row_id: row for row_id in ROWS if (row := client_writer.row(db, row_id)) is not None}

@@ -76,14 +76,14 @@ def test_a_rejected_edit_is_refused_and_the_others_continue(served: Served, open
     narrow = {"table": "todos", "columns": [{"name": "title", "type": "string"}]}
     admin.call("POST", "/admin/schema/{gw}", json=narrow)
     alice = opened("alice")
-    told: list[Any] = []
-    alice.on("onRejected", told.extend)
+    rejected: list[Any] = []
+    alice.on("onRejected", rejected.extend)
     alice["todos"].insert({"title": "fits"}, row_id="good")
     alice["todos"].insert({"title": "does not", "n": 7}, row_id="bad")
     report = alice.sync()
     assert report.pushed == 1
     assert [(edit.delta.row_id, edit.code) for edit in report.refused] == [("bad", "SCHEMA_ERROR")]
-    assert told == list(report.refused)
+    assert rejected == list(report.refused)
     assert alice["todos"]["bad"]["n"] == 7, "the app still sees it"
     assert alice.status.refused == 1
     admin.call("POST", "/admin/schema/{gw}", json=TODOS)
@@ -330,7 +330,7 @@ def test_auto_sync_pushes_and_pulls(opened: Open, realtime: bool) -> None:
         assert watch.next(DEADLINE) == [{"title": "a"}]
     bob.conn.execute("INSERT INTO todos (row_id, title) VALUES ('b', 'by SQL')")
     bob.conn.commit()
-    until(lambda: "b" in alice["todos"], "a write by SQL, which nobody told of")
+    until(lambda: "b" in alice["todos"], "a write by SQL, which no call announced")
     bob.conn.execute("DELETE FROM todos WHERE row_id = 'a'")
     bob.conn.commit()
     until(lambda: "a" not in alice["todos"], "a deletion")
@@ -340,16 +340,16 @@ def test_auto_sync_pushes_and_pulls(opened: Open, realtime: bool) -> None:
 
 def test_a_raising_listener_does_not_end_auto_sync(opened: Open) -> None:
     alice = opened("alice", auto_sync=True, interval=0.05, realtime=False)
-    told: list[Exception] = []
+    errors: list[Exception] = []
 
     def fail(error: Exception) -> None:
-        told.append(error)
+        errors.append(error)
         raise error
 
     alice.on("onError", fail)
     alice.set_token("none")
     alice["todos"].insert(title="Milk")
-    until(lambda: len(told) > 1, "two failures")
+    until(lambda: len(errors) > 1, "two failures")
     alice.set_token(sign("alice", opened.gateway))  # type: ignore[attr-defined]
     until(lambda: not alice.pending(), "the push")
 

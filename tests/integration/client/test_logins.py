@@ -56,8 +56,8 @@ def keycloak(provider: OidcProvider, email: str) -> SignedIn:
 
 def firebase(provider: OidcProvider, email: str) -> SignedIn:
     place = f"{provider.url}/identitytoolkit.googleapis.com/v1/accounts:signInWithPassword?key=k"
-    told = posted(place, json={"email": email, "password": "correct horse", "returnSecureToken": True})
-    return {"REFRESH_TOKEN": told["refreshToken"], "LOGIN_URL": f"{provider.url}/securetoken.googleapis.com"}
+    session = posted(place, json={"email": email, "password": "correct horse", "returnSecureToken": True})
+    return {"REFRESH_TOKEN": session["refreshToken"], "LOGIN_URL": f"{provider.url}/securetoken.googleapis.com"}
 
 
 SIGN_IN = {each.__name__: each for each in (auth0, clerk, supabase, keycloak, firebase)}

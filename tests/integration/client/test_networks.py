@@ -81,7 +81,7 @@ def test_the_proxy_argument_overrides_the_environment(served: Served, tmp_path, 
 
 @pytest.mark.parametrize("realtime", [False, True])
 @pytest.mark.parametrize(
-    ("head", "body", "told"),
+    ("head", "body", "message"),
     [
         ("200 OK\r\nContent-Type: text/html", b"<html>Welcome on board: log in</html>", "login"),
         ("302 Found\r\nLocation: https://portal.example/login", b"", "portal.example"),
@@ -90,7 +90,7 @@ def test_the_proxy_argument_overrides_the_environment(served: Served, tmp_path, 
     ],
 )
 def test_an_answer_of_a_captive_portal_is_unreachable(
-    tmp_path, head: str, body: bytes, told: str, realtime: bool
+    tmp_path, head: str, body: bytes, message: str, realtime: bool
 ) -> None:
     options = {"gateway": "g", "client_id": "alice", "schemas": [TODOS], "realtime": realtime}
     with go_betweens.answering(head, body) as url, open_client(tmp_path / "alice.db", url=url, **options) as alice:
@@ -103,7 +103,7 @@ def test_an_answer_of_a_captive_portal_is_unreachable(
         assert all(isinstance(error, UnreachableError) for error in errors)
         with pytest.raises(UnreachableError):
             alice.sync()
-        with pytest.raises(UnreachableError, match=told), alice.transport.checkpoint("alice"):  # type: ignore[attr-defined]
+        with pytest.raises(UnreachableError, match=message), alice.transport.checkpoint("alice"):  # type: ignore[attr-defined]
             pass
         assert len(alice.pending()) == 1
 

@@ -103,7 +103,7 @@ def taken(folder, monkeypatch, token):
 def test_a_backend_in_python_makes_tokens(folder, monkeypatch, python, code, client):
     last = "\nimport json; print(json.dumps([json.loads(answer.text if hasattr(answer, 'text') else answer.content), "
     program = "URL = '/lakesync-token'\n" + code + last + "answer.headers['Cache-Control']]))"
-    told = subprocess.run(
+    process = subprocess.run(
         [python, "-W", "ignore", "-c", program],
         cwd=folder,
         env={**os.environ, "LAKESYNC_PRIVATE_KEY": "private.pem", "PYTHONPATH": str(folder)},
@@ -112,8 +112,8 @@ def test_a_backend_in_python_makes_tokens(folder, monkeypatch, python, code, cli
         timeout=DEADLINE,
         check=False,
     )
-    assert told.returncode == 0, told.stderr
-    body, caching = json.loads(told.stdout)
+    assert process.returncode == 0, process.stderr
+    body, caching = json.loads(process.stdout)
     found = taken(folder, monkeypatch, body["token"])
     assert found.client_id == client
     assert (found.claims.get("team"), found.claims.get("groups")) in (("red", None), (None, ["red"]))

@@ -27,8 +27,10 @@ def narrow(served: Served) -> Iterator[str]:
             status, answer = 413, b"<html><h1>413 Request Entity Too Large</h1></html>"
             if len(body) <= MOST:
                 headers = {name: self.headers[name] for name in ("Authorization", "Content-Type", "X-LakeSync-Client")}
-                told = requests.request(self.command, served.url + self.path, data=body, headers=headers, timeout=30)
-                status, answer = told.status_code, told.content
+                response = requests.request(
+                    self.command, served.url + self.path, data=body, headers=headers, timeout=30
+                )
+                status, answer = response.status_code, response.content
             self.send_response(status)
             self.send_header("Content-Length", str(len(answer)))
             self.end_headers()

@@ -43,9 +43,9 @@ def test_each_declared_source_is_pulled_through_rules(gateway):
     assert admin.call("POST", "/admin/sync-rules/{gw}", json=RULES).status_code == 200
     for source, tables in (("sqlite", ("notes",)), ("postgres", ("events",)), ("both", ("notes", "events"))):
         reader = gateway.client(f"reader of {source}", team="b")
-        since, told, more = "0", [], True
+        since, row_ids, more = "0", [], True
         while more:
             page = reader.pull(since, source=source, limit=1).json()
-            told += [each["rowId"] for each in page["deltas"] if each["op"] == "INSERT"]
+            row_ids += [each["rowId"] for each in page["deltas"] if each["op"] == "INSERT"]
             since, more = page["serverHlc"], page["hasMore"]
-        assert sorted(told) == sorted(f"{table}{n}" for table in tables for n in (1, 3)), json.dumps(page)
+        assert sorted(row_ids) == sorted(f"{table}{n}" for table in tables for n in (1, 3)), json.dumps(page)

@@ -86,9 +86,9 @@ class Gateway:
 
     def changes(self):
         """What was pushed, in the order of stamps, each once."""
-        told = sorted(self.pushed.values(), key=lambda delta: delta.hlc)
+        deltas = sorted(self.pushed.values(), key=lambda delta: delta.hlc)
         return [
-            RowChange(each.op, each.row_id, {cell.column: cell.decoded() for cell in each.columns}) for each in told
+            RowChange(each.op, each.row_id, {cell.column: cell.decoded() for cell in each.columns}) for each in deltas
         ]
 
 

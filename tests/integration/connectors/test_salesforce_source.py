@@ -104,7 +104,7 @@ def test_a_record_hidden_during_a_filter_query_is_not_deleted(acme):
     record = acme.org.add("Account", Name="Acme", Type="Customer")
     settings = {**ACCOUNTS_ALONE, "soqlFilter": "Type = 'Customer'"}
     acme.poll(settings=settings)
-    record.fields["Type"] = "Former"  # told by no change, and back before the second question
+    record.fields["Type"] = "Former"  # no change record names it, and it is back before the second query
     answer = acme.api.respond
 
     def changing(request):

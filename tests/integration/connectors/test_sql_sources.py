@@ -388,23 +388,23 @@ def test_in_mysql_a_late_commit_is_found_with_the_process_privilege(in_mariadb):
 
 def asked(orders, query="SELECT * FROM orders", uri=None):
     """What `lakesync connectors test` asks, with each answer or error."""
-    told = {}
+    results = {}
     with orders.source(query, uri, **BY_CHANGE) as source:
         for probe in probes_of(source):
             try:
-                told[probe.name] = probe.run()
+                results[probe.name] = probe.run()
             except LakeSyncError as error:
-                told[probe.name] = f"{error.code}: {error}"
-    return told
+                results[probe.name] = f"{error.code}: {error}"
+    return results
 
 
 def test_probes_check_user_clock_permission_and_a_page(in_postgres, in_mariadb):
     for database in (in_postgres, in_mariadb):
-        told = asked(database)
-        assert told["credentials"] == "connected"
-        assert "agrees with this machine's" in told["clock"]
-        assert told["orders"].startswith("readable, with the columns id, name")
-        assert told["orders"].endswith("; it has no rows")
+        results = asked(database)
+        assert results["credentials"] == "connected"
+        assert "agrees with this machine's" in results["clock"]
+        assert results["orders"].startswith("readable, with the columns id, name")
+        assert results["orders"].endswith("; it has no rows")
         assert "has no column 'changed': it has id" in asked(database, "SELECT id FROM orders")["orders"]
         assert asked(database, "SELECT * FROM nothing")["orders"].startswith("CONFIGURATION_ERROR: ")
     twice = "SELECT orders.*, 1 AS n, 2 AS n FROM orders"

@@ -188,7 +188,7 @@ class Moves:
 
     def run(self, job, **options):
         done = self.definitions.resolve_job_def(job).execute_in_process(instance=self.instance, **options)
-        return told(done)
+        return metadata_of(done)
 
     def carry(self, job):
         """As the sensor requests it."""
@@ -210,7 +210,7 @@ def span(first, last):
     return {"dagster/asset_partition_range_start": f"{first}", "dagster/asset_partition_range_end": f"{last}"}
 
 
-def told(run):
+def metadata_of(run):
     (event,) = run.get_asset_materialization_events()
     metadata = event.step_materialization_data.materialization.metadata
     return {name: value.value for name, value in metadata.items()}

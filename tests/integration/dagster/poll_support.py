@@ -82,7 +82,7 @@ class House:
                 asset_selection=request.asset_selection,
                 raise_on_error=False,
             )
-            found |= {key.path[-1]: key.path[-1] in told(run) for key in request.asset_selection}
+            found |= {key.path[-1]: key.path[-1] in metadata_of(run) for key in request.asset_selection}
         return found
 
     def behind(self):
@@ -105,7 +105,7 @@ class House:
         self.closing.close()
 
     def rows(self, table, client="reader"):
-        """A table's rows as a client pulls them, and how often each is told."""
+        """Return a table's rows as a client pulls them, and how often each is sent."""
         rows = {}
         cursor, more = 0, True
         while more:
@@ -127,7 +127,7 @@ class House:
         return sum(day.count for day in self.engine.store.ledger(self.gateway.gateway_id))
 
 
-def told(run):
+def metadata_of(run):
     """Each table's metadata, as plain values."""
     return {
         event.asset_key.path[-1]: {

@@ -1,4 +1,4 @@
-"""People are told of runs that fail and checks that turn, by a signed post, until it is taken."""
+"""Failed runs and changed asset checks are sent as signed alerts, and again until the receiver accepts them."""
 
 import hashlib
 import hmac
@@ -54,7 +54,7 @@ class Receiver(http.server.BaseHTTPRequestHandler):
         self.server.requests += 1
         if self.server.takes:
             assert self.headers[SIGNATURE] == f"sha256={digest}"
-            self.server.told.append(json.loads(body))
+            self.server.alerts.append(json.loads(body))
         self.send_response(204 if self.server.takes else self.server.status)
         self.send_header("Location", "/elsewhere")
         self.end_headers()
@@ -70,7 +70,7 @@ class Receiver(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def receiver():
     server: Any = http.server.HTTPServer(("127.0.0.1", 0), Receiver)
-    server.told, server.takes, server.status, server.requests = [], True, 500, 0
+    server.alerts, server.takes, server.status, server.requests = [], True, 500, 0
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     yield server
@@ -106,39 +106,39 @@ def test_a_failed_run_is_reported_once_and_delivery_is_retried(receiver, alerts,
     with pytest.raises(AlertError, match=r"did not accept an alert \(500\)"):
         tick(sensor, instance, start)
     receiver.takes = True
-    told = tick(sensor, instance, start)
-    (alert,) = receiver.told
+    cursor = tick(sensor, instance, start)
+    (alert,) = receiver.alerts
     assert (alert["kind"], alert["run_id"], alert["job"]) == ("run_failed", run.run_id, "broken")
     assert alert["tags"]["team"] == "lakes"
     assert "the lake is dry" in alert["steps"]["breaks"]
     assert alert["url"] == f"http://dagster.test/runs/{run.run_id}"
-    assert tick(sensor, instance, told) == told
-    assert len(receiver.told) == 1
+    assert tick(sensor, instance, cursor) == cursor
+    assert len(receiver.alerts) == 1
 
 
 def test_a_part_that_keeps_failing_is_reported_once_until_it_recovers(receiver, alerts, instance, monkeypatch):
     sensor = run_failure_sensor(alerts)
     cursor = tick(sensor, instance)
 
-    def told(*left_out):
+    def alerts_after(*left_out):
         """A run ends; the alerts after it."""
         nonlocal cursor
         tags = {"lakesync/left_out": json.dumps(left_out)} if left_out else {}
         broken.execute_in_process(instance=instance, tags=tags, raise_on_error=False)
-        receiver.told.clear()
+        receiver.alerts.clear()
         cursor = tick(sensor, instance, cursor)
-        return [(one["kind"], one["faults"]) for one in receiver.told]
+        return [(one["kind"], one["faults"]) for one in receiver.alerts]
 
     orders, planes = "table orders was not merged", "table planes was not merged"
-    assert told(orders) == [("run_failed", [orders])]
-    assert told(orders) == []
-    assert told(orders, planes) == [("run_failed", [orders, planes])], "another part fails too"
-    assert told(planes) == []
+    assert alerts_after(orders) == [("run_failed", [orders])]
+    assert alerts_after(orders) == []
+    assert alerts_after(orders, planes) == [("run_failed", [orders, planes])], "another part fails too"
+    assert alerts_after(planes) == []
     monkeypatch.setattr("tests.integration.dagster.test_alerts.DRY", set())
-    assert told() == [("run_recovered", [planes])]
-    assert told() == []
+    assert alerts_after() == [("run_recovered", [planes])]
+    assert alerts_after() == []
     monkeypatch.setattr("tests.integration.dagster.test_alerts.DRY", {"sea"})
-    assert told() == [("run_failed", ["breaks"])]
+    assert alerts_after() == [("run_failed", ["breaks"])]
 
 
 def test_a_table_of_a_connector_that_keeps_failing_is_reported_once(receiver, alerts, instance, monkeypatch):
@@ -158,21 +158,21 @@ def test_a_table_of_a_connector_that_keeps_failing_is_reported_once(receiver, al
     sensor = run_failure_sensor(alerts)
     cursor = tick(sensor, instance)
 
-    def told(*tables):
+    def alerts_after(*tables):
         """A poll of these tables ends; the alerts after it."""
         nonlocal cursor
         keys = [dg.AssetKey(table) for table in tables]
         tags = {CONNECTOR: "shop/jira"}
         poll.execute_in_process(instance=instance, asset_selection=keys, tags=tags, raise_on_error=False)
-        receiver.told.clear()
+        receiver.alerts.clear()
         cursor = tick(sensor, instance, cursor)
-        return [(one["kind"], one["faults"]) for one in receiver.told]
+        return [(one["kind"], one["faults"]) for one in receiver.alerts]
 
-    assert told("issues", "projects") == [("run_failed", ["issues"])]
-    assert told("issues") == [], "only the failed table is due again"
+    assert alerts_after("issues", "projects") == [("run_failed", ["issues"])]
+    assert alerts_after("issues") == [], "only the failed table is due again"
     monkeypatch.setattr("tests.integration.dagster.test_alerts.DRY", set())
-    assert told("issues") == [("run_recovered", ["issues"])]
-    assert told("issues", "projects") == []
+    assert alerts_after("issues") == [("run_recovered", ["issues"])]
+    assert alerts_after("issues", "projects") == []
 
 
 def test_a_check_is_reported_when_it_begins_to_fail_and_when_it_passes_again(receiver, alerts, instance):
@@ -193,12 +193,12 @@ def test_a_check_is_reported_when_it_begins_to_fail_and_when_it_passes_again(rec
     while passing:
         dg.materialize([table, key_unique], instance=instance)
         cursor = tick(sensor, instance, cursor, definitions=definitions)
-    assert [(one["kind"], one["asset"], one["check"], one["passed"]) for one in receiver.told] == [
+    assert [(one["kind"], one["asset"], one["check"], one["passed"]) for one in receiver.alerts] == [
         ("check_changed", "table", "key_unique", False),
         ("check_changed", "table", "key_unique", True),
     ]
-    assert receiver.told[0]["metadata"] == {"count": "3"}
-    assert receiver.told[0]["description"] == "see the docs"
+    assert receiver.alerts[0]["metadata"] == {"count": "3"}
+    assert receiver.alerts[0]["description"] == "see the docs"
 
 
 def test_without_a_webhook_alerts_are_only_logged(instance, capsys):
@@ -225,7 +225,7 @@ def test_an_undelivered_alert_is_logged_once(receiver, alerts, monkeypatch):
             alerts.send(RECOVERED)
     receiver.takes = True
     alerts.send(RECOVERED)
-    assert receiver.told == [{"kind": "run_recovered", "run_id": "r", "job": "flush", "faults": []}]
+    assert receiver.alerts == [{"kind": "run_recovered", "run_id": "r", "job": "flush", "faults": []}]
     assert [call.method_name for call in log.calls] == ["error"]
     alerts.send(RECOVERED)
     assert len(log.calls) == 2, "after its delivery, it is another one"

@@ -65,7 +65,7 @@ class House:
         )
 
 
-def told(run):
+def metadata_of(run):
     """Each asset's metadata, as plain values."""
     return {
         event.asset_key.to_user_string(): {
@@ -100,7 +100,7 @@ def test_a_run_reports_its_figures_and_publishes_no_faulty_checkpoint(house, spa
     first = house.run()
     assert first.success
     assert failed(first) == set()
-    series = told(first)
+    series = metadata_of(first)
     assert set(series) == set(EVERY)
     assert [series["deltas"][name] for name in ("deltas_in", "duplicates", "dagster/row_count")] == [40, 0, 40]
     for table in TABLES:
@@ -147,7 +147,7 @@ def test_a_run_reports_its_figures_and_publishes_no_faulty_checkpoint(house, spa
     mended = house.run("tables", planes, ops={"tables__planes": {"config": {"rebuild": True}}})
     assert mended.success
     assert failed(mended) == set()
-    assert told(mended)["tables/planes"]["dagster/row_count"] == 20
+    assert metadata_of(mended)["tables/planes"]["dagster/row_count"] == 20
 
 
 @pytest.mark.deep
@@ -182,9 +182,9 @@ def test_a_run_continues_without_a_faulty_gateway_and_a_frozen_table(house, monk
     monkeypatch.setattr(deltas, "flush_batch", failing)
     run = house.run()
     assert not run.success
-    assert set(told(run)) == set(EVERY)
-    assert told(run)["deltas"]["deltas_in"] == 5
-    assert "added, which its state table lacks" in told(run)["tables/planes"]["left_out"]
+    assert set(metadata_of(run)) == set(EVERY)
+    assert metadata_of(run)["deltas"]["deltas_in"] == 5
+    assert "added, which its state table lacks" in metadata_of(run)["tables/planes"]["left_out"]
     assert house.instance.get_run_by_id(run.run_id).tags["lakesync/set_aside"] == "broken"
     assert [table.rows for table in store.newest_checkpoint("fine").tables] == [1]
     assert store.newest_checkpoint("house") == before

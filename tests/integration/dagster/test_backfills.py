@@ -92,14 +92,14 @@ class House:
         return {day.day: day.count - day.flushed_count for day in days if day.flushed_count < day.count}
 
 
-def told(run):
+def metadata_of(run):
     """Each partition's metadata, as plain values."""
     made = [event.step_materialization_data.materialization for event in run.get_asset_materialization_events()]
     return {each.partition: {name: value.value for name, value in each.metadata.items()} for each in made}
 
 
 def counted(run, *names):
-    return {day: tuple(found[name] for name in names) for day, found in told(run).items()}
+    return {day: tuple(found[name] for name in names) for day, found in metadata_of(run).items()}
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +135,7 @@ def test_a_backfill_flushes_only_the_deltas_of_its_days(house, spark_server):
         TUESDAY: (0, 0, 0, True),
         WEDNESDAY: (2, 0, 2, True),
     }
-    assert told(damaged)[MONDAY]["gateways_that_differ"] == "shop"
+    assert metadata_of(damaged)[MONDAY]["gateways_that_differ"] == "shop"
     failed = {each.check_name for each in damaged.get_asset_check_evaluations() if not each.passed}
     assert "ledger_equals_lake" in failed
 
@@ -146,7 +146,7 @@ def test_a_backfill_without_an_earlier_unflushed_day_is_rejected(house):
     house.push(SATURDAY, 1)
     run = house.backfill("deltas", SATURDAY, SATURDAY)
     assert not run.success
-    assert told(run) == {}
+    assert metadata_of(run) == {}
     assert house.unflushed() == {FRIDAY: 1, SATURDAY: 1}
     (failure,) = [event for event in run.all_events if event.is_step_failure]
     assert f"Include {FRIDAY} in the backfill" in failure.event_specific_data.error_display_string
@@ -166,7 +166,7 @@ def test_a_backfill_of_a_table_reports_each_day(house):
     days = (MONDAY, TUESDAY, WEDNESDAY, THURSDAY, FRIDAY, SATURDAY)
     each = {day: (acknowledged.get(day, 0),) * 2 for day in days}
     assert counted(run, "deltas_in", "rows_merged") == each
-    assert told(run)[MONDAY]["of_run"]["deltas_in"] == house.pushed
+    assert metadata_of(run)[MONDAY]["of_run"]["deltas_in"] == house.pushed
     again = house.backfill("tables/todos", MONDAY, MONDAY)
     assert counted(again, "deltas_in", "rows_merged") == {MONDAY: (3, 3)}
 

@@ -25,7 +25,7 @@ from lakesync.adapters.transfer.migration import MigrationScope, scope_checksum
 from lakesync.analysis.marks import FollowerMark
 from tests.conformance.test_adapters import everything
 from tests.dagster_instance import dagster_instance
-from tests.integration.dagster.destination_support import DAY, LEAVES, Moves, Warehouse, told
+from tests.integration.dagster.destination_support import DAY, LEAVES, Moves, Warehouse, metadata_of
 from tests.integration.gateway_support import until, wall_ms
 from tests.postgres_server import postgres_server
 from tests.run_support import a_run
@@ -46,7 +46,7 @@ def test_an_unreachable_adapter_does_not_delay_others_and_catches_up_later(wareh
     warehouse.flush([("flights", range(30), {"number": 1, "name": "é"}), ("events", range(5), {"number": 1})])
     first = warehouse.follow()
     assert {name: run.success for name, run in first.items()} == dict.fromkeys(LEAVES, True)
-    series = {name: told(run) for name, run in first.items()}
+    series = {name: metadata_of(run) for name, run in first.items()}
     assert {name: each["deltas_in"] for name, each in series.items()} == {"pg": 30, "copy": 30, "objects": 5}
     assert all(each["lag_seconds"] >= 0 for each in series.values())
     assert series["pg"]["dagster/uri"].count("postgres:…@") == 1
@@ -62,12 +62,12 @@ def test_an_unreachable_adapter_does_not_delay_others_and_catches_up_later(wareh
     (event,) = [each for each in runs["pg"].all_events if each.is_step_failure]
     assert "ADAPTER_ERROR: Postgres at postgresql://postgres:…@" in str(event.event_specific_data)
     assert [runs[name].success for name in ("pg", "copy", "objects")] == [False, True, True]
-    assert told(runs["copy"])["dagster/row_count"] == 30 + 3 * away
+    assert metadata_of(runs["copy"])["dagster/row_count"] == 30 + 3 * away
 
     warehouse.postgres.restart("immediate")
     last = until(warehouse.follow, "the end of the pause")
     assert last["pg"].success
-    assert told(last["pg"])["deltas_in"] == 3 * away
+    assert metadata_of(last["pg"])["deltas_in"] == 3 * away
     assert warehouse.rows()["r1"] == (1 + away, "é", {"mine": 1})
     assert len(warehouse.rows()) == 30
     with (
@@ -132,7 +132,7 @@ def test_b11_a_failing_adapter_does_not_stop_the_others(warehouse):
         warehouse.flush([*pushed, ("events", range(2), {"number": number})])
         runs = {name: warehouse.run(name) for name in LEAVES}
         assert {name: run.success for name, run in runs.items()} == {name: name != poisoned for name in LEAVES}
-        assert all(told(run)["lag_seconds"] < 120 for name, run in runs.items() if name != poisoned)
+        assert all(metadata_of(run)["lag_seconds"] < 120 for name, run in runs.items() if name != poisoned)
         mend()
         assert warehouse.run(poisoned).success
         assert {name: warehouse.compare(name).is_equal for name in LEAVES} == dict.fromkeys(LEAVES, True)
@@ -158,7 +158,7 @@ def test_b11_a_failing_table_does_not_stop_the_others(warehouse):
         warehouse.flush([(table, [0], {"number": number}) for table in ("flights", "planes")])
         done = warehouse.run("pg")
         assert done.success
-        assert list(told(done)["set_aside"]) == [poisoned]
+        assert list(metadata_of(done)["set_aside"]) == [poisoned]
         with psycopg.connect(warehouse.postgres.uri) as connection:
             found = connection.execute(f"SELECT number FROM {other} WHERE row_id = 'r0'").fetchall()
         assert found == [(number,)]
@@ -175,7 +175,7 @@ def test_b11_a_failing_table_does_not_stop_the_others(warehouse):
         sql(f"DROP TABLE {poisoned}", f"ALTER TABLE mine RENAME TO {poisoned}")
         with closing(PostgresAdapter(warehouse.postgres.uri)) as adapter:
             adapter.retry_tables("destinations/warehouse/pg", [poisoned])  # rather than after the pause
-        again = told(warehouse.run("pg"))
+        again = metadata_of(warehouse.run("pg"))
         assert (again["set_aside"], again["deltas_in"]) == ({}, 0)
         assert warehouse.compare("pg").is_equal
 
@@ -265,7 +265,7 @@ def test_flows_tiers_and_migrations_run_on_executors(warehouse, tmp_path, monkey
     asset = moves.definitions.resolve_asset_graph().get(dg.AssetKey(["migrations", "away"])).assets_def
     with only_in_tasks(monkeypatch):
         done = dg.materialize([asset], instance=moves.instance, partition_key=f"{moves.day(-3)}|flights")
-    assert (told(done)["copied"], told(done)["spark/tasks"], told(done)["pages"]) == (40, 4, 4)
+    assert (metadata_of(done)["copied"], metadata_of(done)["spark/tasks"], metadata_of(done)["pages"]) == (40, 4, 4)
     assert scope_checksum(ObjectDeltas(LocalDisk(tmp_path / "new")), MigrationScope()).deltas == 40
     for each in (moves.old, there, hot):
         each.close()

@@ -142,15 +142,15 @@ def test_b11_one_failing_part_of_each_kind_does_not_delay_the_others(tenants, sp
     assert report_in(tenants.engine.store.marks()).dead_letters == report.dead_letters, "since the same moment"
 
     assert not run.success
-    (told,) = (
+    (failures,) = (
         event.step_materialization_data.materialization.metadata["left_out"].value
         for event in run.get_asset_materialization_events()
         if event.asset_key == dg.AssetKey("checkpoint_snapshots")
     )
-    assert told.keys() == HELD
-    assert "its table planes was not merged" in told["frozen"]
-    assert "row_once of tables/twins found 1" in told["doubled"]
-    assert "its table wrecks was not merged" in told["broken"]
+    assert failures.keys() == HELD
+    assert "its table planes was not merged" in failures["frozen"]
+    assert "row_once of tables/twins found 1" in failures["doubled"]
+    assert "its table wrecks was not merged" in failures["broken"]
 
     tenants.engine.gateway("frozen").retire_schema("planes")
     with session(spark_server["config"]) as spark:

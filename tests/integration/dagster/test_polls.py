@@ -19,7 +19,7 @@ from sensors import backoff, lags
 from tests.dagster_instance import dagster_instance
 from tests.integration.connectors.jira_support import Moving, desk, document
 from tests.integration.connectors.salesforce_support import ACCOUNTS_ALONE, company
-from tests.integration.dagster.poll_support import NUMBERS, House, connection, reason, told
+from tests.integration.dagster.poll_support import NUMBERS, House, connection, metadata_of, reason
 
 pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy
 
@@ -69,7 +69,7 @@ def test_a_load_of_ten_times_the_backlog_limit_completes_and_its_repeat_changes_
         house.register(made.config(includeComments=False, includeProjects=False), chunkSize=20)
         first = house.run("desk")
         assert first.success
-        (of_first,) = told(first).values()
+        (of_first,) = metadata_of(first).values()
         assert of_first["waited_s"] > 0
         assert (of_first["inserted"], of_first["rows"]) == (300, 300)
         assert abs(of_first["cursor"] * 1000 - made.clock()) < 400_000
@@ -79,7 +79,7 @@ def test_a_load_of_ten_times_the_backlog_limit_completes_and_its_repeat_changes_
 
         taken = house.logged()
         made.site.edit(issues[7], summary="another")
-        (again,) = told(house.run("desk")).values()
+        (again,) = metadata_of(house.run("desk")).values()
         assert (again["inserted"], again["updated"], again["deleted"]) == (0, 1, 0)
         assert again["unchanged"] == again["rows"] - 1
         assert house.logged() == taken + 1
@@ -88,7 +88,7 @@ def test_a_load_of_ten_times_the_backlog_limit_completes_and_its_repeat_changes_
         calls = len(made.served.calls)
         replayed = house.run("desk", by_sensor=False)
         assert replayed.success
-        (of_replay,) = told(replayed).values()
+        (of_replay,) = metadata_of(replayed).values()
         assert (of_replay["inserted"], of_replay["updated"]) == (300, 1)
         assert len(made.served.calls) == calls, "a replay asks the source nothing"
         assert house.logged() == taken + 1
@@ -157,7 +157,7 @@ def test_a_failing_poll_shows_its_error_and_does_not_stop_the_others(house):
         assert "AUTH_ERROR: Jira rejects this account" in reason(refused)
         fine = house.run("crm")
         assert fine.success
-        assert told(fine)["sf_accounts"]["inserted"] == 1
+        assert metadata_of(fine)["sf_accounts"]["inserted"] == 1
         (account,) = house.rows("sf_accounts")
         house.edit("sf_accounts", account, phone="2")
         house.run("crm")
@@ -173,7 +173,7 @@ def test_a_failing_poll_shows_its_error_and_does_not_stop_the_others(house):
         )
         half = house.run("desk")
         assert not half.success
-        assert set(told(half)) == {"jira_issues", "jira_projects"}
+        assert set(metadata_of(half)) == {"jira_issues", "jira_projects"}
         assert "FORBIDDEN" in reason(half)
         assert set(house.rows("jira_issues")) == {"SUP-1"}
 
@@ -323,5 +323,5 @@ def test_a8_a_client_equals_a_site_that_changed_during_failing_and_killed_polls(
         if polls > 3:
             days = [datetime.now(UTC).date() - timedelta(days=back) for back in (1, 0)]
             again = replay_connector(connection(house.config, house.given), house.gateway.gateway_id, "desk", days)
-            told = sum(table.delivered.deltas for table in again.tables)
-            assert (told, house.logged()) == (len(pushed), len(pushed)), "the lake tells the same deltas"
+            delivered = sum(table.delivered.deltas for table in again.tables)
+            assert (delivered, house.logged()) == (len(pushed), len(pushed)), "the lake tells the same deltas"

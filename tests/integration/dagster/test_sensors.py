@@ -40,9 +40,9 @@ def test_few_recent_deltas_are_not_due(house, monkeypatch):
     monkeypatch.setattr(OffsetClock, "now_ms", lambda _: house.clock())  # it stands still
     house.push()
     house.clock.set(NOON + 29_000)
-    told = house.tick().skip_message
-    assert "deltas wait" in told
-    assert "the oldest for 29 s; a gateway's are flushed from 10,000 bytes or 30 s on" in told
+    message = house.tick().skip_message
+    assert "deltas wait" in message
+    assert "the oldest for 29 s; a gateway's are flushed from 10,000 bytes or 30 s on" in message
 
 
 def test_the_age_of_deltas_is_measured_by_the_servers_clock(house):
@@ -119,8 +119,8 @@ def test_a_part_whose_mark_does_not_move_is_requested_again_with_backoff(house, 
     house.engine.gateway("nyc").request_flush()
     first = house.tick()
     assert first.run_requests
-    told = house.tick(first.cursor).skip_message
-    assert told.startswith("deltas/main/nyc was requested once and is still behind; the next request is in ")
+    message = house.tick(first.cursor).skip_message
+    assert message.startswith("deltas/main/nyc was requested once and is still behind; the next request is in ")
     monkeypatch.setattr(attempts, "FIRST_PAUSE", 0)
     again = house.tick(first.cursor)
     assert again.run_requests

@@ -1,4 +1,4 @@
-"""Clients of a gateway that is held in process, and adapters that fail when they are told to."""
+"""Clients of a gateway in the same process, and adapters that fail on request."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def ids(deltas) -> Counter[str]:
 
 
 class Failing:
-    """An adapter that fails before or after it has written, as often as it is told."""
+    """An adapter that fails before or after it has written, a given number of times."""
 
     def __init__(self, inner: DatabaseAdapter) -> None:
         self.inner = inner

@@ -70,7 +70,7 @@ def test_rows_follow_the_flush(flushed, database):
 def test_work_that_fails_for_a_while_is_retried(flushed, database):
     failures = []
     flaky = Flaky(database, 3)
-    worker = Materialiser("shop", flushed, flaky, lambda *told: failures.append(told), first_wait_seconds=0.001)
+    worker = Materialiser("shop", flushed, flaky, lambda *failure: failures.append(failure), first_wait_seconds=0.001)
     assert worker.run_once() == 1
     assert (flaky.tried, failures) == (4, [])
     assert len(table(database)) == 3
@@ -80,7 +80,7 @@ def test_work_that_keeps_failing_becomes_a_dead_letter(flushed, database):
     failures = []
     flaky = Flaky(database, 100)
     worker = Materialiser(
-        "shop", flushed, flaky, lambda *told: failures.append(told), attempts=3, first_wait_seconds=0.001
+        "shop", flushed, flaky, lambda *failure: failures.append(failure), attempts=3, first_wait_seconds=0.001
     )
     assert worker.run_once() == 0
     assert flaky.tried == 3

@@ -240,17 +240,17 @@ def test_a_gateway_that_cannot_flush_does_not_delay_the_others(clock, tmp_path, 
                 raise error
             return super().insert_deltas(batch)
 
-    adapter, told, failed = Choosy(KINDS["sqlite"](tmp_path)), [], []
+    adapter, flushed, failed = Choosy(KINDS["sqlite"](tmp_path)), [], []
     outlet = Outlet(adapter, SOON)
     engine = Engine(open_store("memory://", clock), clock, outlet=outlet)
     engine.open()
-    house = Housekeeping(engine, outlet, on_flushed=told.append, on_failed=lambda *what: failed.append(what))
+    house = Housekeeping(engine, outlet, on_flushed=flushed.append, on_failed=lambda *what: failed.append(what))
     author = Author("a", clock)
     for name in ("bad", "good"):
         author.push(engine.gateway(name), author.delta(name, {"x": 1}))
     clock.advance(10)
     house.flush_due()
-    assert [report.gateway_id for report in told] == ["good"]
+    assert [report.gateway_id for report in flushed] == ["good"]
     assert [name for name, _ in failed] == ["bad"]
     engine.close()
 
@@ -321,8 +321,8 @@ def test_an_application_needs_no_framework(tmp_path):
         "    gateway.handle_push(lakesync.SyncPush('c', (made,)))\n"
         f"print([name for name in {heavy.split()!r} if name in sys.modules])\n"
     )
-    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
-    assert told.stdout == "[]\n"
+    process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert process.stdout == "[]\n"
     assert len(objects(tmp_path)) == 1
 
 

@@ -60,7 +60,7 @@ def writer(source, clock):
     return Writer(source, clock)
 
 
-def told(answer):
+def operations(answer):
     """What a page says, in short."""
     return [(delta.op, delta.row_id) for delta in answer.deltas]
 
@@ -81,7 +81,7 @@ def test_rows_are_sent_as_delete_and_insert_and_the_cursor_does_not_advance(gate
     writer.put(("gone", None))
     since = cursor_of(gateway)
     page = pull(gateway, since)
-    assert told(page) == [
+    assert operations(page) == [
         ("DELETE", "r2"),
         ("INSERT", "r2"),
         ("DELETE", "r1"),
@@ -111,15 +111,15 @@ def test_pages_of_a_source_are_contiguous(gateway, writer):
             break
     assert sorted(seen) == sorted(f"r{number}-{n}" for number in range(30) for n in range(3))
     writer.put(("r0-0", {"x": 9}), ("new", {"x": 1}))
-    assert {row for _, row in told(pull(gateway, since))} == {"r0-0", "new"}
+    assert {row for _, row in operations(pull(gateway, since))} == {"r0-0", "new"}
 
 
 def test_a_page_of_a_source_is_bounded_by_bytes_too(gateway, writer):
     writer.put(*((f"r{n}", {"u": "a" * (MAX_PAGE_BYTES * 2 // 3)}) for n in range(3)))
     first = pull(gateway, cursor_of(gateway))
-    assert told(first) == [("DELETE", "r0"), ("INSERT", "r0"), ("DELETE", "r1"), ("INSERT", "r1")]
+    assert operations(first) == [("DELETE", "r0"), ("INSERT", "r0"), ("DELETE", "r1"), ("INSERT", "r1")]
     rest = pull(gateway, first.server_hlc)
-    assert (told(rest), first.has_more, rest.has_more) == ([("DELETE", "r2"), ("INSERT", "r2")], True, False)
+    assert (operations(rest), first.has_more, rest.has_more) == ([("DELETE", "r2"), ("INSERT", "r2")], True, False)
 
 
 def test_a_row_changed_between_pages_is_sent_at_its_latest_position(gateway, writer):
@@ -127,20 +127,20 @@ def test_a_row_changed_between_pages_is_sent_at_its_latest_position(gateway, wri
         writer.put((f"r{number}", {"x": number}))
     since = cursor_of(gateway)
     page = pull(gateway, since, limit=2)
-    assert told(page) == [("DELETE", "r0"), ("INSERT", "r0")]
+    assert operations(page) == [("DELETE", "r0"), ("INSERT", "r0")]
     writer.put(("r1", {"x": 100}))
     rest = pull(gateway, page.server_hlc, limit=100)
-    assert [row for op, row in told(rest) if op == "INSERT"] == ["r2", "r3", "r4", "r5", "r1"]
+    assert [row for op, row in operations(rest) if op == "INSERT"] == ["r2", "r3", "r4", "r5", "r1"]
 
 
 def test_a_lost_answer_is_sent_again(gateway, writer):
     writer.put(("r1", {"x": 1}))
     since = cursor_of(gateway)
     first = pull(gateway, since)
-    assert told(pull(gateway, since)) == told(first), "the cursor says that the page did not arrive"
+    assert operations(pull(gateway, since)) == operations(first), "the cursor says that the page did not arrive"
     second = pull(gateway, since)
     writer.put(("r2", {"x": 2}))
-    assert told(pull(gateway, second.server_hlc)) == [("DELETE", "r2"), ("INSERT", "r2")]
+    assert operations(pull(gateway, second.server_hlc)) == [("DELETE", "r2"), ("INSERT", "r2")]
 
 
 def test_the_gateways_feed_accepts_the_cursor_of_a_source_page(gateway, writer, clock):
@@ -150,7 +150,7 @@ def test_the_gateways_feed_accepts_the_cursor_of_a_source_page(gateway, writer, 
     other = Author("other", clock)
     other.push(gateway, other.delta("new", {"x": 2}, table="own"))
     own = gateway.handle_pull(SyncPull("reader", page.server_hlc))
-    assert told(own) == [("INSERT", "new")]
+    assert operations(own) == [("INSERT", "new")]
     assert own.server_hlc > since
     assert pull(gateway, own.server_hlc).deltas == (), "the feed's pull said that the page had arrived"
 
@@ -160,7 +160,7 @@ def test_an_unacknowledged_page_is_sent_again(gateway, writer):
     writer.put(("r1", {"x": 1}))
     since = cursor_of(gateway)
     pages = [pull(gateway, since) for _ in range(7)]
-    assert all(told(page) == [("DELETE", "r1"), ("INSERT", "r1")] for page in pages)
+    assert all(operations(page) == [("DELETE", "r1"), ("INSERT", "r1")] for page in pages)
     assert pull(gateway, pages[-1].server_hlc).deltas == ()
 
 
@@ -176,7 +176,7 @@ def test_a_client_whose_pushes_hide_its_acknowledgements_repeats_its_pages_and_m
         since = gateway.handle_push(SyncPush("reader", (own,))).server_hlc
     assert seen == [row for row in ("r0", "r1", "r2") for _ in range(3)] * 2
     page = pull(gateway, since, limit=2)
-    assert told(page) == [("DELETE", "r0"), ("INSERT", "r0")], "nothing of it is known as received"
+    assert operations(page) == [("DELETE", "r0"), ("INSERT", "r0")], "nothing of it is known as received"
     rest = [pull(gateway, page.server_hlc, limit=2)]
     while rest[-1].deltas:
         rest.append(pull(gateway, rest[-1].server_hlc, limit=2))
@@ -188,7 +188,10 @@ def test_a_client_without_a_cursor_repeats_its_pages(gateway, writer):
         writer.put((f"r{number}", {"x": number}))
     rounds = [pull(gateway, 0, limit=4) for _ in range(4)]
     assert [page.server_hlc for page in rounds] == [0] * 4
-    assert [[row for op, row in told(page) if op == "INSERT"] for page in rounds] == [["r0", "r1"], ["r2", "r3"]] * 2
+    assert [[row for op, row in operations(page) if op == "INSERT"] for page in rounds] == [
+        ["r0", "r1"],
+        ["r2", "r3"],
+    ] * 2
     assert [page.has_more for page in rounds] == [True, False] * 2
 
 
@@ -203,7 +206,10 @@ def test_a_connection_does_not_begin_a_source_again(gateway, writer, clock):
         broadcast = SyncPull("reader", since, 100)
         assert gateway.submit_pull(broadcast, claims, confirmed=False, has_not_pulled=True).result(20).deltas
     rest = pull(gateway, 0, limit=4)
-    assert [[row for op, row in told(page) if op == "INSERT"] for page in (first, rest)] == [["r0", "r1"], ["r2", "r3"]]
+    assert [[row for op, row in operations(page) if op == "INSERT"] for page in (first, rest)] == [
+        ["r0", "r1"],
+        ["r2", "r3"],
+    ]
 
 
 def test_a_client_that_starts_again_gets_its_sources_again(gateway, writer):
@@ -211,7 +217,7 @@ def test_a_client_that_starts_again_gets_its_sources_again(gateway, writer):
     page = pull(gateway, cursor_of(gateway))
     assert pull(gateway, page.server_hlc).deltas == ()
     fresh = cursor_of(gateway)
-    assert told(pull(gateway, fresh)) == told(page)
+    assert operations(pull(gateway, fresh)) == operations(page)
 
 
 def test_a_client_that_starts_again_is_answered_when_that_is_stored(gateway, writer):
@@ -229,7 +235,7 @@ def test_a_client_that_starts_again_is_answered_when_that_is_stored(gateway, wri
     fresh = cursor_of(gateway, claims=claims)
     again = gateway._store.read("shop", lambda view: gateway.sources.read_page(view, request)).result()
     assert unrecorded_cursor(request, again) is not None, "there is nothing left to store"
-    assert told(pull(gateway, fresh, team="a")) == [("DELETE", "r1"), ("INSERT", "r1")]
+    assert operations(pull(gateway, fresh, team="a")) == [("DELETE", "r1"), ("INSERT", "r1")]
 
 
 def test_pulls_from_a_source_are_rejected_once_the_gateway_is_closed(gateway):
@@ -244,7 +250,7 @@ def test_the_gateways_feed_sends_no_plain_insert_of_a_row_that_a_source_may_have
     other = Author("other", clock)
     other.push(gateway, other.delta("r1", {"x": 2}, table="reports"), other.delta("n", {"x": 2}, table="own"))
     own = gateway.handle_pull(SyncPull("reader", page.server_hlc))
-    assert told(own) == [("DELETE", "r1"), ("INSERT", "r1"), ("INSERT", "n")]
+    assert operations(own) == [("DELETE", "r1"), ("INSERT", "r1"), ("INSERT", "n")]
     assert own.deltas[0].hlc <= own.deltas[1].hlc
 
 
@@ -266,10 +272,10 @@ def test_a_client_of_sources_gets_broadcasts_of_its_own(gateway, writer, clock):
     reader, plain = gateway.submit_scan(groups).result()
     page_of_plain = plain.page_of("plain")
     assert page_of_plain is not None
-    assert told(page_of_plain) == [("INSERT", "r1")]
+    assert operations(page_of_plain) == [("INSERT", "r1")]
     assert reader.needs_pull
     own = gateway.submit_pull(SyncPull("reader", page.server_hlc), {"sub": "reader"}, confirmed=False).result()
-    assert told(own) == [("DELETE", "r1"), ("INSERT", "r1")]
+    assert operations(own) == [("DELETE", "r1"), ("INSERT", "r1")]
 
 
 def test_rules_apply_to_each_row_of_a_source(gateway, writer):
@@ -277,11 +283,11 @@ def test_rules_apply_to_each_row_of_a_source(gateway, writer):
     writer.put(("a1", {"team": "a"}), ("b1", {"team": "b"}), ("none", {"x": 1}), ("moves", {"team": "a"}))
     since = cursor_of(gateway, claims={"sub": "reader", "team": "a"})
     page = pull(gateway, since, team="a")
-    assert told(page) == [("DELETE", "a1"), ("INSERT", "a1"), ("DELETE", "moves"), ("INSERT", "moves")]
+    assert operations(page) == [("DELETE", "a1"), ("INSERT", "a1"), ("DELETE", "moves"), ("INSERT", "moves")]
     writer.put(("moves", {"team": "b"}), ("b1", {"x": 2}), ("late", {"team": "b"}))
     writer.put(("late", None), ("a1", None))
     page = pull(gateway, page.server_hlc, team="a")
-    assert told(page) == [("DELETE", "moves"), ("DELETE", "a1")], "R5: no id of b1, late or none"
+    assert operations(page) == [("DELETE", "moves"), ("DELETE", "a1")], "R5: no id of b1, late or none"
 
 
 def test_rows_follow_a_change_of_claims_or_rules(gateway, writer):
@@ -289,12 +295,12 @@ def test_rows_follow_a_change_of_claims_or_rules(gateway, writer):
     writer.put(("a1", {"team": "a"}), ("b1", {"team": "b"}), ("c1", {"team": "c"}))
     since = cursor_of(gateway, claims={"sub": "reader", "team": "a"})
     page = pull(gateway, since, team="a")
-    assert told(page) == [("DELETE", "a1"), ("INSERT", "a1")]
+    assert operations(page) == [("DELETE", "a1"), ("INSERT", "a1")]
     page = pull(gateway, page.server_hlc, team="b")
-    assert told(page) == [("DELETE", "a1"), ("DELETE", "b1"), ("INSERT", "b1")]
+    assert operations(page) == [("DELETE", "a1"), ("DELETE", "b1"), ("INSERT", "b1")]
     gateway.set_rules(parse_rules({**MINE, "buckets": [{"name": "none", "tables": ["other"], "filters": []}]}))
     page = pull(gateway, page.server_hlc, team="b")
-    assert told(page) == [("DELETE", "a1"), ("DELETE", "b1")], "of a1 nobody knows whether its DELETE arrived"
+    assert operations(page) == [("DELETE", "a1"), ("DELETE", "b1")], "of a1 nobody knows whether its DELETE arrived"
     assert pull(gateway, page.server_hlc, team="b").deltas == ()
 
 
@@ -307,9 +313,9 @@ def test_clients_and_sources_have_positions_of_their_own(gateway, writer, tmp_pa
     since = cursor_of(gateway)
     page = pull(gateway, since)
     other = gateway.handle_pull(SyncPull("reader", page.server_hlc, 100, "more"))
-    assert told(other) == [("DELETE", "m1"), ("INSERT", "m1")]
+    assert operations(other) == [("DELETE", "m1"), ("INSERT", "m1")]
     assert pull(gateway, other.server_hlc).deltas == (), "a pull of another source is a sign too"
-    assert told(pull(gateway, cursor_of(gateway, "second"), client="second")) == told(page)
+    assert operations(pull(gateway, cursor_of(gateway, "second"), client="second")) == operations(page)
     more.close()
 
 
@@ -335,7 +341,7 @@ def test_source_pages_skip_rows_that_no_client_may_see(gateway, writer):
     writer.put(*((f"b{n}", {"team": "b"}) for n in range(2500)))
     writer.put(("a", {"team": "a"}))
     since = cursor_of(gateway, claims={"sub": "reader", "team": "a"})
-    assert told(pull(gateway, since, limit=10, team="a")) == [("DELETE", "a"), ("INSERT", "a")]
+    assert operations(pull(gateway, since, limit=10, team="a")) == [("DELETE", "a"), ("INSERT", "a")]
 
 
 class Crossing:
@@ -363,8 +369,8 @@ def test_a_row_that_other_claims_showed_while_a_page_was_read_is_deleted(gateway
     writer.put(("r1", {"team": "b"}))
     since = cursor_of(gateway, claims={"sub": "reader", "team": "a"})
     crossing.request = lambda: pages.append(pull(gateway, since, team="b"))
-    assert told(pull(gateway, since, team="a")) == [("DELETE", "r1")]
-    assert told(pages[0]) == [("DELETE", "r1"), ("INSERT", "r1")]
+    assert operations(pull(gateway, since, team="a")) == [("DELETE", "r1")]
+    assert operations(pages[0]) == [("DELETE", "r1"), ("INSERT", "r1")]
 
 
 def test_a_row_is_deleted_after_the_client_changed_its_claims_more_often_than_periods_are_kept(gateway, writer):
@@ -372,11 +378,11 @@ def test_a_row_is_deleted_after_the_client_changed_its_claims_more_often_than_pe
     writer.put(("r1", {"team": "b"}))
     writer.put(("r2", {"team": "a"}))
     page = pull(gateway, cursor_of(gateway, claims={"sub": "reader", "team": "a"}), limit=1, team="a")
-    assert told(page) == [("DELETE", "r2"), ("INSERT", "r2")]
+    assert operations(page) == [("DELETE", "r2"), ("INSERT", "r2")]
     for turn in range(9):
         page = pull(gateway, page.server_hlc, limit=1, team="bc"[turn % 2])
-        assert {row for _, row in told(page)} == {"r1"}
-    assert told(pull(gateway, page.server_hlc, team="b")) == [("DELETE", "r2")]
+        assert {row for _, row in operations(page)} == {"r1"}
+    assert operations(pull(gateway, page.server_hlc, team="b")) == [("DELETE", "r2")]
 
 
 def test_a_source_of_one_gateway_ignores_the_deltas_of_others(gateway, source, writer):
@@ -391,6 +397,6 @@ def test_a_source_of_one_gateway_ignores_the_deltas_of_others(gateway, source, w
     ahead = (writer.clock.now_ms + 3_600_000) << 16
     source.insert_deltas(DeltaBatch("other.main.1.1-1", "other", (StoredDelta("other", ahead, late),)))
     page = pull_own(cursor_of(gateway, claims={"sub": "reader", "team": "a"}))
-    assert told(page) == [("DELETE", "r1"), ("INSERT", "r1")]
+    assert operations(page) == [("DELETE", "r1"), ("INSERT", "r1")]
     writer.put(("r1", {"team": "b"}))  # it arrives before the other gateway's delta, and hides the row
-    assert told(pull_own(page.server_hlc)) == [("DELETE", "r1")]
+    assert operations(pull_own(page.server_hlc)) == [("DELETE", "r1")]

@@ -185,8 +185,8 @@ def test_pending_actions_of_a_reference_client_are_answered_with_503_for_a_retry
     assert "2 of 2 actions" in answer.json()["error"]
     assert int(answer.headers["retry-after"]) == 1
     body = {"clientId": "alice", "actions": [in_json(one)]}
-    told = client.call("POST", "/sync/{gw}/action", json=body, headers={"X-LakeSync-Client": "lakesync"}).json()
-    assert [each["code"] for each in told["results"]] == ["ACTION_PENDING"]
+    answer = client.call("POST", "/sync/{gw}/action", json=body, headers={"X-LakeSync-Client": "lakesync"}).json()
+    assert [each["code"] for each in answer["results"]] == ["ACTION_PENDING"]
     free.set()
     again = until(lambda: (found := ask(client, one, other)).ok and found, "both to be done")
     assert [each["data"] for each in again.json()["results"]] == [{"freed": True}] * 2

@@ -168,18 +168,18 @@ def test_a_flush_request_with_wait_returns_the_snapshot(served):
     assert again.json() == {"requested": True, "flushed": True, "snapshotId": "77"}, "nothing waits"
 
     store.put_mark(REPORT, msgspec.json.encode(Report(0)).decode())
-    told = [admin.call("POST", "/admin/flush/{gw}?wait=20").json()["merged"]]
+    merged = [admin.call("POST", "/admin/flush/{gw}?wait=20").json()["merged"]]
     held = store.cut_point(client.gateway)
     assert store.publish_checkpoint(Checkpoint(client.gateway, held.epoch, held.arrival, 0, (), 0))
-    told.append(admin.call("POST", "/admin/flush/{gw}?wait=20").json()["merged"])
-    assert told == [False, True], "the tables and the checkpoint follow"
+    merged.append(admin.call("POST", "/admin/flush/{gw}?wait=20").json()["merged"])
+    assert merged == [False, True], "the tables and the checkpoint follow"
 
 
 def test_admin_metrics_include_the_clients_metrics(served):
     client = served.client()
     client.push(delta("t1", {"n": 1}))
-    told = client.admin().call("GET", "/admin/metrics/{gw}").json()
-    assert client.call("GET", "/sync/{gw}/metrics").json().items() <= told.items()
+    metrics = client.admin().call("GET", "/admin/metrics/{gw}").json()
+    assert client.call("GET", "/sync/{gw}/metrics").json().items() <= metrics.items()
 
 
 def test_dead_letters_are_counted_by_kind_and_place_with_the_oldest(served, tmp_path):
@@ -190,8 +190,8 @@ def test_dead_letters_are_counted_by_kind_and_place_with_the_oldest(served, tmp_
     other = DeadLetters("value", "todos", "another", 7, 1)
     report = Report(int(time.time() * 1000), dead_letters=(mine, of_all, other))
     served.engine.store.put_mark(REPORT, msgspec.json.encode(report).decode())
-    told = client.admin().call("GET", "/admin/metrics/{gw}").json()["deadLetters"]
-    assert told == [msgspec.to_builtins(each) for each in (mine, of_all)]
+    dead_letters = client.admin().call("GET", "/admin/metrics/{gw}").json()["deadLetters"]
+    assert dead_letters == [msgspec.to_builtins(each) for each in (mine, of_all)]
 
     text = requests.get(served.url + "/metrics", timeout=DEADLINE).text
     of_gateway = f'{{gateway="{client.gateway}",kind="value",name="todos"}}'
@@ -213,16 +213,16 @@ def test_admin_metrics_list_clients_that_are_behind_and_unflushed_tables(served)
     since = bob.pull().json()["serverHlc"]
     alice.push(delta("u1", {"n": 1}, client="alice", table="users"))
     admin = alice.admin()
-    told = admin.call("GET", "/admin/metrics/{gw}", params={"tables": "true"}).json()
-    mute, behind = told["clients"]
+    metrics = admin.call("GET", "/admin/metrics/{gw}", params={"tables": "true"}).json()
+    mute, behind = metrics["clients"]
     assert (mute["clientId"], mute["pulledMs"], mute["cursorHlc"], mute["cursorMs"]) == ("alice", None, "0", None)
     assert (behind["clientId"], behind["cursorHlc"], behind["pushedMs"]) == ("bob", since, None)
-    assert behind["cursorMs"] < int(told["lastArrivalHlc"]) >> 16
+    assert behind["cursorMs"] < int(metrics["lastArrivalHlc"]) >> 16
     assert mute["seenMs"] >= behind["seenMs"] > 1.7e12
-    assert [(each["table"], each["deltaCount"]) for each in told["tables"]] == [("todos", 2), ("users", 1)]
-    assert sum(each["byteSize"] for each in told["tables"]) == told["byteSize"]
-    told = admin.call("GET", "/admin/metrics/{gw}", params={"clients": "1"}).json()
-    assert ([each["clientId"] for each in told["clients"]], told["tables"]) == (["alice"], None)
+    assert [(each["table"], each["deltaCount"]) for each in metrics["tables"]] == [("todos", 2), ("users", 1)]
+    assert sum(each["byteSize"] for each in metrics["tables"]) == metrics["byteSize"]
+    metrics = admin.call("GET", "/admin/metrics/{gw}", params={"clients": "1"}).json()
+    assert ([each["clientId"] for each in metrics["clients"]], metrics["tables"]) == (["alice"], None)
 
 
 @pytest.mark.parametrize("query", [{"clients": "1001"}, {"clients": "-1"}, {"clients": "٣"}, {"tables": "yes"}])
@@ -242,11 +242,11 @@ def test_a_broadcast_counts_as_sent_in_the_metrics(served):
         _, body = decode_frame(live.recv(DEADLINE))
         broadcast = protobuf.decode_response(body)
         assert broadcast.server_hlc > pulled.server_hlc
-        (told,) = [each for each in _clients(alice) if each["clientId"] == "bob"]
-        assert (told["connected"], told["cursorHlc"]) == (True, str(broadcast.server_hlc))
+        (status,) = [each for each in _clients(alice) if each["clientId"] == "bob"]
+        assert (status["connected"], status["cursorHlc"]) == (True, str(broadcast.server_hlc))
     until(lambda: not any(each["connected"] for each in _clients(alice)), "the end of the connection")
-    (told,) = [each for each in _clients(alice) if each["clientId"] == "bob"]
-    assert (told["cursorHlc"], told["behindMs"]) == (str(broadcast.server_hlc), 0)
+    (status,) = [each for each in _clients(alice) if each["clientId"] == "bob"]
+    assert (status["cursorHlc"], status["behindMs"]) == (str(broadcast.server_hlc), 0)
 
 
 def _clients(client) -> list[dict]:

@@ -1,4 +1,4 @@
-"""Tokens that were not given out, or not for this: each is refused, with nothing told and nothing kept."""
+"""Forged tokens, and tokens for another purpose, are rejected; the answer reveals nothing, and nothing is stored."""
 
 from __future__ import annotations
 

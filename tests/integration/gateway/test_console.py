@@ -42,11 +42,11 @@ def world(serve):
 def signed_in(world):
     """The page's address, as the command prints it."""
     served, admin = world
-    told = CliRunner().invoke(
+    result = CliRunner().invoke(
         app, ["console", "--url", served.url, "-g", admin.gateway], env={"LAKESYNC_JWT_SECRET": SECRET}
     )
-    assert told.exit_code == 0, told.output
-    return told.stdout.strip()
+    assert result.exit_code == 0, result.output
+    return result.stdout.strip()
 
 
 def test_an_operator_sees_which_clients_lack_a_row_and_why(page, world):
@@ -131,8 +131,10 @@ def test_the_page_is_public_and_contains_no_data(world):
 
 
 def test_the_console_command_reports_that_no_gateway_runs():
-    told = CliRunner().invoke(app, ["console", "--url", "http://127.0.0.1:9", "-g", "shop"], env={"LAKESYNC_TOKEN": ""})
-    assert told.exit_code == ExitCode.UNREACHABLE
+    result = CliRunner().invoke(
+        app, ["console", "--url", "http://127.0.0.1:9", "-g", "shop"], env={"LAKESYNC_TOKEN": ""}
+    )
+    assert result.exit_code == ExitCode.UNREACHABLE
 
 
 def test_an_admin_of_a_login_provider_signs_in_and_a_client_does_not(page, serve, monkeypatch):

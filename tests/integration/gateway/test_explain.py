@@ -35,16 +35,16 @@ def explain(client, row: str, by: str, table: str = "todos", **query: str) -> di
     return answer.json()
 
 
-def says(told: dict, words: str) -> bool:
-    return any(words in reason for reason in told["reasons"])
+def says(explanation: dict, words: str) -> bool:
+    return any(words in reason for reason in explanation["reasons"])
 
 
 def test_a_row_that_was_never_pushed_is_absent(alice):
-    told = explain(alice, "t1", "bob")
-    assert told["verdict"] == "absent"
-    assert says(told, "was ever accepted")
-    assert says(told, "db.pending() at the writer lists unsent and rejected changes")
-    assert told["row"]["exists"] is False
+    explanation = explain(alice, "t1", "bob")
+    assert explanation["verdict"] == "absent"
+    assert says(explanation, "was ever accepted")
+    assert says(explanation, "db.pending() at the writer lists unsent and rejected changes")
+    assert explanation["row"]["exists"] is False
 
 
 def test_a_row_whose_push_was_rejected_is_absent_with_the_reason(alice):
@@ -53,11 +53,11 @@ def test_a_row_whose_push_was_rejected_is_absent_with_the_reason(alice):
     )
     bad, good = delta("t1", {"owner": 5}, client="alice"), delta("t2", {"owner": "bob"}, client="alice")
     assert alice.push(good, bad).status_code == 422
-    told = explain(alice, "t1", "bob")
-    assert told["verdict"] == "absent"
-    assert says(told, "a push of 'alice' that changed it was rejected at")
-    assert says(told, "SCHEMA_ERROR: column 'owner' of table 'todos' is string")
-    assert (told["refused"]["deltaId"], told["refused"]["clientId"]) == (bad["deltaId"], "alice")
+    explanation = explain(alice, "t1", "bob")
+    assert explanation["verdict"] == "absent"
+    assert says(explanation, "a push of 'alice' that changed it was rejected at")
+    assert says(explanation, "SCHEMA_ERROR: column 'owner' of table 'todos' is string")
+    assert (explanation["refused"]["deltaId"], explanation["refused"]["clientId"]) == (bad["deltaId"], "alice")
     assert says(explain(alice, "t2", "bob"), "in the same push, row 't1' of table 'todos' was rejected")
     assert alice.push(delta("t1", {"owner": "bob"}, client="alice"), good).status_code == 200
     assert [explain(alice, row, "bob")["refused"] for row in ("t1", "t2")] == [None, None]
@@ -74,32 +74,34 @@ def test_a_row_of_the_next_pull_is_waiting(alice, served):
     bob = served.client("bob", alice.gateway)
     bob.pull()
     alice.push(delta("t1", {"owner": "bob"}, client="alice"))
-    told = explain(alice, "t1", "bob")
-    assert (told["verdict"], told["nextPull"]) == ("waiting", ["INSERT"])
-    assert says(told, "next pull from the cursor that it was last sent returns INSERT")
-    assert says(told, "bucket 'mine' shows it")
-    assert int(told["client"]["newestHlc"]) > int(told["client"]["sentHlc"])
-    since = str(told["client"]["sentHlc"])
-    assert [each["op"] for each in bob.pull(since).json()["deltas"]] == told["nextPull"]
-    told = explain(alice, "t1", "bob")
-    assert (told["verdict"], told["nextPull"]) == ("delivered", [])
+    explanation = explain(alice, "t1", "bob")
+    assert (explanation["verdict"], explanation["nextPull"]) == ("waiting", ["INSERT"])
+    assert says(explanation, "next pull from the cursor that it was last sent returns INSERT")
+    assert says(explanation, "bucket 'mine' shows it")
+    assert int(explanation["client"]["newestHlc"]) > int(explanation["client"]["sentHlc"])
+    since = str(explanation["client"]["sentHlc"])
+    assert [each["op"] for each in bob.pull(since).json()["deltas"]] == explanation["nextPull"]
+    explanation = explain(alice, "t1", "bob")
+    assert (explanation["verdict"], explanation["nextPull"]) == ("delivered", [])
     bob.push(delta("t1", {"owner": "carol"}, before={"owner": "bob"}, client="bob"))
-    told = explain(alice, "t1", "bob")
-    assert (told["verdict"], told["nextPull"]) == ("waiting", ["DELETE"])
+    explanation = explain(alice, "t1", "bob")
+    assert (explanation["verdict"], explanation["nextPull"]) == ("waiting", ["DELETE"])
 
 
 def test_a_row_that_rules_hide_names_the_filter_and_both_values(alice, served):
     bob = served.client("bob", alice.gateway, teams=["red", "blue"])
     alice.push(delta("t1", {"owner": "carol", "team": "green"}, client="alice"))
     assert bob.pull().json()["deltas"] == []
-    told = explain(alice, "t1", "bob")
-    assert told["verdict"] == "hidden"
-    assert says(told, "bucket 'mine' does not show it: column 'owner' is 'carol', which is not eq 'bob'")
-    assert says(told, "bucket 'team' does not show it: column 'team' is 'green', which is not in 'red' or 'blue'")
-    assert says(told, "bucket 'open' does not contain table 'todos'")
-    assert told["client"]["claims"] == {"sub": "bob", "teams": ["red", "blue"]}
-    assert told["client"]["claimsFrom"] == "record"
-    shown = [(each["bucket"], each["coversTable"], each["shows"]) for each in told["buckets"]]
+    explanation = explain(alice, "t1", "bob")
+    assert explanation["verdict"] == "hidden"
+    assert says(explanation, "bucket 'mine' does not show it: column 'owner' is 'carol', which is not eq 'bob'")
+    assert says(
+        explanation, "bucket 'team' does not show it: column 'team' is 'green', which is not in 'red' or 'blue'"
+    )
+    assert says(explanation, "bucket 'open' does not contain table 'todos'")
+    assert explanation["client"]["claims"] == {"sub": "bob", "teams": ["red", "blue"]}
+    assert explanation["client"]["claimsFrom"] == "record"
+    shown = [(each["bucket"], each["coversTable"], each["shows"]) for each in explanation["buckets"]]
     assert shown == [("mine", True, False), ("team", True, False), ("open", False, False)]
 
 
@@ -108,10 +110,10 @@ def test_other_claims_can_be_tried(alice, served):
     alice.push(delta("t1", {"team": "green"}, client="alice"))
     assert says(explain(alice, "t1", "bob"), "bucket 'mine' does not show it: the row has no column 'owner'")
     assert says(explain(alice, "t1", "bob"), "bucket 'team' does not show it: the client has no claim 'teams'")
-    told = explain(alice, "t1", "bob", claims=json.dumps({"teams": ["green"], "sub": "someone else"}))
-    assert told["client"]["claims"] == {"sub": "bob", "teams": ["green"]}
-    assert says(told, "bucket 'team' shows it")
-    assert told["verdict"] == "waiting"
+    explanation = explain(alice, "t1", "bob", claims=json.dumps({"teams": ["green"], "sub": "someone else"}))
+    assert explanation["client"]["claims"] == {"sub": "bob", "teams": ["green"]}
+    assert says(explanation, "bucket 'team' shows it")
+    assert explanation["verdict"] == "waiting"
 
 
 def test_a_deleted_row_names_its_tombstone(alice, served):
@@ -122,20 +124,24 @@ def test_a_deleted_row_names_its_tombstone(alice, served):
     )
     bob = served.client("bob", alice.gateway)
     bob.pull()
-    told = explain(alice, "t1", "bob")
-    assert told["verdict"] == "deleted"
-    assert says(told, "is deleted, by client 'alice'")
-    assert (told["row"]["tombstoneHlc"], told["row"]["tombstoneClientId"]) == (str(stamp + 1), "alice")
+    explanation = explain(alice, "t1", "bob")
+    assert explanation["verdict"] == "deleted"
+    assert says(explanation, "is deleted, by client 'alice'")
+    assert (explanation["row"]["tombstoneHlc"], explanation["row"]["tombstoneClientId"]) == (str(stamp + 1), "alice")
 
 
 def test_an_unknown_client_and_one_between_pages_are_waiting(alice, served):
     alice.push(*(delta(f"t{n}", {"owner": "bob"}, client="alice") for n in range(3)))
-    told = explain(alice, "t2", "bob")
-    assert (told["verdict"], told["client"]["known"], told["nextPull"]) == ("waiting", False, ["INSERT"])
-    assert says(told, "was never seen")
+    explanation = explain(alice, "t2", "bob")
+    assert (explanation["verdict"], explanation["client"]["known"], explanation["nextPull"]) == (
+        "waiting",
+        False,
+        ["INSERT"],
+    )
+    assert says(explanation, "was never seen")
     served.client("bob", alice.gateway).pull(limit=1)
-    told = explain(alice, "t2", "bob")
-    assert (told["verdict"], told["client"]["walking"]) == ("waiting", True)
+    explanation = explain(alice, "t2", "bob")
+    assert (explanation["verdict"], explanation["client"]["walking"]) == ("waiting", True)
     assert explain(alice, "t0", "bob")["verdict"] == "delivered"
 
 
@@ -143,15 +149,15 @@ def test_the_writers_own_row_is_explained_as_delivered_with_the_writer_of_each_c
     alice.push(delta("t0", {"owner": "alice"}, client="alice"))
     cursor = alice.pull().json()["serverHlc"]
     alice.push(delta("t1", {"owner": "alice", "n": 1}, client="alice"), cursor=cursor)
-    told = explain(alice, "t1", "alice")
-    assert told["verdict"] == "delivered"
-    assert says(told, "or one that was restored from a backup, may lack them")
-    assert [(each["column"], each["clientId"]) for each in told["row"]["columns"]] == [
+    explanation = explain(alice, "t1", "alice")
+    assert explanation["verdict"] == "delivered"
+    assert says(explanation, "or one that was restored from a backup, may lack them")
+    assert [(each["column"], each["clientId"]) for each in explanation["row"]["columns"]] == [
         ("n", "alice"),
         ("owner", "alice"),
     ]
-    assert abs(told["row"]["changedMs"] - wall_ms()) < 60_000
-    assert told["row"]["bucketKeys"] == told["row"]["keysByRules"]
+    assert abs(explanation["row"]["changedMs"] - wall_ms()) < 60_000
+    assert explanation["row"]["bucketKeys"] == explanation["row"]["keysByRules"]
 
 
 def test_explain_counts_rows_that_were_broadcast_since_the_last_pull(alice, served):
@@ -160,13 +166,17 @@ def test_explain_counts_rows_that_were_broadcast_since_the_last_pull(alice, serv
         reader.pull()
         assert alice.push(delta("t1", {"owner": "bob"}, client="alice")).ok
         assert [each.op for each in reader.broadcast().deltas] == ["INSERT"]
-        told = explain(alice, "t1", "bob")
-        assert (told["verdict"], told["nextPull"], told["standing"]["connected"]) == ("delivered", [], True)
-        assert says(told, "it is connected")
+        explanation = explain(alice, "t1", "bob")
+        assert (explanation["verdict"], explanation["nextPull"], explanation["standing"]["connected"]) == (
+            "delivered",
+            [],
+            True,
+        )
+        assert says(explanation, "it is connected")
         tried = explain(alice, "t1", "bob", claims=json.dumps({"teams": ["red"]}))
         assert tried["nextPull"] == [], "with other claims than it follows by it would have the row too"
-    told = explain(alice, "t1", "bob")
-    assert (told["verdict"], told["standing"]["connected"]) == ("delivered", False)
+    explanation = explain(alice, "t1", "bob")
+    assert (explanation["verdict"], explanation["standing"]["connected"]) == ("delivered", False)
     alice.push(delta("t2", {"owner": "bob"}, client="alice"))
     assert explain(alice, "t2", "bob")["verdict"] == "waiting"
 
@@ -176,17 +186,21 @@ def test_a_row_of_a_page_that_its_client_repeats_is_waiting(alice, served):
     cursor = bob.pull().json()["serverHlc"]
     alice.push(delta("t1", {"owner": "bob"}, client="alice"))
     bob.pull(cursor)
-    told = explain(alice, "t1", "bob")
-    assert (told["verdict"], told["unconfirmed"]) == ("delivered", ["DELETE", "INSERT"])
-    assert says(told, "has not confirmed that; if its next pull has an earlier cursor")
+    explanation = explain(alice, "t1", "bob")
+    assert (explanation["verdict"], explanation["unconfirmed"]) == ("delivered", ["DELETE", "INSERT"])
+    assert says(explanation, "has not confirmed that; if its next pull has an earlier cursor")
     sent = bob.pull(cursor).json()
-    told = explain(alice, "t1", "bob")
-    assert (told["verdict"], told["standing"]["repeats"]) == ("waiting", 1)
-    assert says(told, "it has asked 2 times in a row with the same cursor")
-    assert told["nextPull"] == [each["op"] for each in sent["deltas"]]
+    explanation = explain(alice, "t1", "bob")
+    assert (explanation["verdict"], explanation["standing"]["repeats"]) == ("waiting", 1)
+    assert says(explanation, "it has asked 2 times in a row with the same cursor")
+    assert explanation["nextPull"] == [each["op"] for each in sent["deltas"]]
     bob.pull(sent["serverHlc"])
-    told = explain(alice, "t1", "bob")
-    assert (told["verdict"], told["unconfirmed"], told["standing"]["repeats"]) == ("delivered", [], 0)
+    explanation = explain(alice, "t1", "bob")
+    assert (explanation["verdict"], explanation["unconfirmed"], explanation["standing"]["repeats"]) == (
+        "delivered",
+        [],
+        0,
+    )
 
 
 def test_a_write_that_lost_is_explained_to_its_writer(alice, served):
@@ -196,10 +210,10 @@ def test_a_write_that_lost_is_explained_to_its_writer(alice, served):
     cursor = bob.pull().json()["serverHlc"]
     earlier = delta("t1", {"owner": "bob", "title": "old"}, before=row, client="bob", hlc=(wall_ms() - 60_000) << 16)
     assert bob.push(earlier, cursor=cursor).ok
-    told = explain(alice, "t1", "bob")
-    assert says(told, "the client wrote to it itself, last at")
-    assert says(told, "newer values have replaced all of that")
-    assert (told["verdict"], told["nextPull"]) == ("waiting", ["UPDATE"])
+    explanation = explain(alice, "t1", "bob")
+    assert says(explanation, "the client wrote to it itself, last at")
+    assert says(explanation, "newer values have replaced all of that")
+    assert (explanation["verdict"], explanation["nextPull"]) == ("waiting", ["UPDATE"])
     assert not says(explain(alice, "t1", "alice"), "newer values have replaced")
 
 
@@ -217,19 +231,19 @@ def test_an_ordering_filter_names_the_operand_that_it_compares(alice):
     by_size = {"name": "small", "tables": [], "filters": [{"column": "size", "op": "lt", "value": "jwt:sizes"}]}
     alice.admin().call("POST", "/admin/sync-rules/{gw}", json={"version": 1, "buckets": [by_size]})
     alice.push(delta("t1", {"size": 7}, client="alice"))
-    told = explain(alice, "t1", "bob", claims=json.dumps({"sizes": ["5", "9"]}))
+    explanation = explain(alice, "t1", "bob", claims=json.dumps({"sizes": ["5", "9"]}))
     assert says(
-        told, "column 'size' is '7', which is not lt '5', the client's claim 'sizes', of which the first counts"
+        explanation, "column 'size' is '7', which is not lt '5', the client's claim 'sizes', of which the first counts"
     )
 
 
 def test_an_erased_row_is_explained_as_erased(alice, served):
     alice.push(delta("t1", {"owner": "bob"}, client="alice"))
     served.engine.store.erase_row(alice.gateway, "todos", "t1")
-    told = explain(alice, "t1", "bob")
-    assert says(told, "was erased permanently at")
-    assert not says(told, "is deleted, by client")
-    assert told["erasedMs"] is not None
+    explanation = explain(alice, "t1", "bob")
+    assert says(explanation, "was erased permanently at")
+    assert not says(explanation, "is deleted, by client")
+    assert explanation["erasedMs"] is not None
 
 
 @pytest.mark.parametrize(("owner", "shown"), [("bob", True), (None, False)])
@@ -238,13 +252,13 @@ def test_the_command_shows_clauses_and_columns_of_an_existing_row(alice, served,
     alice.push(delta("t1", before, client="alice"))
     if owner is None:
         served.client("bob", alice.gateway).push(delta("t1", None, before=before, client="bob"))
-    told = CliRunner().invoke(
+    result = CliRunner().invoke(
         app,
         ["explain", "todos", "t1", "--client", "bob", "--url", served.url, "-g", alice.gateway],
         env={"LAKESYNC_JWT_SECRET": SECRET},
     )
-    assert told.exit_code == 0, told.output
-    assert ("owner eq jwt:sub" in told.stdout, "written by" in told.stdout) == (shown, shown)
+    assert result.exit_code == 0, result.output
+    assert ("owner eq jwt:sub" in result.stdout, "written by" in result.stdout) == (shown, shown)
 
 
 def test_without_rules_everyone_sees_everything(served):
@@ -256,9 +270,9 @@ def test_without_rules_everyone_sees_everything(served):
 def test_explain_changes_nothing_and_shows_no_values(alice, served):
     alice.push(delta("t1", {"owner": "bob", "note": "a private text"}, client="alice"))
     bob = served.client("bob", alice.gateway)
-    told = explain(alice, "t1", "bob")
-    assert "private" not in json.dumps(told)
-    assert explain(alice, "t1", "bob") == told
+    explanation = explain(alice, "t1", "bob")
+    assert "private" not in json.dumps(explanation)
+    assert explain(alice, "t1", "bob") == explanation
     assert [each["op"] for each in bob.pull().json()["deltas"]] == ["INSERT"]
 
 

@@ -90,16 +90,16 @@ def test_clients_pull_from_a_configured_source(spawn, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "told"),
+    ("name", "value", "reason"),
     [
         ("LAKESYNC_FLUSH_TO_URI", "gopher://hole", "no adapter has the scheme 'gopher'"),
         ("LAKESYNC_SOURCES", '{"s": "file://relative"}', "has no absolute path"),
     ],
 )
-def test_an_invalid_uri_is_reported_at_the_start(spawn, name, value, told):
+def test_an_invalid_uri_is_reported_at_the_start(spawn, name, value, reason):
     server = spawn(ready=False, **{name: value})
     assert server.process.returncode == 1
-    assert any(told in line.get("reason", "") for line in server.lines())
+    assert any(reason in line.get("reason", "") for line in server.lines())
 
 
 def table_rows(path):

@@ -49,8 +49,8 @@ class World:
 
     def clients(self, **query):
         """Client → its line of `/admin/metrics`."""
-        told = self.admin.call("GET", "/admin/metrics/{gw}", params=query).json()["clients"]
-        return {each["clientId"]: each for each in told}
+        statuses = self.admin.call("GET", "/admin/metrics/{gw}", params=query).json()["clients"]
+        return {each["clientId"]: each for each in statuses}
 
     def unsent(self, name):
         return self.clients()[name]["unsentSinceMs"]
@@ -72,9 +72,9 @@ class World:
         """Client → its line of `lakesync clients`."""
         environment = {"LAKESYNC_JWT_SECRET": SECRET, "LAKESYNC_DATA_DIR": "absent"}
         words = ["clients", "--url", self.server.url, "--gateway", self.gateway, "--json"]
-        told = CliRunner().invoke(app, words, env=environment)
-        assert told.exit_code == 0, told.output
-        return {each["clientId"]: each for each in map(json.loads, told.stdout.splitlines())}
+        result = CliRunner().invoke(app, words, env=environment)
+        assert result.exit_code == 0, result.output
+        return {each["clientId"]: each for each in map(json.loads, result.stdout.splitlines())}
 
 
 @pytest.fixture
@@ -102,18 +102,18 @@ def test_all_pages_and_commands_report_the_same_lag(world):
         "idle": None,
         "mute": None,
     }
-    told, commanded = world.clients(), world.command()
-    assert {name: each["unsentSinceMs"] for name, each in told.items()} == since
+    statuses, commanded = world.clients(), world.command()
+    assert {name: each["unsentSinceMs"] for name, each in statuses.items()} == since
     assert {name: each["unsentSinceMs"] for name, each in commanded.items()} == since
     assert {name: world.explain(name, "w1")["standing"]["unsentSinceMs"] for name in since} == since
     assert world.metric("clients") == 5
     assert world.metric("clients_behind") == 2
     assert world.metric("oldest_unsent_timestamp_seconds") == min(filter(None, since.values())) / 1000
-    assert (told["writer"]["behindMs"], told["idle"]["behindMs"]) == (0, 0)
-    assert (told["mute"]["behindMs"], commanded["mute"]["lagSeconds"]) == (None, None), "it never pulled"
-    assert told["idle"]["offlineSinceMs"] == told["idle"]["seenMs"] == told["idle"]["pulledMs"]
+    assert (statuses["writer"]["behindMs"], statuses["idle"]["behindMs"]) == (0, 0)
+    assert (statuses["mute"]["behindMs"], commanded["mute"]["lagSeconds"]) == (None, None), "it never pulled"
+    assert statuses["idle"]["offlineSinceMs"] == statuses["idle"]["seenMs"] == statuses["idle"]["pulledMs"]
     for name in ("reader", "blind"):
-        assert told[name]["behindMs"] > 0
+        assert statuses[name]["behindMs"] > 0
         assert commanded[name]["lagSeconds"] > 0
     assert [world.explain(name, "w1")["verdict"] for name in ("reader", "writer", "blind")] == [
         "waiting",
@@ -132,8 +132,8 @@ def test_the_lag_ends_when_the_change_is_sent(world):
     assert world.unsent("reader") == world.changed(*left)
     assert world.clients()["reader"]["hasMore"]
     world.pull("reader")
-    told = world.clients()["reader"]
-    assert (told["unsentSinceMs"], told["behindMs"]) == (None, 0)
+    status = world.clients()["reader"]
+    assert (status["unsentSinceMs"], status["behindMs"]) == (None, 0)
     assert (world.metric("clients_behind"), world.metric("oldest_unsent_timestamp_seconds")) == (0, None)
 
 
@@ -176,32 +176,32 @@ def test_a_client_that_repeats_its_cursor_is_behind(world):
     for _ in range(3):
         world.cursors["reader"] = before
         world.pull("reader")
-    told = world.clients()["reader"]
-    assert (told["repeats"], told["unsentSinceMs"]) == (2, world.changed("w1"))
+    status = world.clients()["reader"]
+    assert (status["repeats"], status["unsentSinceMs"]) == (2, world.changed("w1"))
     assert world.explain("reader", "w1")["verdict"] == "waiting"
 
 
 def test_a_connected_client_is_behind_only_after_it_disconnects(world, tmp_path):
-    def told():
+    def status():
         return world.clients()["dora"]
 
     options = {"url": world.server.url, "gateway": world.gateway, "realtime": True, "auto_sync": True}
     schema = {"table": "todos", "columns": [{"name": "team", "type": "string"}]}
     token = sign("dora", world.gateway, team="red")
     with open_client(tmp_path / "dora.db", token=token, schemas=[schema], **options) as dora:
-        until(lambda: "dora" in world.clients() and told()["connected"], "the WebSocket")
+        until(lambda: "dora" in world.clients() and status()["connected"], "the WebSocket")
         world.push("writer", "w1", {"team": "red"})
         until(lambda: "w1" in {row["row_id"] for row in dora["todos"]}, "the broadcast")
-        until(lambda: told()["behindMs"] == 0, "the gateway to know")
-        assert told()["offlineSinceMs"] is None
-    until(lambda: not told()["connected"], "the end of the WebSocket")
-    left = told()
+        until(lambda: status()["behindMs"] == 0, "the gateway to know")
+        assert status()["offlineSinceMs"] is None
+    until(lambda: not status()["connected"], "the end of the WebSocket")
+    left = status()
     assert (left["behindMs"], left["offlineSinceMs"]) == (0, left["seenMs"])
     assert left["seenMs"] > left["pulledMs"]
     world.push("writer", "w2", {"team": "blue"})
-    assert told()["behindMs"] == 0
+    assert status()["behindMs"] == 0
     world.push("writer", "w3", {"team": "red"})
-    assert told()["unsentSinceMs"] == world.changed("w3")
+    assert status()["unsentSinceMs"] == world.changed("w3")
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -225,8 +225,8 @@ def test_a_client_is_behind_exactly_if_its_next_pull_returns_deltas(world, seed)
             assert foreign or more if since is not None else not foreign, brought
 
 
-def _key(told):
-    return told["rowId"], told["table"]
+def _key(delta):
+    return delta["rowId"], delta["table"]
 
 
 def test_every_process_of_a_gateway_knows_what_the_others_sent(serve, own_database):
@@ -247,8 +247,8 @@ def test_a_process_without_pulls_of_a_client_uses_its_stored_record(serve, own_d
     before.pull("reader")
     before.push("writer", "w1", {"team": "red"})
     after.push("reader", "own", {"team": "red"})
-    told = after.clients()["reader"]
-    assert (told["pulledMs"], told["unsentSinceMs"]) == (None, before.changed("w1"))
+    status = after.clients()["reader"]
+    assert (status["pulledMs"], status["unsentSinceMs"]) == (None, before.changed("w1"))
 
 
 def test_one_request_checks_a_bounded_number_of_clients(alone, monkeypatch):
@@ -259,10 +259,10 @@ def test_one_request_checks_a_bounded_number_of_clients(alone, monkeypatch):
     alone.push("writer", "w1", {"team": "red"})
     since = alone.changed("w1")
     answers = [alone.clients() for _ in range(3)]
-    assert [sum(told[name]["unsentSinceMs"] == since for name in names) for told in answers] == [2, 4, 5]
+    assert [sum(statuses[name]["unsentSinceMs"] == since for name in names) for statuses in answers] == [2, 4, 5]
     alone.push("writer", "w2", {"team": "red"})
-    told = alone.clients()
-    assert [told[name]["unsentSinceMs"] for name in names] == [since] * 5, "the earlier answers stand"
+    statuses = alone.clients()
+    assert [statuses[name]["unsentSinceMs"] for name in names] == [since] * 5, "the earlier answers stand"
 
 
 def test_one_check_reads_a_bounded_part_of_the_feed_and_the_next_continues(alone, monkeypatch):

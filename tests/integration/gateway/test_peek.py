@@ -93,7 +93,7 @@ def test_peeked_pages_converge_to_the_visible_rows_during_writes(server, seed):
 @pytest.mark.parametrize("headers", [{}, {"X-LakeSync-Client": "1"}], ids=["stock", "ours"])
 def test_peeks_do_not_change_what_the_app_receives(server, seed, headers):
     """One history in two gateways, of which one is looked at between any two requests."""
-    told = {True: [], False: []}
+    pages = {True: [], False: []}
     for looks in (True, False):
         writers = Writers(seed)
         bob = server.client("bob", team="red")
@@ -111,10 +111,10 @@ def test_peeks_do_not_change_what_the_app_receives(server, seed, headers):
             if writers.chance.random() < 0.7:
                 query = {"since": since, "clientId": "alice", "limit": limit}
                 page = alice.call("GET", "/sync/{gw}/pull", params=query, headers=headers).json()
-                told[looks].append((page["deltas"], page["hasMore"]))
+                pages[looks].append((page["deltas"], page["hasMore"]))
                 since = page["serverHlc"] if writers.chance.random() < 0.8 else since  # an answer may be lost
-    assert told[True] == told[False]
-    assert any(deltas for deltas, _ in told[True])
+    assert pages[True] == pages[False]
+    assert any(deltas for deltas, _ in pages[True])
 
 
 def look_around(server, client, step):
@@ -199,6 +199,6 @@ def test_the_limit_of_a_pull_does_not_count_rows_of_other_tables(served, monkeyp
 
 
 def command(*words):
-    told = CliRunner().invoke(app, list(words))
-    assert told.exit_code == 0 or "--since" in words, told.output
-    return told
+    result = CliRunner().invoke(app, list(words))
+    assert result.exit_code == 0 or "--since" in words, result.output
+    return result

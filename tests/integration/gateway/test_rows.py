@@ -63,12 +63,16 @@ def test_metrics_report_the_newest_checkpoint_and_whether_rules_are_newer(served
     assert (before["checkpoint"], before["rulesVersion"]) == (None, 0)
     publish_checkpoint(served.engine.store, client.gateway, tmp_path)
     admin.call("POST", "/admin/sync-rules/{gw}", json={"version": 1, "buckets": [NOBODY]})
-    told = admin.call("GET", "/admin/metrics/{gw}").json()
-    assert told["checkpoint"]["arrivalHlc"] == before["lastArrivalHlc"]
-    assert (told["checkpoint"]["rulesVersion"], told["rulesVersion"], told["checkpoint"]["tables"]) == (0, 1, ["todos"])
+    metrics = admin.call("GET", "/admin/metrics/{gw}").json()
+    assert metrics["checkpoint"]["arrivalHlc"] == before["lastArrivalHlc"]
+    assert (metrics["checkpoint"]["rulesVersion"], metrics["rulesVersion"], metrics["checkpoint"]["tables"]) == (
+        0,
+        1,
+        ["todos"],
+    )
     fetched = tmp_path / "frames.bin"
-    told = _command(served, served.client("new", client.gateway), "checkpoint", "fetch", str(fetched), "--json")
-    assert told.exit_code == ExitCode.FAILED  # its rules are older
+    result = _command(served, served.client("new", client.gateway), "checkpoint", "fetch", str(fetched), "--json")
+    assert result.exit_code == ExitCode.FAILED  # its rules are older
     assert not fetched.exists()
     shown = _command(served, client, "checkpoint", "show")
     reason = "the rules are newer than the newest checkpoint"
@@ -95,8 +99,8 @@ def test_checkpoint_fetch_writes_all_frames(served, tmp_path):
     client.push(delta("t1", {"n": 1}))
     publish_checkpoint(served.engine.store, client.gateway, tmp_path)
     fetched = tmp_path / "frames.bin"
-    told = json.loads(_command(served, client, "checkpoint", "fetch", str(fetched), "--json").stdout)
-    assert (told["frames"], told["deltas"]) == (1, 0)
+    fetched_counts = json.loads(_command(served, client, "checkpoint", "fetch", str(fetched), "--json").stdout)
+    assert (fetched_counts["frames"], fetched_counts["deltas"]) == (1, 0)
     with fetched.open("rb") as file:
         assert len(list(read_checkpoint(file))) == 1
     assert "served   yes" in _command(served, client, "checkpoint", "show").stdout
@@ -125,8 +129,8 @@ def test_metrics_report_backpressure_and_explain_reports_the_rejected_row(serve)
     client.push(delta("t1", {"n": 1}))
     assert client.push(delta("t2", {"n": 1})).status_code == 503
     assert "pushes         rejected: more than 1 unflushed byte in main" in _command(served, client, "status").stdout
-    told = _command(served, client, "explain", "todos", "t2", "--client", "bob").stdout
-    assert ": BACKPRESSURE_ERROR" in " ".join(told.split())
+    output = _command(served, client, "explain", "todos", "t2", "--client", "bob").stdout
+    assert ": BACKPRESSURE_ERROR" in " ".join(output.split())
 
 
 NOBODY = {"name": "none", "tables": [], "filters": [{"column": "owner", "op": "eq", "value": "nobody"}]}

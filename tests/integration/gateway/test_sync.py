@@ -217,9 +217,9 @@ def test_an_invalid_cursor_is_rejected_only_for_clients_that_can_resync(served):
     alice.push(delta("t1", {"n": 1}))
     ahead = str((wall_ms() + 3_600_000) << 16)
     query = {"since": ahead, "clientId": "client-1"}
-    told = alice.call("GET", "/sync/{gw}/pull", params=query, headers={"X-LakeSync-Client": "python/0.1"})
-    assert told.status_code == 409
-    assert told.json()["code"] == "RESYNC_REQUIRED"
+    response = alice.call("GET", "/sync/{gw}/pull", params=query, headers={"X-LakeSync-Client": "python/0.1"})
+    assert response.status_code == 409
+    assert response.json()["code"] == "RESYNC_REQUIRED"
     assert [each["op"] for each in alice.pull(ahead).json()["deltas"]] == ["DELETE", "INSERT"]
 
 

@@ -1,4 +1,4 @@
-"""Other tenants' data, by paths, tokens, headers and claims: nothing is shown, and nothing is told of it."""
+"""No request reaches data of another tenant, by path, token, header or claim, or learns that it exists."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ def test_l11_a_client_with_a_cursor_at_the_end_of_all_cursors_gets_its_rows_page
     bob, rows, more = served.client("bob", client.gateway), set(), True
     while more:
         page = bob.pull(str(cursor), limit=2).json()
-        rows |= {told["rowId"] for told in page["deltas"] if told["op"] == "INSERT"}
+        rows |= {received["rowId"] for received in page["deltas"] if received["op"] == "INSERT"}
         cursor, more = int(page["serverHlc"]), page["hasMore"]
         assert cursor < 2**63
     assert rows == {f"r{n}" for n in range(5)}
@@ -164,5 +164,5 @@ def test_p3_a_repeated_id_with_other_content_changes_nothing(served):
     refused = client.push(second, first)
     assert (refused.status_code, refused.json()["code"]) == (400, "VALIDATION_ERROR")
     assert [each["deltaId"] for each in refused.json()["rejected"]] == ["a" * 64]
-    (told,) = served.client("bob", client.gateway).pull().json()["deltas"]
-    assert (told["rowId"], told["columns"]) == ("r", first["columns"])
+    (received,) = served.client("bob", client.gateway).pull().json()["deltas"]
+    assert (received["rowId"], received["columns"]) == ("r", first["columns"])

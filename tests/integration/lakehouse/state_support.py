@@ -51,7 +51,7 @@ def story(rng, gateway, days=DAYS, pushes_a_day=6):
 
 
 def merged(pushes, gateway):
-    """The Python merge, spelled; rows that nothing was ever kept of are not told apart from rows never written."""
+    """The Python merge, spelled; a row of which nothing is stored equals a row that was never written."""
     rows = {}
     for _, deltas in pushes:
         for one in deltas:

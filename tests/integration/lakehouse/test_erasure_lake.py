@@ -122,9 +122,9 @@ class World:
         with dg.DagsterInstance.ephemeral() as instance:
             resources = resources_of(config, given)
             done = dg.materialize([asset], resources=resources, instance=instance, raise_on_error=False)
-        told = [event.materialization.metadata for event in done.get_asset_materialization_events()]
+        metadata = [event.materialization.metadata for event in done.get_asset_materialization_events()]
         failed = {each.step_key: str(each.event_specific_data) for each in done.all_events if each.is_step_failure}
-        return (told[0] if told else None), failed
+        return (metadata[0] if metadata else None), failed
 
     def follow(self, config):
         """Every leaf takes what the lake holds."""
@@ -261,8 +261,8 @@ def test_b7_a_run_with_staging_on_postgres_completes_an_erasure(spark, spark_ser
         assert world.holding(SECRET) == []
         assert world.checkpoint().arrival > erased.arrival
         page = world.gateway.handle_pull(SyncPull("cy", 0, 10))
-        told = {each.row_id: {cell.column: cell.decoded() for cell in each.columns} for each in page.deltas}
-        assert told == {"shared": {"title": "of bob", "body": 1}}
+        rows = {each.row_id: {cell.column: cell.decoded() for cell in each.columns} for each in page.deltas}
+        assert rows == {"shared": {"title": "of bob", "body": 1}}
         lake = {row: state.values() for (_, row), state in states(spark.table(world.names.state("notes"))).items()}
         assert lake.pop("shared").keys() == {"title", "body"}
         assert not any(lake.values())

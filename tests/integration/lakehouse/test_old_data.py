@@ -86,7 +86,7 @@ def test_lakesync_up_opens_an_older_project(project, version):
     up = Up(project / "lakesync-data")
     up.config = str(project / "lakesync.toml")
     try:
-        url = up.start().told()["gateway"]["url"]
+        url = up.start().report()["gateway"]["url"]
         token = up.ask("token", "create", "--client", "alice").strip()
         with lakesync.open(project / "alice.db", url=url, gateway="shop", token=token, schemas=[TODOS]) as alice:
             alice.sync()

@@ -81,10 +81,10 @@ def test_clients_continue_after_a_destroyed_store_is_rebuilt(spawn, spark_server
     for name, value in config.environment().items():
         monkeypatch.setenv(name, value)
     url = f"sqlite://{tmp_path / 'data' / 'staging'}"
-    told = CliRunner().invoke(
+    result = CliRunner().invoke(
         app, ["staging", "rebuild", "--from-lake", "--staging", url, "--json"], catch_exceptions=False
     )
-    (done,) = msgspec.json.decode(told.stdout, type=list[RebuildReport])
+    (done,) = msgspec.json.decode(result.stdout, type=list[RebuildReport])
     assert (done.gateway, done.deltas, done.schemas, done.rules, done.connectors) == ("gw", 30, 1, True, 1)
     again = CliRunner().invoke(app, ["staging", "rebuild", "--from-lake", "--staging", url])
     assert "--replace" in again.stderr

@@ -102,12 +102,12 @@ def test_pushes_are_read_whole_and_in_order(lake, monkeypatch, at_once):
 def test_configurations_are_read_from_the_table_of_gateways(lake):
     conf, catalogue = lake
     catalogue.create_table("lakesync.deltas", SCHEMA)
-    told = msgspec.structs.replace(GatewayConfig(), version=3)
-    properties = {f"{CONFIG_PROPERTY}shop": msgspec.json.encode(told).decode(), "other": "x"}
+    config = msgspec.structs.replace(GatewayConfig(), version=3)
+    properties = {f"{CONFIG_PROPERTY}shop": msgspec.json.encode(config).decode(), "other": "x"}
     catalogue.create_table("lakesync.gateways", pa.schema([("gateway", pa.string())]), properties=properties)
     with LakeHistory(conf) as history:
         assert history.gateways() == ["shop"]
-        assert history.config("shop") == told
+        assert history.config("shop") == config
 
 
 def test_a_row_of_the_table_gateways_overrides_an_old_property(lake):

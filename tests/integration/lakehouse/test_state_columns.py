@@ -45,8 +45,8 @@ def test_b5_a_value_that_does_not_fit_is_null_counted_and_kept(spark, names):
         ("size", "number", '"7"'),
         ("done", "boolean", '"true"'),
     }
-    told = [(each.key, each.type) for each in unfit_values(spark, "t", names)]
-    assert told == [("bad done", "boolean"), ("bad size", "number"), ("bad title", "string")]
+    unfit = [(each.key, each.type) for each in unfit_values(spark, "t", names)]
+    assert unfit == [("bad done", "boolean"), ("bad size", "number"), ("bad title", "string")]
     (mended,) = arrivals(FIRST, 1, start=60)
     fill(spark, names, [(mended, [delta("UPDATE", "bad", 2, title="seven", size=7)])])
     report = merge_table(spark, schema(), {"g": mended}, names=names)

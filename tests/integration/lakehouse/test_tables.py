@@ -146,13 +146,13 @@ def test_a_duplicate_row_is_reported_and_repaired(spark, names):
 
 def test_a_deleted_row_stays_in_the_state_table_with_its_tombstone(spark, names):
     first, second, third = arrivals(FIRST, 3)
-    told = {"table": "t", "columns": [{"name": "title", "type": "string"}], "sourceTable": "t_there"}
+    declared = {"table": "t", "columns": [{"name": "title", "type": "string"}], "sourceTable": "t_there"}
     fill(spark, names, [(first, [delta("INSERT", "r", 5, title="x"), delta("INSERT", "kept", 5, title="y")])])
     fill(spark, names, [(second, [delta("DELETE", "r", 7, client="b")])], gateway="g")
     fill(spark, names, [(second, [delta("INSERT", "r", 5, title="of another")])], gateway="other")
     upto = {"g": second, "other": second}
     for soft in (True, False):
-        merge_table(spark, parse_schema({**told, "softDelete": soft}), upto, rebuild=True, names=names)
+        merge_table(spark, parse_schema({**declared, "softDelete": soft}), upto, rebuild=True, names=names)
         rows = spark.table(names.state("t")).where("_gateway = 'g'").collect()
         gone = {row["_row"]: (row["_gone"], row["_tombstone"], row["title"]) for row in rows}
         assert gone == {"r": (True, (7, "b"), None), "kept": (False, None, "y")}

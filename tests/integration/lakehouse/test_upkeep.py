@@ -79,14 +79,14 @@ class World:
         repository = dg.Definitions.merge(own, job).get_repository_def()
         with dg.build_schedule_context(instance, datetime.now(UTC), repository_def=repository) as context:
             asked = repository.get_schedule_def("maintenance").evaluate_tick(context)
-        told = {}
+        metadata = {}
         for request in asked.run_requests:
             done = repository.get_job("maintenance").execute_in_process(
                 instance=instance, partition_key=request.partition_key
             )
             (made,) = done.get_asset_materialization_events()
-            told[request.partition_key] = made.materialization.metadata
-        return told or asked.skip_message
+            metadata[request.partition_key] = made.materialization.metadata
+        return metadata or asked.skip_message
 
     def rows(self):
         return {key: spelled(state) for key, state in states(self.spark.table(NAMES.state("notes"))).items()}
@@ -170,14 +170,14 @@ def test_maintenance_compacts_a_table_and_keeps_snapshots_of_checkpoints(world, 
     version = at_snapshot(world.spark, NAMES.state("notes"), tagged.snapshot_id)
     assert {key: spelled(state) for key, state in states(version).items()} == then
     with dagster_instance() as instance:
-        told = world.run_maintenance(spark_server["config"], instance)
-        assert list(told) == ["deltas", "tables/notes", "staging", "runs"]
+        metadata = world.run_maintenance(spark_server["config"], instance)
+        assert list(metadata) == ["deltas", "tables/notes", "staging", "runs"]
         idle = world.run_maintenance(spark_server["config"], instance)
         assert idle == "the maintenance of every part is less than a day old, and none has changed since"
         world.push()
         world.flush()
         assert list(world.run_maintenance(spark_server["config"], instance)) == ["deltas", "staging"]
-    notes = told["tables/notes"]
+    notes = metadata["tables/notes"]
     assert (notes["files"].value, notes["joined_files"].value) == (notes["files_before"].value, 0)
     assert "| data files |" in notes["figures"].value
     assert world.rows() == now

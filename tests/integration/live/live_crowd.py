@@ -65,7 +65,7 @@ async def _answer(socket: ClientConnection) -> SyncResponse:
     return protobuf.decode_response(frame)
 
 
-async def told(socket: ClientConnection) -> SyncResponse:
+async def broadcast_of(socket: ClientConnection) -> SyncResponse:
     """The next broadcast."""
     frame = await received(socket)
     assert frame[:1] == bytes((FrameTag.BROADCAST,))

@@ -43,7 +43,7 @@ class StockClient:
         self.outbox: list[RowDelta] = []
         self.sent: dict[str, RowDelta] = {}
         """Whatever may have reached the gateway, by id."""
-        self.told: set[str] = set()
+        self.sent_ids: set[str] = set()
         self.named: set[str] = set()
         self.broadcasts = 0
         self.stuck = False
@@ -202,7 +202,7 @@ class StockClient:
 
     def _apply(self, page: SyncResponse) -> bool:
         """Apply a page whole; not one that names a row with an edit of ours that may not be pushed yet."""
-        self.told |= {delta.row_id for delta in page.deltas}
+        self.sent_ids |= {delta.row_id for delta in page.deltas}
         if {edit.row_id for edit in self.outbox} & {delta.row_id for delta in page.deltas}:
             return False
         apply_page(self.rows, page, self.name)

@@ -185,7 +185,7 @@ def _slow_to_enter(monkeypatch, engine: Engine, url: str) -> Callable[[], int]:
 
 
 def test_a_push_in_progress_at_shutdown_is_answered_first(tmp_path, monkeypatch):
-    """And who was on the way in then is told to go like the others."""
+    """A connection that was being opened is closed like the others."""
     settings = GatewaySettings(secrets=(SECRET,), limits=LimitsSection(request_timeout_seconds=10 * DEADLINE))
     engine = Engine(open_store(f"sqlite://{tmp_path}", wall_ms), wall_ms)
     engine.open()

@@ -26,7 +26,7 @@ def ben(served):
 
 @pytest.fixture
 def ann(ben):
-    """Is told over her line."""
+    """Receives broadcasts on her connection."""
     return StockClient(Client(ben.url, ben.gateway, "ann"), "a", random.Random(1))
 
 

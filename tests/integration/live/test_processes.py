@@ -45,9 +45,9 @@ def test_rows_that_another_process_may_send_too_are_sent_without_plain_inserts(p
         def both_notified():
             row = f"t{next(numbers)}"
             bob.push(delta(row, {"x": 1}, client="bob"))
-            told = [live.broadcast().deltas for live in (here, there)]
-            assert {each.row_id for deltas in told for each in deltas} == {row}
-            return all([each.op for each in deltas] == ["DELETE", "INSERT"] for deltas in told)
+            broadcasts = [live.broadcast().deltas for live in (here, there)]
+            assert {each.row_id for deltas in broadcasts for each in deltas} == {row}
+            return all([each.op for each in deltas] == ["DELETE", "INSERT"] for deltas in broadcasts)
 
         until(both_notified, "both processes to know of both connections")
         there.pull(there.pull().server_hlc)

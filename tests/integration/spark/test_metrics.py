@@ -66,11 +66,11 @@ def test_a_materialisation_has_the_figures_of_its_own_step(spark_server):
             pass
 
     done = dg.materialize([first, idle, without], resources=resources_of(spark_server["config"]))
-    told = {
+    metadata = {
         event.step_key: event.step_materialization_data.materialization.metadata
         for event in done.get_asset_materialization_events()
     }
-    figures = {name: value.value for name, value in told["first"].items()}
+    figures = {name: value.value for name, value in metadata["first"].items()}
     assert figures["engine"] == "spark"
     assert figures["spark/rows_read"] == ROWS
     assert figures["spark/tasks"] > PARTITIONS
@@ -80,8 +80,8 @@ def test_a_materialisation_has_the_figures_of_its_own_step(spark_server):
     assert figures["spark/application"] in known
     job = figures["spark/ui"].rpartition("(")[2].rstrip(")")
     assert "Details for Job" in requests.get(job, timeout=60).text
-    assert told["idle"]["engine"].value == "none"
-    assert "engine" not in told["without"]
+    assert metadata["idle"]["engine"].value == "none"
+    assert "engine" not in metadata["without"]
 
 
 @pytest.mark.parametrize("reachable", [None, "nobody"])

@@ -73,7 +73,7 @@ class Pipeline:
 
     def run(self, job, **options):
         """Each asset that a job's run materialised, with its metadata as plain values."""
-        return told(self.definitions.resolve_job_def(job).execute_in_process(instance=self.instance, **options))
+        return metadata_of(self.definitions.resolve_job_def(job).execute_in_process(instance=self.instance, **options))
 
     def flush(self):
         today = time.strftime("%Y-%m-%d", time.gmtime())
@@ -98,7 +98,7 @@ class Pipeline:
         return {table: {row["summary"].get("engine-name") for row in rows} for table, rows in summaries.items()}
 
 
-def told(run):
+def metadata_of(run):
     assert run.success
     return {
         event.asset_key.to_user_string(): {
@@ -135,7 +135,7 @@ def test_b9_tiers_and_migrations_move_rows_in_tasks(pipeline):
     pipeline.fill_hot(30)
     day = datetime.fromtimestamp(wall_ms() / 1000 - 3 * 86_400, UTC).strftime("%Y-%m-%d")
     asset = pipeline.definitions.resolve_asset_graph().get(dg.AssetKey(["migrations", "away"])).assets_def
-    done = told(dg.materialize([asset], instance=pipeline.instance, partition_key=f"{day}|orders"))
+    done = metadata_of(dg.materialize([asset], instance=pipeline.instance, partition_key=f"{day}|orders"))
     assert done["migrations/away"]["copied"] == 30
     assert pipeline.tasks(done["migrations/away"]) > 0
     tiered = pipeline.run("tiers_aged", partition_key=day)["tiers/aged"]
@@ -146,7 +146,7 @@ def test_b9_tiers_and_migrations_move_rows_in_tasks(pipeline):
 def test_b9_an_erasure_and_maintenance_run_and_commit_on_spark(pipeline):
     pipeline.engine.store.erase_client("worked", "c")
     erasure = pipeline.definitions.resolve_job_def("erasure").execute_in_process(instance=pipeline.instance)
-    assert told(erasure)["erasure"]["confirmed"] == 1
+    assert metadata_of(erasure)["erasure"]["confirmed"] == 1
     steps = {
         event.step_key: {name: value.value for name, value in event.step_output_data.metadata.items()}
         for event in erasure.all_events

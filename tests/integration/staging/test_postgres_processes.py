@@ -36,7 +36,7 @@ def test_arrivals_are_in_one_order_and_pages_continue_on_either_process(own_data
         """A reader that asks now the one, now the other, and never goes back."""
         chance = random.Random(seed)
         readers = [server.client(f"reader-{seed}") for server in servers]
-        told, cursor, last, arrival = [], "0", False, 0
+        row_ids, cursor, last, arrival = [], "0", False, 0
         while not last:
             last = not pushing.is_set()
             more = True
@@ -45,8 +45,8 @@ def test_arrivals_are_in_one_order_and_pages_continue_on_either_process(own_data
                 assert int(page["serverHlc"]) >= arrival
                 cursor, arrival, more = page["serverHlc"], int(page["serverHlc"]), page["hasMore"]
                 assert [each["op"] for each in page["deltas"]] == ["INSERT"] * len(page["deltas"])
-                told += [each["rowId"] for each in page["deltas"]]
-        return told
+                row_ids += [each["rowId"] for each in page["deltas"]]
+        return row_ids
 
     with ThreadPoolExecutor(6) as threads:
         readers = [threads.submit(follow, seed) for seed in (1, 2)]
@@ -54,9 +54,9 @@ def test_arrivals_are_in_one_order_and_pages_continue_on_either_process(own_data
         written = set().union(*(writer.result() for writer in writers))
         pushing.clear()
         for reader in readers:
-            told = reader.result()
-            assert len(told) == len(set(told)) == len(written)
-            assert set(told) == written
+            row_ids = reader.result()
+            assert len(row_ids) == len(set(row_ids)) == len(written)
+            assert set(row_ids) == written
     with psycopg.connect(own_database) as connection:
         log = connection.execute("SELECT seq, arrival FROM lakesync.log ORDER BY seq").fetchall()
     assert [seq for seq, _ in log] == list(range(1, len(log) + 1))

@@ -43,8 +43,8 @@ def test_shards_on_two_databases_are_one_gateway_to_every_process(postgres_uri):
             (one if row % 2 else other).handle_push(SyncPush("alice", both(row)))
         first = other.handle_pull(SyncPull("bob", 0, 4))
         rest = one.handle_pull(SyncPull("bob", first.server_hlc, 100))
-        told = [(each.op, each.table, each.row_id) for each in (*first.deltas, *rest.deltas)]
-        assert sorted(told) == [("INSERT", table, str(row)) for table in ("orders", "todos") for row in range(5)]
+        operations = [(each.op, each.table, each.row_id) for each in (*first.deltas, *rest.deltas)]
+        assert sorted(operations) == [("INSERT", table, str(row)) for table in ("orders", "todos") for row in range(5)]
         assert (first.has_more, rest.has_more) == (True, False)
         one.set_rules(RULES)
         gone = other.handle_pull(SyncPull("bob", rest.server_hlc))

@@ -134,10 +134,10 @@ def test_rules_and_admin_requests_apply_to_every_shard(sharded):
     }
     assert alice.admin().call("POST", "/admin/sync-rules/{gw}", json=rules).status_code == 200
     assert rows_of(walk(bob)) == {("INSERT", table, "red"): 1 for table in ("todos", "orders")}
-    told = alice.admin().call(
+    explanation = alice.admin().call(
         "GET", "/admin/explain/{gw}", params={"clientId": "bob", "table": "orders", "rowId": "blue"}
     )
-    assert told.json()["verdict"] == "hidden"
+    assert explanation.json()["verdict"] == "hidden"
     assert alice.call("GET", "/sync/{gw}/metrics").json()["logSize"] == 4
     shards = {each["shard"]: each for each in alice.admin().call("GET", "/admin/metrics/{gw}").json()["shards"]}
     assert {name: (each["logSize"], each["lastSeq"]) for name, each in shards.items()} == {
@@ -164,8 +164,8 @@ def test_a_change_in_any_shard_is_broadcast(sharded):
             page = reader.broadcast()
             assert [(each.op, each.table, each.row_id) for each in page.deltas] == [("INSERT", table, f"r{n}")]
             asked = {"clientId": "bob", "table": table, "rowId": f"r{n}"}
-            told = alice.admin().call("GET", "/admin/explain/{gw}", params=asked).json()
-            assert (told["verdict"], told["standing"]["connected"]) == ("delivered", True)
+            explanation = alice.admin().call("GET", "/admin/explain/{gw}", params=asked).json()
+            assert (explanation["verdict"], explanation["standing"]["connected"]) == ("delivered", True)
         assert bob.pull(str(page.server_hlc)).json()["deltas"] == []
         assert not writer.broadcasts
 

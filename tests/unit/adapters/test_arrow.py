@@ -93,5 +93,5 @@ def test_a_missing_pyarrow_is_reported_with_its_remedy(tmp_path):
         "try: ObjectDeltas(LocalDisk(sys.argv[1]))\n"
         "except Exception as error: print(type(error).__name__, error)\n"
     )
-    told = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True)
-    assert told.stdout.startswith("ConfigurationError Parquet needs pyarrow: pip install")
+    process = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert process.stdout.startswith("ConfigurationError Parquet needs pyarrow: pip install")

@@ -83,7 +83,7 @@ def test_a_child_process_resolves_the_same_backends(declared, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         (
             '[destinations]\nd = { to = "pgg" }\n',
@@ -145,8 +145,8 @@ def test_a_child_process_resolves_the_same_backends(declared, monkeypatch):
         ("[destinations]\nto-do = { to = 'pg' }\n", "destinations.to-do"),
     ],
 )
-def test_invalid_backends_are_reported_by_name(declared, text, told):
-    with pytest.raises(ConfigurationError, match=re.escape(told)):
+def test_invalid_backends_are_reported_by_name(declared, text, message):
+    with pytest.raises(ConfigurationError, match=re.escape(message)):
         declared(text)
 
 
@@ -159,7 +159,7 @@ _BOTH = ", and would each delete rows that the other inserts; set rows = false f
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         (
             f'[destinations]\nd = {{ to = "main" }}\n[flows]\nf = {{ to = "copy", tables = ["orders"], {_FLOW} }}\n',
@@ -175,8 +175,8 @@ _BOTH = ", and would each delete rows that the other inserts; set rows = false f
         ),
     ],
 )
-def test_two_writers_of_one_destination_table_with_different_rows_are_rejected(declared, text, told):
-    with pytest.raises(ConfigurationError, match=re.escape(told + _BOTH)):
+def test_two_writers_of_one_destination_table_with_different_rows_are_rejected(declared, text, message):
+    with pytest.raises(ConfigurationError, match=re.escape(message + _BOTH)):
         declared(text)
 
 

@@ -173,12 +173,17 @@ def test_the_error_is_that_of_the_best_matching_issuer():
 
 def test_findings_name_every_check():
     found = verifier({"audience": "one"}, sole="shop")
-    told = {finding.check: finding.state for finding in found.findings(token(exp=1))}
-    assert (told["signature"], told["audience"], told["exp"], told["client"]) == ("ok", "failed", "failed", "ok")
-    assert "skipped" not in told.values()
+    states = {finding.check: finding.state for finding in found.findings(token(exp=1))}
+    assert (states["signature"], states["audience"], states["exp"], states["client"]) == (
+        "ok",
+        "failed",
+        "failed",
+        "ok",
+    )
+    assert "skipped" not in states.values()
     stranger = jwt.encode({"iss": ISSUER, "aud": "one", "sub": "x", "exp": 1}, "another" * 9, "HS256")
-    told = {finding.check: finding.state for finding in found.findings(stranger)}
-    assert (told["signature"], told["exp"], told["gateway"]) == ("failed", "failed", "ok")
+    states = {finding.check: finding.state for finding in found.findings(stranger)}
+    assert (states["signature"], states["exp"], states["gateway"]) == ("failed", "failed", "ok")
     for text, failed in (("x", "form"), (jwt.encode({"iss": "x"}, SECRET, "HS256"), "issuer")):
         findings = found.findings(text)
         assert {f.check for f in findings if f.state == "failed"} == {failed}
@@ -276,7 +281,7 @@ def test_no_keys_are_fetched_for_an_issuer_with_a_secret():
 
 
 @pytest.mark.parametrize(
-    ("section", "told"),
+    ("section", "message"),
     [
         ({"secret": "sesame", "algorithms": ["RS256"]}, "HS256 requires secret"),
         ({"secret": "sesame", "algorithms": ["HS256", "RS256"]}, "excludes other algorithms"),
@@ -294,8 +299,8 @@ def test_no_keys_are_fetched_for_an_issuer_with_a_secret():
         ({"isuer": "x"}, "did you mean gateway.issuers.0.issuer?"),
     ],
 )
-def test_unsafe_or_meaningless_issuer_settings_are_rejected(section, told):
-    with pytest.raises(ConfigurationError, match=re.escape(told)) as raised:
+def test_unsafe_or_meaningless_issuer_settings_are_rejected(section, message):
+    with pytest.raises(ConfigurationError, match=re.escape(message)) as raised:
         config.load({"gateway": {"issuers": [{"issuer": ISSUER, **section}]}})
     assert "sesame" not in str(raised.value)
 
@@ -355,7 +360,7 @@ SET = {
 
 
 @pytest.mark.parametrize(
-    ("answer", "told"),
+    ("answer", "message"),
     [
         (Response(302, None, {"Location": "http://127.0.0.1:9/keys"}), "status 302"),
         (Response(500, SET), "status 500"),
@@ -366,8 +371,8 @@ SET = {
         (Response(200, {"keys": SET["keys"] * 100}), "at most 64"),
     ],
 )
-def test_an_answer_that_is_no_key_set_is_not_used(answer, told):
-    with serve(Place(answer)) as served, pytest.raises(KeysUnavailableError, match=told):
+def test_an_answer_that_is_no_key_set_is_not_used(answer, message):
+    with serve(Place(answer)) as served, pytest.raises(KeysUnavailableError, match=message):
         fetch_set(f"{served.url}/keys")
 
 
@@ -398,7 +403,7 @@ def test_the_discovery_document_must_be_the_issuers_own():
     place = Place(Response(200, SET))
     with serve(place) as served:
         issuer, uri = served.url + "/", f"{served.url}/keys"
-        for document, told in (
+        for document, message in (
             ({"issuer": served.url, "jwks_uri": uri}, f"names the issuer '{served.url}', not"),
             ({"issuer": issuer, "jwks_uri": "http://8.8.8.8/keys"}, "use https://"),
             ({"issuer": issuer, "jwks_uri": "file:///etc/passwd"}, "it must be https://"),
@@ -406,7 +411,7 @@ def test_the_discovery_document_must_be_the_issuers_own():
             ([], "names the issuer None"),
         ):
             place.document = document
-            with pytest.raises(KeysUnavailableError, match=re.escape(told)):
+            with pytest.raises(KeysUnavailableError, match=re.escape(message)):
                 discover_set(issuer, partial(check_keys_url, "it"))
         place.document = {"issuer": issuer, "jwks_uri": uri}
         assert len(discover_set(issuer, partial(check_keys_url, "it"))) == 1

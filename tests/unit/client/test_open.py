@@ -317,16 +317,16 @@ def test_a_closed_or_forked_client_raises_a_configuration_error(opened):
         lambda: alice["todos"]["t"],
     ]
     if (child := os.fork()) == 0:
-        told = 0
+        refused = 0
         for use in uses[:5]:
             with suppress(BaseException):
                 use()
             try:
                 use()
             except ConfigurationError as error:
-                told += "opened before a fork" in str(error)
+                refused += "opened before a fork" in str(error)
         alice.close()
-        os._exit(told)
+        os._exit(refused)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 5
     assert alice.sync().pushed == 1
     alice.close()

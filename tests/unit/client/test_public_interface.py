@@ -49,16 +49,16 @@ def test_a_client_contains_its_tables_by_name(opened):
 
 def test_a_removed_listener_is_not_called(opened):
     alice, bob = opened(), opened("bob")
-    told = []
-    alice.on("onChange", lambda count, tables: told.append((count, tables)))
-    listener = told.append
+    changes = []
+    alice.on("onChange", lambda count, tables: changes.append((count, tables)))
+    listener = changes.append
     alice.on("onSyncComplete", listener)
     alice.coordinator.off("onSyncComplete", listener)
     alice.coordinator.off("onSyncComplete", listener)  # as the reference's: nobody minds
     bob["notes"].insert(text="hello")
     bob.sync()
     alice.sync()
-    assert told == [(1, {"notes"})]
+    assert changes == [(1, {"notes"})]
 
 
 def test_every_public_name_can_be_imported_and_is_listed():
@@ -68,9 +68,9 @@ def test_every_public_name_can_be_imported_and_is_listed():
 
 
 def test_open_async_has_the_signature_of_open():
-    told = inspect.signature(open_async)
-    assert told.parameters == inspect.signature(open_client).parameters
-    assert told.return_annotation == AsyncClient.__name__
+    signature = inspect.signature(open_async)
+    assert signature.parameters == inspect.signature(open_client).parameters
+    assert signature.return_annotation == AsyncClient.__name__
 
 
 def test_a_watch_ends_when_it_or_its_client_is_closed(opened):
@@ -116,12 +116,12 @@ def test_the_outbox_lists_and_filters_edits(opened):
     assert (queue.depth(), queue.refused(), queue.all()) == (0, 0, [])
 
 
-@pytest.mark.parametrize(("late", "told"), [(0.0, -1.0), (0.98, 0.0), (1.9, 0.9)])
-def test_the_clock_offset_is_accurate_to_a_second(late, told):
+@pytest.mark.parametrize(("late", "offset"), [(0.0, -1.0), (0.98, 0.0), (1.9, 0.9)])
+def test_the_clock_offset_is_accurate_to_a_second(late, offset):
     """A server tells whole seconds, and may have looked at its clock a second ago."""
     transport = HttpTransport("http://127.0.0.1:9", "g")
     answer = requests.Response()
     answer.headers["Date"] = formatdate(1_000, usegmt=True)
     transport._measure_clock(answer, 1_000 + late)
-    assert str(transport.clock_offset) == str(told)
+    assert str(transport.clock_offset) == str(offset)
     transport.close()

@@ -32,13 +32,13 @@ class RecordingQueue(MemoryQueue):
 
     def __init__(self):
         super().__init__()
-        self.told = []
+        self.calls = []
         self.broken = False
 
     def push(self, delta):
         if self.broken:
             raise OSError("the queue's disk is full")
-        self.told.append(("push", delta.row_id))
+        self.calls.append(("push", delta.row_id))
         return super().push(delta)
 
     def peek(self, limit=100):
@@ -51,7 +51,7 @@ class RecordingQueue(MemoryQueue):
 
         def noted(ids):
             rows = sorted(self._entries[each].delta.row_id for each in ids if each in self._entries)
-            self.told.append((name, *rows))
+            self.calls.append((name, *rows))
             found(ids)
 
         return noted
@@ -99,11 +99,11 @@ def test_a_custom_queue_is_notified_and_chooses_the_next_push(opened, gateway):
     alice = opened(queue=queue, transport=transport, limits=lakesync.client.CoreLimits(push_deltas=1))
     for row_id in "abc":
         alice["notes"].insert({"text": row_id}, row_id=row_id)
-        assert queue.told.pop() == ("push", row_id)
+        assert queue.calls.pop() == ("push", row_id)
     assert queue.depth() == alice.coordinator.queue_depth() == 3
     alice.sync()
     assert transport.pushed == [["c"], ["b"], ["a"]]
-    assert queue.told == [(what, row_id) for row_id in "cba" for what in ("mark_sending", "ack")]
+    assert queue.calls == [(what, row_id) for row_id in "cba" for what in ("mark_sending", "ack")]
     assert (queue.depth(), alice.pending()) == (0, [])
     with alice.transaction():
         alice["notes"].update("a", text="two")
@@ -120,23 +120,23 @@ def test_a_custom_queue_is_notified_of_overload_rejection_and_drop(opened, gatew
     transport.error = BackpressureError("too much", retry_after=0)
     with pytest.raises(BackpressureError):
         alice.sync()
-    assert queue.told == [("push", "a"), ("mark_sending", "a"), ("nack", "a")]
+    assert queue.calls == [("push", "a"), ("mark_sending", "a"), ("nack", "a")]
     transport.error = UnreachableError("no response")
     queue._entries[next(iter(queue._entries))].retry_after = None
     with pytest.raises(UnreachableError):
         alice.sync()
-    assert queue.told[3:] == [("mark_sending", "a")]
+    assert queue.calls[3:] == [("mark_sending", "a")]
     transport.error = None
     alice["notes"].insert({"text": "b", "more": "refused"}, row_id="b")
     alice.sync()
     assert queue.depth() == 0, "what was set aside waits for the app, not in the queue"
-    assert queue.told[4:] == [("push", "b"), ("ack", "a"), ("mark_sending", "b"), ("ack", "b")]
+    assert queue.calls[4:] == [("push", "b"), ("ack", "a"), ("mark_sending", "b"), ("ack", "b")]
     (refused,) = alice.pending()
     assert (refused.status, refused.code) == ("refused", SchemaError.code)
     alice.retry()
-    assert queue.told[8:] == [("push", "b")]
+    assert queue.calls[8:] == [("push", "b")]
     alice.drop(refused.number)
-    assert queue.told[9:] == [("ack", "b")]
+    assert queue.calls[9:] == [("ack", "b")]
 
 
 def test_a_failing_or_forgetful_queue_loses_no_change(opened, gateway):
@@ -304,7 +304,7 @@ def test_a_rolled_back_transaction_leaves_nothing_in_the_queue(opened):
     with suppress(ZeroDivisionError), alice.transaction():
         alice["notes"].insert(text="a")
         raise ZeroDivisionError
-    assert (queue.depth(), queue.told) == (0, [])
+    assert (queue.depth(), queue.calls) == (0, [])
 
 
 def test_deltas_pushed_into_a_custom_queue_are_sent_unchanged(opened, gateway):
@@ -355,12 +355,12 @@ def test_a_rejected_delta_of_the_app_does_not_block_the_others(opened, gateway, 
     queue, transport = MemoryQueue(), Transport(gateway)
     for row_id in ("x", "bad", "y", "z"):
         queue.push(delta(row_id))
-    alice, told = opened(queue=queue, transport=transport), []
-    alice.on("onRejected", told.append)
+    alice, rejected = opened(queue=queue, transport=transport), []
+    alice.on("onRejected", rejected.append)
     report = alice.sync()
     assert (report.pushed, queue.depth(), rows_there(gateway)) == (3, 0, {"x", "y", "z"})
     assert [(each.delta.row_id, each.code, each.number) for each in report.refused] == [("bad", "SCHEMA_ERROR", 0)]
-    assert told == [report.refused]
+    assert rejected == [report.refused]
 
 
 def test_deltas_of_the_app_stay_in_the_queue_if_the_gateway_rejects_the_client(opened, gateway):

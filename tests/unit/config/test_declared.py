@@ -1,4 +1,4 @@
-"""What lakesync.toml declares of a gateway is told to it when it starts; what was told at run time stays."""
+"""A gateway gets its declarations in lakesync.toml when it starts; what was set at run time stays."""
 
 from __future__ import annotations
 

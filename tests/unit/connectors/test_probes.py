@@ -25,13 +25,13 @@ KEY = "the key that seals these tests' secrets"
 
 def asked(source):
     """Each probe's answer, or the code of its error."""
-    told = {}
+    results = {}
     for probe in probes_of(source):
         try:
-            told[probe.name] = probe.run()
+            results[probe.name] = probe.run()
         except LakeSyncError as error:
-            told[probe.name] = error.code
-    return told
+            results[probe.name] = error.code
+    return results
 
 
 def test_jira_probes_check_account_clock_permission_and_a_page():
@@ -39,10 +39,10 @@ def test_jira_probes_check_account_clock_permission_and_a_page():
         made.site.add_project("SUP")
         made.site.add_issue("SUP", "one")
         with made.source() as source:
-            told = asked(source)
-            assert told["jira_issues"] == "1 issues on the first page, the first is SUP-1"
-            assert "behind this machine's" in told["clock"]
-            assert told["permissions"] == "the account can browse projects"
+            results = asked(source)
+            assert results["jira_issues"] == "1 issues on the first page, the first is SUP-1"
+            assert "behind this machine's" in results["clock"]
+            assert results["permissions"] == "the account can browse projects"
         made.site.projects["SUP"].hidden = True
         with made.source(jql="nonsense ===") as source:
             assert asked(source) | {"clock": ""} == {
@@ -59,11 +59,11 @@ def test_salesforce_probes_do_not_start_a_load():
         for number in range(3):
             firm.org.add("Account", Name=f"a{number}")
         with firm.source() as source:
-            told = asked(source)
-        assert told["credentials"].startswith("signed in, ")
-        assert "behind this machine's" in told["clock"]
-        assert told["sf_accounts"].startswith("readable, the first is")
-        assert told["sf_leads"] == "readable, but empty: check what is shared with the user"
+            results = asked(source)
+        assert results["credentials"].startswith("signed in, ")
+        assert "behind this machine's" in results["clock"]
+        assert results["sf_accounts"].startswith("readable, the first is")
+        assert results["sf_leads"] == "readable, but empty: check what is shared with the user"
         assert not any("jobs" in path for _, path, _ in firm.served.calls)
         with firm.source(clientSecret="wrong") as source:
             assert asked(source)["credentials"] == "AUTH_ERROR"

@@ -160,8 +160,10 @@ def test_every_table_of_the_lake_has_column_lineage(graph):
     for name in ("deltas", "tables/flights"):
         metadata = graph.get(dg.AssetKey.from_user_string(name)).metadata
         columns = {column.name for column in metadata["dagster/column_schema"].columns}
-        told = metadata["lineage"].value
-        assert all(column in told or "all others" in told for column in columns - {"_gateway", "_row", "_gone"}), name
+        lineage = metadata["lineage"].value
+        assert all(
+            column in lineage or "all others" in lineage for column in columns - {"_gateway", "_row", "_gone"}
+        ), name
     assert "`clients/flights.carrier` → `deltas.columns['carrier']`" in metadata["lineage"].value
 
 

@@ -90,7 +90,7 @@ def key(name):
 
 def test_each_leaf_flow_tier_and_migration_is_an_asset_with_its_lineage(definitions):
     graph = definitions.resolve_asset_graph()
-    told = {
+    parents_of = {
         "destinations/warehouse/pg": {"deltas"},
         "destinations/warehouse/mysql": {"deltas"},
         "destinations/warehouse/objects": {"deltas"},
@@ -100,7 +100,7 @@ def test_each_leaf_flow_tier_and_migration_is_an_asset_with_its_lineage(definiti
         "migrations/away": {"backends/old"},
         "backends/pg": {"destinations/warehouse/pg"},
     }
-    for name, parents in told.items():
+    for name, parents in parents_of.items():
         node = graph.get(key(name))
         assert {parent.to_user_string() for parent in node.parent_keys} == parents, name
         assert node.description.endswith("."), name
@@ -208,14 +208,14 @@ def test_flows_and_tiers_are_due_by_their_schedules_and_again_after_a_run_that_f
 
         def tick(cursor=None):
             with dg.build_sensor_context(instance, cursor=cursor) as context:
-                told = sensor(context)
-            if isinstance(told, dg.SkipReason):
-                return told.skip_message, cursor, {}
+                result = sensor(context)
+            if isinstance(result, dg.SkipReason):
+                return result.skip_message, cursor, {}
             spans = {}
-            for request in told.run_requests:
+            for request in result.run_requests:
                 ends = (request.tags[f"dagster/asset_partition_range_{end}"] for end in ("start", "end"))
                 spans[request.job_name] = tuple(ends)
-            return spans, told.cursor, {each.job_name: each.tags for each in told.run_requests}
+            return spans, result.cursor, {each.job_name: each.tags for each in result.run_requests}
 
         first, cursor, tags = tick()
         today = ("2026-03-05", "2026-03-05")
@@ -254,10 +254,10 @@ def test_a_migration_is_requested_for_the_days_that_have_ended_and_were_not_copi
         moment = datetime(2026, 1, day, 1, 41, tzinfo=UTC)  # a minute after the schedule
         (tmp_path / "offset").write_text(str(int(moment.timestamp() * 1000) - time.time_ns() // 1_000_000))
         with dg.build_sensor_context(instance, cursor=cursor) as context:
-            told = sensor(context)
-        if isinstance(told, dg.SkipReason):
+            result = sensor(context)
+        if isinstance(result, dg.SkipReason):
             return None
-        (request,) = told.run_requests
+        (request,) = result.run_requests
         return tuple(request.tags[f"dagster/asset_partition_range_{end}"] for end in ("start", "end"))
 
     def copied(table, *days):

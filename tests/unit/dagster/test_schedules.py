@@ -33,9 +33,9 @@ def test_unchanged_assets_are_not_audited_every_night(tmp_path):
             dg.DagsterInstance.local_temp(str(tmp_path)) as instance,
             dg.build_schedule_context(instance, datetime.now(UTC), repository_def=repository) as context,
         ):
-            told = repository.get_schedule_def("nightly_audit").evaluate_tick(context)
+            tick = repository.get_schedule_def("nightly_audit").evaluate_tick(context)
         return (
-            told.run_requests[0].tags["lakesync/reason"].partition(": ")[2] if told.run_requests else told.skip_message
+            tick.run_requests[0].tags["lakesync/reason"].partition(": ")[2] if tick.run_requests else tick.skip_message
         )
 
     def audited(name, state, at_ms):
@@ -66,8 +66,8 @@ def test_work_whose_run_has_not_ended_is_not_requested_again(tmp_path):
 
     def asked(schedule):
         with dg.build_schedule_context(instance, datetime.now(UTC), repository_def=repository) as context:
-            told = repository.get_schedule_def(schedule).evaluate_tick(context)
-        return [request.partition_key for request in told.run_requests] or told.skip_message
+            tick = repository.get_schedule_def(schedule).evaluate_tick(context)
+        return [request.partition_key for request in tick.run_requests] or tick.skip_message
 
     def request(job, **tags):
         return instance.create_run_for_job(repository.get_job(job), status=dg.DagsterRunStatus.NOT_STARTED, tags=tags)

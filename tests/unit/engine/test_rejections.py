@@ -56,11 +56,11 @@ def test_deltas_pushed_with_a_rejected_one_are_reported_by_its_reason():
     known = RejectionLog(lambda: 5)
     bad, good = (RowDelta("INSERT", "todos", row, "ann", (), 1, row) for row in ("bad", "good"))
     known.record("gw", "ann", (good, bad), ValidationError("no", [Rejection("bad", "SCHEMA_ERROR", "no such column")]))
-    told = {row: known.latest("gw", "todos", row) for row in ("bad", "good")}
-    assert told["bad"] is not None
-    assert (told["bad"].code, told["bad"].message) == ("SCHEMA_ERROR", "no such column")
-    assert told["good"] is not None
-    assert "in the same push, row 'bad' of table 'todos' was rejected: no such column" in told["good"].sentence
+    latest = {row: known.latest("gw", "todos", row) for row in ("bad", "good")}
+    assert latest["bad"] is not None
+    assert (latest["bad"].code, latest["bad"].message) == ("SCHEMA_ERROR", "no such column")
+    assert latest["good"] is not None
+    assert "in the same push, row 'bad' of table 'todos' was rejected: no such column" in latest["good"].sentence
 
 
 def test_a_row_keeps_the_delta_that_caused_the_rejection_and_not_another_one_of_the_same_push():

@@ -14,7 +14,7 @@ from examples.flights.workload import Write
 
 
 @pytest.fixture
-def told(tmp_path):
+def truth_of(tmp_path):
     """A function that makes the truth of writes, each acknowledged at a step of its own."""
 
     def tell(*writes: Write) -> Truth:
@@ -37,8 +37,8 @@ def live(truth: Truth, name: str = "final") -> dict:
     return {column: json.loads(value) for column, value in rows}
 
 
-def test_each_column_goes_to_its_greatest_stamp(told):
-    truth = told(
+def test_each_column_goes_to_its_greatest_stamp(truth_of):
+    truth = truth_of(
         write(3, "b", "UPDATE", dep_time=540, status="arrived"),
         write(1, "a", "INSERT", carrier="UA", dep_time=517),
         write(4, "a", "UPDATE", status="boarding"),
@@ -47,18 +47,20 @@ def test_each_column_goes_to_its_greatest_stamp(told):
     assert truth.visible("final") == 1
 
 
-def test_of_equal_stamps_the_greater_client_wins(told):
-    assert live(told(write(1, "b", "INSERT", tailnum="B"), write(1, "a", "INSERT", tailnum="A"))) == {"tailnum": "B"}
+def test_of_equal_stamps_the_greater_client_wins(truth_of):
+    assert live(truth_of(write(1, "b", "INSERT", tailnum="B"), write(1, "a", "INSERT", tailnum="A"))) == {
+        "tailnum": "B"
+    }
 
 
-def test_a_delete_hides_older_values_that_arrive_later(told):
-    truth = told(write(2, "a", "DELETE"), write(1, "a", "INSERT", carrier="UA"))
+def test_a_delete_hides_older_values_that_arrive_later(truth_of):
+    truth = truth_of(write(2, "a", "DELETE"), write(1, "a", "INSERT", carrier="UA"))
     assert live(truth) == {}
     assert truth.visible("final") == 0
 
 
-def test_a_later_update_undoes_a_deletion_with_its_own_columns_alone(told):
-    truth = told(
+def test_a_later_update_undoes_a_deletion_with_its_own_columns_alone(truth_of):
+    truth = truth_of(
         write(1, "a", "INSERT", carrier="UA", status="scheduled"),
         write(2, "a", "DELETE"),
         write(3, "b", "UPDATE", status="reinstated"),
@@ -67,18 +69,18 @@ def test_a_later_update_undoes_a_deletion_with_its_own_columns_alone(told):
     assert truth.visible("final") == 1
 
 
-def test_an_insert_without_columns_is_visible(told):
-    assert told(write(1, "a", "DELETE"), write(2, "a", "INSERT")).visible("final") == 1
+def test_an_insert_without_columns_is_visible(truth_of):
+    assert truth_of(write(1, "a", "DELETE"), write(2, "a", "INSERT")).visible("final") == 1
 
 
-def test_the_state_in_the_middle_knows_only_what_had_arrived(told):
-    truth = told(write(9, "a", "UPDATE", status="late"), write(1, "b", "INSERT", carrier="UA", status="early"))
+def test_the_state_in_the_middle_knows_only_what_had_arrived(truth_of):
+    truth = truth_of(write(9, "a", "UPDATE", status="late"), write(1, "b", "INSERT", carrier="UA", status="early"))
     truth.reduce("middle", 0)
     assert live(truth, "middle") == {"status": "late"}
 
 
-def test_counts_report_deltas_clients_conflicts_and_late_deltas(told):
-    counts = told(
+def test_counts_report_deltas_clients_conflicts_and_late_deltas(truth_of):
+    counts = truth_of(
         write(5, "b", "UPDATE", dep_time=540),
         write(1, "a", "INSERT", carrier="UA", dep_time=517),
         write(6, "b", "UPDATE", dep_time=541),
@@ -113,21 +115,21 @@ def lake_of(truth: Truth, **changes) -> pa.Table:
     return pa.table({name: pa.array([value], kinds.get(name, pa.string())) for name, value in row.items()})
 
 
-def test_a_correct_lake_has_no_mismatch(told):
-    truth = told(write(1, "a", "INSERT", carrier="UA", dep_time=517, estimated=True, dest=None))
+def test_a_correct_lake_has_no_mismatch(truth_of):
+    truth = truth_of(write(1, "a", "INSERT", carrier="UA", dep_time=517, estimated=True, dest=None))
     assert state_mismatches(truth, "final", "flights", lake_of(truth)) == 0
 
 
-def test_every_difference_is_a_mismatch(told):
-    truth = told(write(1, "a", "INSERT", carrier="UA", dep_time=517))
+def test_every_difference_is_a_mismatch(truth_of):
+    truth = truth_of(write(1, "a", "INSERT", carrier="UA", dep_time=517))
     right = lake_of(truth)
     for change in ({"dep_time": 518.0}, {"carrier": None}, {"_gone": True}, {"_inserted": None}, {"_cells": []}):
         assert state_mismatches(truth, "final", "flights", lake_of(truth, **change)) > 0
     assert state_mismatches(truth, "final", "flights", right.slice(0, 0)) > 0
 
 
-def test_a_replica_must_have_the_rows_of_its_own_carrier_only(told, replica):
-    truth = told(write(1, "a", "INSERT", carrier="UA", dep_time=517))
+def test_a_replica_must_have_the_rows_of_its_own_carrier_only(truth_of, replica):
+    truth = truth_of(write(1, "a", "INSERT", carrier="UA", dep_time=517))
     expected = visible_rows(truth, "final")
     assert replica_mismatches(expected, "UA", replica) == 1
     assert replica_mismatches(expected, "AA", replica) == 0
@@ -136,8 +138,10 @@ def test_a_replica_must_have_the_rows_of_its_own_carrier_only(told, replica):
     assert replica_mismatches(expected, None, replica) == 1
 
 
-def test_no_client_sees_a_flight_without_a_carrier(told, replica):
-    truth = told(write(1, "a", "INSERT", carrier="UA"), write(2, "a", "DELETE"), write(3, "b", "UPDATE", dep_delay=15))
+def test_no_client_sees_a_flight_without_a_carrier(truth_of, replica):
+    truth = truth_of(
+        write(1, "a", "INSERT", carrier="UA"), write(2, "a", "DELETE"), write(3, "b", "UPDATE", dep_delay=15)
+    )
     expected = visible_rows(truth, "final")
     assert list(expected["flights"]) == ["UA-1"]
     assert replica_mismatches(expected, "UA", replica) == 0

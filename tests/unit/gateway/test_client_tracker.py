@@ -60,9 +60,9 @@ def look(
 
 
 def behind(seen: ClientTracker, client_id: str, connected: dict[str, ConnectedClient] | None = None) -> int | None:
-    told = seen.status("gw", client_id, connected or {})
-    assert told is not None
-    return told.behind_ms
+    status = seen.status("gw", client_id, connected or {})
+    assert status is not None
+    return status.behind_ms
 
 
 def test_the_client_that_is_furthest_behind_is_listed_first():
@@ -72,11 +72,11 @@ def test_the_client_that_is_furthest_behind_is_listed_first():
     seen.record_push("gw", "mute")
     pulled(seen, "elsewhere", 1 << 16, gateway="other")
     assert look(seen, {"mute": None, "slow": 4000 << 16}) == {"mute", "slow", "quick"}
-    told = seen.statuses("gw", {}, 10)
-    assert [each.client_id for each in told] == ["mute", "slow", "quick"]
-    assert [(each.cursor_ms, each.has_more) for each in told] == [(None, False), (3, True), (9, False)]
-    assert [(each.behind_ms, each.unsent_since_ms) for each in told] == [(None, None), (1000, 4000), (0, None)]
-    assert {each.seen_ms for each in told} == {each.offline_since_ms for each in told} == {5000}
+    statuses = seen.statuses("gw", {}, 10)
+    assert [each.client_id for each in statuses] == ["mute", "slow", "quick"]
+    assert [(each.cursor_ms, each.has_more) for each in statuses] == [(None, False), (3, True), (9, False)]
+    assert [(each.behind_ms, each.unsent_since_ms) for each in statuses] == [(None, None), (1000, 4000), (0, None)]
+    assert {each.seen_ms for each in statuses} == {each.offline_since_ms for each in statuses} == {5000}
     assert [each.client_id for each in seen.statuses("gw", {}, 1)] == ["mute"]
     assert seen.lags(lambda _: {}) == {"gw": GatewayLag(3, 1, 4000), "other": GatewayLag(1, 0, None)}
 
@@ -84,10 +84,10 @@ def test_the_client_that_is_furthest_behind_is_listed_first():
 def test_a_broadcast_advances_the_cursor_of_a_client():
     seen = ClientTracker(Clock())
     pulled(seen, "a", 3 << 16, has_more=True)
-    (told,) = seen.statuses("gw", followed("a", 7 << 16), 10)
-    assert (told.cursor_ms, told.has_more, told.connected) == (7, False, True)
-    (told,) = seen.statuses("gw", followed("a", 2 << 16), 10)
-    assert (told.cursor_ms, told.has_more, told.connected) == (3, True, True)
+    (status,) = seen.statuses("gw", followed("a", 7 << 16), 10)
+    assert (status.cursor_ms, status.has_more, status.connected) == (7, False, True)
+    (status,) = seen.statuses("gw", followed("a", 2 << 16), 10)
+    assert (status.cursor_ms, status.has_more, status.connected) == (3, True, True)
 
 
 def test_a_client_is_checked_again_after_a_page_or_a_commit():
@@ -137,8 +137,8 @@ def test_after_a_disconnect_the_client_keeps_the_cursor_of_its_connection():
     seen.record_disconnect("gw", followed("a", 30_000 << 16)["a"].subscriber)
     seen.record_disconnect("gw", followed("stranger", 30_000 << 16)["stranger"].subscriber)
     assert seen.status("gw", "stranger", {}) is None
-    (told,) = seen.statuses("gw", {}, 10)
-    assert (told.cursor_ms, told.offline_since_ms, told.pulled_ms) == (30_000, 60_000, 5000)
+    (status,) = seen.statuses("gw", {}, 10)
+    assert (status.cursor_ms, status.offline_since_ms, status.pulled_ms) == (30_000, 60_000, 5000)
     assert seen.tracked_cursor("gw", "a", None).cursor == 30_000 << 16
     assert look(seen, {}) == {"a"}
 
@@ -148,14 +148,14 @@ def test_a_client_that_repeats_its_cursor_is_checked_from_that_cursor():
     for _ in range(3):
         pulled(seen, "a", 9 << 16, since=5 << 16, brings=True)
     assert seen.tracked_cursor("gw", "a", None).cursor == 5 << 16
-    (told,) = seen.statuses("gw", {}, 10)
-    assert told.repeats == 2
+    (status,) = seen.statuses("gw", {}, 10)
+    assert status.repeats == 2
     pulled(seen, "a", 3 << 16, since=3 << 16, brings=True, source="jira")
     assert seen.tracked_cursor("gw", "a", None).cursor == 5 << 16, "a source has cursors of its own"
     for _ in range(2):
         pulled(seen, "a", 9 << 16, since=9 << 16)
-        (told,) = seen.statuses("gw", {}, 10)
-        assert told.repeats == 0, "whoever lacks nothing asks with one cursor all the time"
+        (status,) = seen.statuses("gw", {}, 10)
+        assert status.repeats == 0, "whoever lacks nothing asks with one cursor all the time"
 
 
 def test_the_client_that_was_not_seen_for_the_longest_time_is_forgotten(monkeypatch):

@@ -58,7 +58,7 @@ class Landed:
 
 
 class Gateway:
-    """Refuses what it is told to, one push after the other."""
+    """Rejects the given pushes, one after the other."""
 
     def __init__(self, *errors):
         self.errors, self.bodies, self.flushes = list(errors), [], 0

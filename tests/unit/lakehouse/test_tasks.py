@@ -1,4 +1,4 @@
-"""What executors are told and tell: works travel as values, and errors come back as what they were."""
+"""Tasks reach executors as values, and their errors come back with type and fields."""
 
 import pytest
 

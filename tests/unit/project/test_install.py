@@ -81,8 +81,8 @@ def test_the_requested_python_is_used(checkout):
 def test_a_requested_unsupported_python_is_rejected(checkout):
     put_python(checkout.parent / "bin", "python3.14", "3.14")
     put_python(checkout.parent, "mine", "3.10")
-    told = install(checkout, PYTHON=str(checkout.parent / "mine"))
-    assert "mine does not run a supported Python (found: 3.10); LakeSync supports 3.14" in told
+    output = install(checkout, PYTHON=str(checkout.parent / "mine"))
+    assert "mine does not run a supported Python (found: 3.10); LakeSync supports 3.14" in output
 
 
 def test_the_tests_for_other_pythons_exist():

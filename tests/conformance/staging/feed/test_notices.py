@@ -1,4 +1,4 @@
-"""That whoever watches a store is told of every new visible arrival, whichever process committed it."""
+"""A listener of a store is notified of every new visible arrival, whichever process committed it."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tests.conformance.places import postgres
 DEADLINE = 30
 
 
-class Told:
-    """What a listener was told, to wait for."""
+class RecordingListener:
+    """Records the notices that a store sends, to wait for them."""
 
     def __init__(self) -> None:
         self.notices: list[Notice] = []
@@ -44,10 +44,10 @@ class Told:
 
 
 def test_a_commit_notifies_with_the_changed_buckets(store, book):
-    told = Told()
-    store.watch(told)
+    listener = RecordingListener()
+    store.watch(listener)
     push(store, book, make_delta("c", 1, "r", x=1), make_delta("c", 2, "s", team="red"))
-    told.wait(lambda notice: notice.buckets is not None and {EVERYONE, '"red"'} <= notice.buckets)
+    listener.wait(lambda notice: notice.buckets is not None and {EVERYONE, '"red"'} <= notice.buckets)
 
 
 def test_a_notified_arrival_is_visible(store, book):
@@ -55,39 +55,39 @@ def test_a_notified_arrival_is_visible(store, book):
         return notice.buckets is not None and EVERYONE in notice.buckets
 
     readings = []
-    told = Told()
+    listener = RecordingListener()
     store.watch(lambda notice: readings.append((notice, store.read("g", lambda view: view.arrival))))
-    store.watch(told)
+    store.watch(listener)
     entry = push(store, book, make_delta("c", 1, "r", x=1))
-    told.wait(names_it)
+    listener.wait(names_it)
     assert {reading.result() for notice, reading in readings if names_it(notice)} == {entry.arrival}
 
 
 def test_a_notice_names_its_gateway(store, book):
     store.ensure_gateway("h")
-    told = Told()
-    store.watch(told)
+    listener = RecordingListener()
+    store.watch(listener)
     push(store, book, make_delta("c", 1, "r", x=1), gateway="h")
-    told.wait_for("h", EVERYONE)
+    listener.wait_for("h", EVERYONE)
 
 
 def test_a_change_of_rules_notifies_every_bucket(store, book):
     push(store, book, make_delta("c", 1, "r", x=1))
-    told = Told()
-    store.watch(told)
+    listener = RecordingListener()
+    store.watch(listener)
     store.submit("g", book.set_rules(SyncRules(version=1, buckets=()))).result()
-    told.wait(lambda notice: notice == Notice("g", None))
+    listener.wait(lambda notice: notice == Notice("g", None))
 
 
 def test_a_commit_without_moved_rows_sends_no_notice(store, book):
-    told = Told()
-    store.watch(told)
+    listener = RecordingListener()
+    store.watch(listener)
     push(store, book, make_delta("c", 1, "r", x=1))
-    told.wait_for("g", EVERYONE)
+    listener.wait_for("g", EVERYONE)
     store.submit("g", lambda commit: commit.put_client(ClientRecord("c", commit.epoch, 1))).result()
     push(store, book, make_delta("c", 2, "s", team="red"))
-    told.wait_for("g", '"red"')
-    assert {bucket for notice in told.notices for bucket in notice.buckets or ()} <= {'"red"'}
+    listener.wait_for("g", '"red"')
+    assert {bucket for notice in listener.notices for bucket in notice.buckets or ()} <= {'"red"'}
 
 
 def test_a_client_whose_notice_may_be_late_is_returned(store):
@@ -103,11 +103,11 @@ def test_a_client_whose_notice_may_be_late_is_returned(store):
 def test_connected_clients_are_announced_in_order_and_without_bucket_keys(store):
     clients = [Presence(f"client-{number}", "connection") for number in range(300)]
     notices: list[Notice] = []
-    told = Told()
+    listener = RecordingListener()
     store.watch(notices.append)
-    store.watch(told)
+    store.watch(listener)
     store.submit("g", lambda commit: commit.announce_presence(clients)).result()
-    told.wait(lambda notice: clients[-1] in notice.presence)
+    listener.wait(lambda notice: clients[-1] in notice.presence)
     announced = [notice for notice in notices if notice.presence]
     assert [each for notice in announced for each in notice.presence] == clients
     assert {notice.buckets for notice in announced} == {frozenset()}
@@ -118,33 +118,33 @@ def test_a_failed_transaction_does_not_suppress_the_notice_of_its_group(store, b
     def failing(commit):
         raise ValueError("on purpose")
 
-    told = Told()
-    store.watch(told)
+    listener = RecordingListener()
+    store.watch(listener)
     futures = [store.submit("g", work) for work in (failing, book.push([make_delta("c", 1, "r", x=1)]), failing)]
     futures[1].result()
-    told.wait_for("g", EVERYONE)
+    listener.wait_for("g", EVERYONE)
 
 
 def test_a_failing_listener_does_not_affect_the_others_or_the_store(store, book):
     def failing(notice):
         raise ValueError("on purpose")
 
-    told = Told()
+    listener = RecordingListener()
     store.watch(failing)
-    store.watch(told)
+    store.watch(listener)
     for n in range(3):
         push(store, book, make_delta("c", 1 + n, f"r{n}", x=1))
-        told.wait_for("g", EVERYONE)
+        listener.wait_for("g", EVERYONE)
 
 
 def test_an_ended_watch_receives_no_notice(store, book):
-    ended, told = Told(), Told()
+    ended, listener = RecordingListener(), RecordingListener()
     end = store.watch(ended)
-    store.watch(told)
+    store.watch(listener)
     end()
     before = len(ended.notices)
     push(store, book, make_delta("c", 1, "r", team="red"))
-    told.wait_for("g", '"red"')
+    listener.wait_for("g", '"red"')
     assert not [notice for notice in ended.notices[before:] if notice.buckets is not None]
 
 
@@ -168,13 +168,13 @@ class TestOnPostgres:
     @pytest.fixture
     def listening(self, pair):
         """Listeners of both, known to hear each other."""
-        book, told = Book(), (Told(), Told())
-        for store, listener in zip(pair, told, strict=True):
+        book, listeners = Book(), (RecordingListener(), RecordingListener())
+        for store, listener in zip(pair, listeners, strict=True):
             store.watch(listener)
         for number, (writer, reader) in enumerate(((0, 1), (1, 0))):
             push(pair[writer], book, make_delta("first", number + 1, f"f{number}", team=f"first {number}"))
-            told[reader].wait_for("g", f'"first {number}"')
-        return told
+            listeners[reader].wait_for("g", f'"first {number}"')
+        return listeners
 
     def test_each_process_is_notified_of_commits_of_the_other(self, pair, listening):
         book = Book()
@@ -196,8 +196,8 @@ class TestOnPostgres:
         with pytest.raises(ValueError, match="on purpose"):
             pair[0].submit("g", failing).result()
         push(pair[0], Book(), make_delta("c", 11, "r2", team="kept"))
-        for told in listening:
-            told.wait(lambda notice: '"kept"' in (notice.buckets or ()))
+        for listener in listening:
+            listener.wait(lambda notice: '"kept"' in (notice.buckets or ()))
         assert '"failed"' not in {bucket for notice in notices for bucket in notice.buckets or ()}
 
     def test_too_many_buckets_for_a_notice_count_as_every_bucket(self, pair, listening):
@@ -231,9 +231,9 @@ class TestOnPostgres:
         store = open_store(url, clock)
         store.open(Book())
         store.ensure_gateway("g")
-        told = Told()
-        store.watch(told)
-        told.wait(lambda notice: notice == Notice("g", None, after_loss=True))
+        listener = RecordingListener()
+        store.watch(listener)
+        listener.wait(lambda notice: notice == Notice("g", None, after_loss=True))
         assert listeners(url) == 1
         store.close()
         assert listeners(url) == 0

@@ -1,4 +1,4 @@
-"""Actions, what is told of them, connectors and the write scope in every staging store."""
+"""Actions and their outcomes, connectors and the write scope in every staging store."""
 
 from __future__ import annotations
 

@@ -29,5 +29,5 @@ def test_cursors_below_the_bound_are_deleted(store):
 def test_a_shard_counts_as_sent_once_a_cursor_covers_its_rows(store):
     store.submit("g", lambda commit: commit.put_client(ClientRecord("c", commit.epoch, 1))).result()
     put(store, 512, {"main": 7, "empty": 1})
-    told = read(store, lambda view: {shard: view.sent_rows_of_shard(shard) for shard in ("main", "empty", "other")})
-    assert told == {"main": True, "empty": False, "other": False}
+    sent = read(store, lambda view: {shard: view.sent_rows_of_shard(shard) for shard in ("main", "empty", "other")})
+    assert sent == {"main": True, "empty": False, "other": False}

@@ -1,4 +1,4 @@
-"""What is erased is gone from staging for good, and everyone who holds it is told."""
+"""Erased values are removed from staging for good, and each client that has them is sent DELETEs."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_repeated_push_of_erased_deltas_is_accepted_and_changes_nothing(world)
     for client, delta in (("a", first), ("b", offline), ("b", offline)):
         assert world.push(client, delta).accepted == 1
     assert world.pull("c") == {}
-    assert world.seen == [], "nobody is told of it"
+    assert world.seen == [], "no listener is notified"
     assert [delta.columns for delta in world.logged() if delta.client_id == "b"] == [()], "once, without what it said"
     assert all(SECRET not in str(delta) for delta in world.logged())
     mixed = make_delta("b", (world.clock.now_ms << 16) + 1, "r9", name="kept")

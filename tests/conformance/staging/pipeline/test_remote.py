@@ -28,7 +28,7 @@ SHORT = 0.2
 
 
 class Server(ThreadingHTTPServer):
-    """Calls `dispatch` as the gateway's internal route does; told to, it drops answers, cuts them, or is late."""
+    """Calls `dispatch` as the gateway's internal route does; on request it drops, cuts off or delays answers."""
 
     def __init__(self, store) -> None:
         super().__init__(("127.0.0.1", 0), Handler)

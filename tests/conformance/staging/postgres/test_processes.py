@@ -48,8 +48,8 @@ def test_stores_share_one_arrival_order_and_no_reader_passes_an_invisible_arriva
     stop = threading.Event()
 
     def follow(store) -> list[tuple[str, int]]:
-        """A reader that goes on from the newest arrival that it was told, as a pull's cursor does."""
-        told, cursor, last = [], 0, False
+        """Read entries from the newest arrival that was read before, as a pull with a cursor does."""
+        entries_read, cursor, last = [], 0, False
         while not last:
             last = stop.is_set()
 
@@ -58,9 +58,9 @@ def test_stores_share_one_arrival_order_and_no_reader_passes_an_invisible_arriva
 
             entries, arrival = store.read("g", page).result()
             assert all(cursor < entry.changed <= arrival for entry in entries)
-            told += [(entry.row_id, entry.changed) for entry in entries]
+            entries_read += [(entry.row_id, entry.changed) for entry in entries]
             cursor = arrival
-        return told
+        return entries_read
 
     def write(store, client) -> list[tuple[str, int]]:
         futures = []

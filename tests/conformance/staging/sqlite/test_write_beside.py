@@ -171,10 +171,10 @@ def test_a_failed_commit_keeps_the_rows_of_earlier_groups_that_a_scan_has_writte
 def test_a_failed_write_behind_does_not_affect_the_push(store, tmp_path):
     state = store._open.state.sql
     refuse(state, (sqlite3.SQLITE_INSERT, "entry"))
-    with capture_logs() as told:
+    with capture_logs() as logged:
         push_beside(store, 7)
         store._read(lambda: refuse(state))
-    assert "rows not written to state.db: the write is repeated" in [each["event"] for each in told]
+    assert "rows not written to state.db: the write is repeated" in [each["event"] for each in logged]
     push(store, Feed(), *rows(8))
     check_whole(store, tmp_path, written(range(9), tmp_path))
 
