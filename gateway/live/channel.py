@@ -250,6 +250,9 @@ class Channel:
     ) -> list[tuple[LiveConnection, Subscriber]]:
         """Send the members of a group the changes that they lack, and return those that need an own page.
 
+        A member for which the read may be too old is served again. Of the others, each needs an own page, is sent the
+        own page that the read has for it, is sent the shared page, or lacks nothing.
+
         Args:
             group: connections with the same state, which one read of the store serves.
             result: the result of that read: the shared page, the own pages by client id, and the group's next state.
@@ -266,12 +269,7 @@ class Channel:
             client = subscriber.client_id
             own_page = result.own_pages.get(client)
             own_frame = await _broadcast_frame(own_page, before) if own_page is not None else b""
-            unchanged = connection.subscriber is subscriber and subscriber.state is before and connection.is_ready
-            is_same_index = version == self._index_version  # whether the index was not cleared since
-            # whether the read considered the client's siblings, over which it may have been sent other changes
-            has_all_connections = client in group.multi_connected or client not in self._clients.multi_connected
-            is_current = unchanged and is_same_index and has_all_connections and not subscriber.has_own_changes
-            if not is_current:  # the read may be too old
+            if version != self._index_version or not self._is_current(connection, subscriber, group):
                 self._requeue((connection,))
                 continue
             if client in result.with_other_claims and own_page is not None:
@@ -292,6 +290,20 @@ class Channel:
                 sent_deltas += deltas
         self._on_broadcast(sent_deltas)
         return needing_pull
+
+    def _is_current(self, connection: LiveConnection, subscriber: Subscriber, group: SubscriberGroup) -> bool:
+        """Return whether a read for a group still says what a member lacks: the member was sent nothing meanwhile.
+
+        Args:
+            connection: the member's connection.
+            subscriber: its subscriber when the read began.
+            group: the group, as it was read.
+        """
+        client = subscriber.client_id
+        # whether the read considered the client's siblings, over which it may have been sent other changes
+        knew_siblings = client in group.multi_connected or client not in self._clients.multi_connected
+        unchanged = connection.subscriber is subscriber and subscriber.state is group.state
+        return unchanged and connection.is_ready and knew_siblings and not subscriber.has_own_changes
 
     def _group(self, state: SubscriptionState, members: Sequence[tuple[LiveConnection, Subscriber]]) -> SubscriberGroup:
         """Return connections with the same state as a group that one read of the store serves.

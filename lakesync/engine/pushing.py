@@ -126,8 +126,14 @@ def commit_push(
 
     Deltas that were accepted before are recognised by their ids and change nothing, so a push can be repeated.
 
-    The steps: check the deltas; find the cursor that the client certainly has; store the new deltas; mark rows of which
-    the client's own copy may be wrong; choose the cursor of the response; store the client's record.
+    The steps, as marked in the body:
+
+    1. Check the deltas, and choose those that are new.
+    2. Find the cursor up to which the client certainly has everything.
+    3. Store the new deltas, and merge them into their rows.
+    4. Mark rows of which the client's own copy may be wrong, so that it is sent them.
+    5. Choose the cursor of the response: that of the client's own push if it lacks nothing, else the one of step 2.
+    6. Store the client's record.
 
     Args:
         commit: the open transaction in the gateway's store.
@@ -147,7 +153,9 @@ def commit_push(
     """
     push, claims = request.push, request.claims
     access = rules.access(commit, claims)
+    # 1. check
     new = _check_new(commit, request, access, rules, limits, names)
+    # 2. certain cursor
     known = current_record(commit.client(push.client_id), commit.epoch, access.keys)
     # three views of the client's record: `record`, as it is stored; `proven`, with the cursor that this request proves;
     # and `with_sent`, with everything that the client may have been sent
@@ -157,6 +165,7 @@ def commit_push(
     # without a cursor that the request proves, the client may have been sent broadcasts that are not recorded
     with_sent = proven if known_cursor is not None else with_possible_broadcasts(proven, commit.arrival)
     certain = _certain_cursor(commit, with_sent, access)
+    # 3. store, 4. mark
     sender_is_current = False  # whether the client need not be sent anything about the rows that it pushes
     sender = Sender(push.client_id, access.keys, reindexed=access.sees_by_values is None)
     if new.deltas:
@@ -177,6 +186,7 @@ def commit_push(
         repeats = [delta for delta in push.deltas if id(delta) not in added]
         must_send = record_repeats(commit, repeats, sender, proven.confirmed_cursor)
         sender_is_current = sender_is_current and not must_send
+    # 5. choose the cursor
     is_stored = proven is record  # whether the stored record has the client's cursor already
     record = replace(record, has_pushed=True)
     cursor = certain.cursor
@@ -188,6 +198,7 @@ def commit_push(
         cursor = arrival
     elif certain.doubted is not None:  # its next pulls return again what it may not have received
         record, cursor = with_cursor_in_doubt(record, certain.doubted, commit.arrival, max_sent(with_sent.scopes))
+    # 6. store the record
     if new.deltas or ends_scope(record, access):  # its writes belong to the scope of its claims, which may be a new one
         if may_broadcast_under_other_access(record, access):
             announce_other_connection(commit, record, live=False)

@@ -58,8 +58,8 @@ class RowPresence(Enum):
 def presence_of_visible(row: StoredRow, history: Sequence[Entry], client_id: str, position: Position) -> RowPresence:
     """Return whether a client has a row that it may see.
 
-    The entries show what the client had at its base, and what it may have been sent since: one entry that shows the row
-    suffices. Then the client's own writes since the base are considered, which it was not sent.
+    The entries show what the client had at its base, and what it may have been sent since. Then the client's own writes
+    since the base are considered, which it was not sent.
 
     Args:
         row: the row as it is now.
@@ -69,31 +69,38 @@ def presence_of_visible(row: StoredRow, history: Sequence[Entry], client_id: str
     """
     if position.resync or _lost_own_writes(row, client_id, position):
         return RowPresence.UNSURE
-    by_entries = {_presence_by_entry_and_row(entry, row, position) for entry in history}
-    if RowPresence.YES in by_entries:
-        presence = RowPresence.YES
-    elif RowPresence.UNSURE in by_entries:
-        presence = RowPresence.UNSURE
-    else:
-        presence = RowPresence.NO
-    # `emptied`: the arrival at which a DELETE or an erasure last removed columns of a row that lives on. A client that
-    # had the row before has those columns, and an UPDATE cannot remove them.
-    if presence is RowPresence.YES and row.emptied > position.base:
-        presence = RowPresence.UNSURE
+    sent = _presence_by_history(row, history, position)
     written = _written_since(row, client_id, position)
     if written is None:  # the client did not write to the row, as far as the row's writers are known
         may_be_writer = row.writers_floor > writers_known_from(position)  # one that the row no longer stores
         may_have_kept_it = position.no_retry and any(entry.left for entry in history)  # it may have missed a DELETE
         in_doubt = position.may_hold_unknown_rows or may_be_writer or may_have_kept_it
-        return RowPresence.UNSURE if presence is RowPresence.NO and in_doubt else presence
+        return RowPresence.UNSURE if sent is RowPresence.NO and in_doubt else sent
     if written is _OwnWrites.INSERTED:
         inserted_at = row.writers[client_id].own_copy
         # `stayed`: the row has not left any bucket after that INSERT, so the client was sent no DELETE of it
         stayed = not position.is_transition and all(entry.left <= inserted_at for entry in history)
-        has_lost_columns = presence is not RowPresence.NO and _columns_removed_by_others(row, client_id, position)
+        has_lost_columns = sent is not RowPresence.NO and _columns_removed_by_others(row, client_id, position)
         return RowPresence.OWN if stayed and not has_lost_columns else RowPresence.UNSURE
-    has_updated = presence is RowPresence.YES and written is _OwnWrites.UPDATED
+    has_updated = sent is RowPresence.YES and written is _OwnWrites.UPDATED
     return RowPresence.YES if has_updated else RowPresence.UNSURE
+
+
+def _presence_by_history(row: StoredRow, history: Sequence[Entry], position: Position) -> RowPresence:
+    """Return whether the client has a row that it may see, apart from its own writes.
+
+    One entry that shows the row suffices. But if the row has lost columns since the base, by a DELETE or an erasure, a
+    client that had the row is `UNSURE`: it has those columns, and an UPDATE cannot remove them.
+
+    Args:
+        row: the row as it is now.
+        history: the row's entries that concern the client.
+        position: the client's position.
+    """
+    by_entries = {_presence_by_entry_and_row(entry, row, position) for entry in history}
+    if RowPresence.YES in by_entries:
+        return RowPresence.UNSURE if row.emptied > position.base else RowPresence.YES
+    return RowPresence.UNSURE if RowPresence.UNSURE in by_entries else RowPresence.NO
 
 
 def _lost_own_writes(row: StoredRow, client_id: str, position: Position) -> bool:
