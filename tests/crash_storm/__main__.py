@@ -24,13 +24,13 @@ from tests.postgres_server import postgres_server
 def main(
     kills: Annotated[int, typer.Option(help="How many times a gateway is killed.", min=1)] = 200,
     staging: Annotated[str, typer.Option(help="sqlite or postgres; a server is started for the latter.")] = "sqlite",
-    seed: Annotated[int | None, typer.Option(help="Where and when it kills; a random one by default.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the places and times of kills; random by default.")] = None,
 ) -> None:
-    """Kill gateways under load, at named points and at any moment, and see whether anything acknowledged is lost.
+    """Kill gateways under load, at named points and at random times, and check that no acknowledged push is lost.
 
-    Over Postgres its server crashes now and then too, and connections are lost at COMMIT.
+    With Postgres, its server crashes at random too, and connections are lost at COMMIT.
 
-    The last line is one JSON object; the exit code is 0 only where nothing was lost, doubled or half there.
+    The last line of the output is one JSON object. The exit code is 0 if no push was lost, doubled or stored in part.
     """
     console = Console(stderr=True)
     stamina.instrumentation.set_on_retry_hooks([])

@@ -1,7 +1,8 @@
-"""`scripts/move-storm`: migrations, tiers, flows and loads killed at every step of every page, and begun again.
+"""Kill migrations, tiers, flows and loads at every step of every page, and let another process continue.
 
-One move for each step and page: a process is killed there, another goes on. What is in both places afterwards is
-compared, delta by delta, with what was there before. The last line is one JSON object; exit code 0 only where all held.
+A transfer is repeated for each step and page. Afterwards source and target are compared with the source before, delta
+by delta. The last line of the output is one JSON object. The exit code is 0 if no delta was lost, doubled or changed,
+and no page was copied again.
 """
 
 from __future__ import annotations
@@ -35,12 +36,19 @@ _ROWS = 20
 
 
 def main() -> int:
-    """Kill, and judge."""
-    parser = argparse.ArgumentParser(prog="scripts/move-storm", description=__doc__)
-    parser.add_argument("--pages", type=int, default=8, help="that each move has")
-    parser.add_argument("--page", type=int, default=50, help="deltas of one")
-    parser.add_argument("--moves", default=",".join(MOVES), help="which")
-    parser.add_argument("--targets", default="sqlite,file,postgresql", help="schemes of where to; mysql and s3 too")
+    """Run the transfers, and return the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="scripts/move-storm",
+        description=__doc__,
+        epilog="example: scripts/move-storm --pages 3 --moves migration,flow --targets sqlite,s3",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--pages", type=int, default=8, help="pages of each transfer (default: 8)")
+    parser.add_argument("--page", type=int, default=50, help="deltas of a page (default: 50)")
+    parser.add_argument("--moves", default=",".join(MOVES), help="kinds of transfers (default: %(default)s)")
+    parser.add_argument(
+        "--targets", default="sqlite,file,postgresql", help="schemes, also mysql and s3 (default: %(default)s)"
+    )
     options = parser.parse_args()
     total, reports = options.pages * options.page, []
     with ExitStack() as stack:
@@ -51,7 +59,7 @@ def main() -> int:
         for move in options.moves.split(","):
             for scheme in options.targets.split(","):
                 verdicts = list(_storm(move, scheme, places, before, options.page))
-                reports.append(_told(move, scheme, total, verdicts))
+                reports.append(_report(move, scheme, total, verdicts))
                 print(reports[-1], flush=True)
     whole = {
         name: sum(each[name] for each in reports)
@@ -130,7 +138,7 @@ def _storm(move: str, scheme: str, places: _Places, before: Any, page: int) -> I
         assert passage > 1, f"{move} to {scheme} never came past {point}"
 
 
-def _told(move: str, scheme: str, total: int, verdicts: list[Verdict]) -> dict[str, Any]:
+def _report(move: str, scheme: str, total: int, verdicts: list[Verdict]) -> dict[str, Any]:
     """`began_again`: killed behind a page that had ended, and yet everything was copied by the run that went on."""
     return {
         "move": move,

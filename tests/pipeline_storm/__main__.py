@@ -1,10 +1,10 @@
-"""`scripts/pipeline-storm`: runs of the pipeline are killed and cancelled at random while clients push.
+"""Kill and cancel runs of the pipeline at random while clients push, and measure how soon all is up to date again.
 
-After each accident it is measured how long everything that was acknowledged before takes to be in the history, the
-state tables, the checkpoints and the destinations. One destination is always away and delays nothing. With
-`--poisoned`, so do a tenant, a table, a table at a destination and a connector. At the end, all that can be equal is
-compared, and what cannot has to be named. The last line is one JSON object, with the healing times of all accidents and
-of each kind; the exit code is 0 only where that held.
+After each accident, the healing time is measured: until every delta that was acknowledged before is in the history,
+the state tables, the checkpoints and the destinations. One destination is always unreachable, and must delay nothing.
+With `--poisoned` the same holds for a tenant, a table, a table at a destination and a connector. At the end all copies
+are compared, except those of the poisoned members, which a report must name. The last line of the output is one JSON
+object with the healing times. The exit code is 0 if every accident healed and no copy differs.
 """
 
 from __future__ import annotations
@@ -171,15 +171,24 @@ def differences(system: System, acknowledged: dict[str, Counter[str]], poison: P
 
 
 def main() -> int:
-    """Cause accidents, and judge."""
-    parser = argparse.ArgumentParser(prog="scripts/pipeline-storm", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=600, help="of accidents")
-    parser.add_argument("--gateways", type=int, default=4)
-    parser.add_argument("--tables", type=int, default=5)
-    parser.add_argument("--poisoned", action="store_true", help="poison a tenant, two tables and a connector")
-    parser.add_argument("--bound", type=float, default=300, help="seconds within which each accident has to heal")
-    parser.add_argument("--pause", type=float, default=1.0, help="seconds between two pushes of a gateway")
-    parser.add_argument("--seed", type=int, default=1)
+    """Cause accidents, and return the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="scripts/pipeline-storm",
+        description=__doc__,
+        epilog="example: scripts/pipeline-storm --gateways 10 --tables 20 --poisoned --seconds 3600 --bound 900",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--seconds", type=float, default=600, help="how long accidents are caused (default: 600)")
+    parser.add_argument("--gateways", type=int, default=4, help="number of gateways (default: 4)")
+    parser.add_argument("--tables", type=int, default=5, help="tables of each gateway (default: 5)")
+    parser.add_argument("--poisoned", action="store_true", help="make a tenant, two tables and a connector fail")
+    parser.add_argument(
+        "--bound", type=float, default=300, help="seconds within which each accident must heal (default: 300)"
+    )
+    parser.add_argument(
+        "--pause", type=float, default=1.0, help="mean seconds between two pushes of a gateway (default: 1)"
+    )
+    parser.add_argument("--seed", type=int, default=1, help="seed of the accidents (default: 1)")
     options = parser.parse_args()
     random.seed(options.seed)
     times: dict[str, list[float]] = {}

@@ -1,6 +1,6 @@
-"""The feed's oracle for as long as one likes.
+"""Play random histories of many clients against a gateway in the same process.
 
-Each failing history is made small and printed so that it can be kept as an `@example`.
+Each failing history is reduced and printed: add it to tests/property/test_feed_oracle.py as an `@example`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Case = tuple[list[tuple[Any, ...]], tuple[int, ...], int]
 
 
 def _failure(case: Case, kind: type[History]) -> str | None:
-    """What a case breaks; None where it holds."""
+    """Return the promise that a case breaks; None if it breaks none."""
     history, skewed, rules = case
     try:
         play(history, skewed, rules, kind)
@@ -35,7 +35,7 @@ def _failure(case: Case, kind: type[History]) -> str | None:
 
 
 def _smaller(case: Case, kind: type[History]) -> Case:
-    """The case without what it does not need."""
+    """Return the case without the steps that are not needed to fail."""
     history, skewed, rules = case
     for size in (8, 4, 2, 1, 1):
         place = 0
@@ -53,7 +53,7 @@ def _smaller(case: Case, kind: type[History]) -> Case:
 
 
 def _batch(number: int, kind: type[History]) -> tuple[int, list[Case]]:
-    """How many cases were played, and those that failed."""
+    """Play a batch; return the number of cases, and those that failed."""
     played = 0
     failed: list[Case] = []
 
@@ -77,13 +77,16 @@ def _batch(number: int, kind: type[History]) -> tuple[int, list[Case]]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Play batches until the time is over; 1 where a case failed."""
+    """Play batches until the time is over, and return the exit code: 1 if a case failed."""
     parser = argparse.ArgumentParser(
-        prog="scripts/soak", description=__doc__, epilog="Example: scripts/soak --seconds 600 --seed 1 --over postgres"
+        prog="scripts/soak",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="example: scripts/soak --seconds 600 --seed 1 --over postgres",
     )
-    parser.add_argument("--seconds", type=float, default=60.0, help="how long; default: 60")
-    parser.add_argument("--seed", type=int, default=1, help="of the first batch; each batch has the next one")
-    parser.add_argument("--failures", type=int, default=3, help="stop after so many")
+    parser.add_argument("--seconds", type=float, default=60.0, help="duration (default: 60)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the first batch (default: 1)")
+    parser.add_argument("--failures", type=int, default=3, help="stop after this number of failures (default: 3)")
     parser.add_argument(
         "--over",
         choices=(
@@ -98,8 +101,9 @@ def main(arguments: Sequence[str]) -> int:
             "rebuilt",
         ),
         default="sqlite",
-        help="the store, its disk full now and then, two processes over Postgres, commits lost there, the reference's "
-        "client to the letter of its conflicts, or a store that is lost and made again from the lake; default: sqlite",
+        help="the store: SQLite or shards, also with a disk that fills up (full-disk, full-shards); Postgres, also "
+        "with two processes or lost commits; clients that resolve conflicts as the reference does (conflicts); or a "
+        "store that is rebuilt from the lake (rebuilt) (default: sqlite)",
     )
     options = parser.parse_args(arguments)
     cases, number, found = 0, options.seed, 0

@@ -1,6 +1,6 @@
-"""Sources that change at random while they are polled, seed by seed, for as long as one likes.
+"""Poll sources that change, fail and hide rows at random, and kill polls.
 
-A seed that breaks a law is printed, to be kept as an `@example` of its test.
+Each seed is one history. A seed that breaks a rule is printed: add it to the test as an `@example`.
 """
 
 from __future__ import annotations
@@ -67,11 +67,16 @@ CASES: dict[str, list[Case]] = {
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Play seeds until the time is over; 1 where one failed."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=300.0)
-    parser.add_argument("--seed", type=int, default=0, help="the first")
-    parser.add_argument("--of", choices=[*CASES, "all"], default="all")
+    """Play seeds until the time is over, and return the exit code: 1 if one failed."""
+    parser = argparse.ArgumentParser(
+        prog="scripts/poll-storm",
+        description=__doc__,
+        epilog="example: scripts/poll-storm --seconds 600 --seed 1 --of jira",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--seconds", type=float, default=300.0, help="duration (default: 300)")
+    parser.add_argument("--seed", type=int, default=0, help="the first seed (default: 0)")
+    parser.add_argument("--of", choices=[*CASES, "all"], default="all", help="kind of source (default: all)")
     options = parser.parse_args(arguments)
     cases = [(name, case) for name in CASES if options.of in (name, "all") for case in CASES[name]]
     stamina.instrumentation.set_on_retry_hooks([])

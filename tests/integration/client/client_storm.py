@@ -1,8 +1,9 @@
-"""An app that writes by plain SQL, killed with its gateway again and again: what is left is looked at in the end.
+"""Kill an app that writes with plain SQL, and its gateway, many times; then compare what the app wrote with both.
 
-`scripts/client-storm --kills 200 --seed 1` does it for long; with `--remake` the app remakes, renames and alters its
-table as well, in `--storms` apps one after another, each over HTTP with a gateway of its own. The last line is one JSON
-object. A seed repeats what the app does, and when it is killed up to a few milliseconds.
+With `--remake` the app also recreates, renames and alters its table, over HTTP with a gateway of its own, and a
+DELETE that it did not cause is a failure too. A seed repeats what the app does, and the moments of the kills within a
+few milliseconds. The last line of the output is one JSON object. The exit code is 0 if nothing was lost or applied
+twice.
 """
 
 from __future__ import annotations
@@ -175,12 +176,19 @@ def _same_rows(app: Client, gateway: SyncGateway) -> dict[str, dict[str, object]
 
 
 def main() -> None:
-    """Play for long; figures as JSON on stdout."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kills", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--remake", action="store_true", help="an app that remakes, renames and alters its table")
-    parser.add_argument("--storms", type=int, default=1, help="with --remake: apps, each with the next seed")
+    """Run the storm, and print its figures as JSON."""
+    parser = argparse.ArgumentParser(
+        prog="scripts/client-storm",
+        description=__doc__,
+        epilog="example: scripts/client-storm --remake --storms 100 --kills 6",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--kills", type=int, default=200, help="kills of an app or its gateway (default: 200)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the first app (default: 1)")
+    parser.add_argument("--remake", action="store_true", help="let the app recreate, rename and alter its table")
+    parser.add_argument(
+        "--storms", type=int, default=1, help="with --remake: number of apps, each with the next seed (default: 1)"
+    )
     options = parser.parse_args()
     begun = time.monotonic()
     found: Counter[str] = Counter()
