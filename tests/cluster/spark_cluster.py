@@ -55,11 +55,11 @@ class SparkCluster:
 
     def workers(self) -> int:
         """How many are alive."""
-        return self._told().get("aliveworkers", 0)
+        return self._status().get("aliveworkers", 0)
 
     def cores_at_work(self) -> int:
         """Cores that applications have."""
-        return self._told().get("coresused", 0)
+        return self._status().get("coresused", 0)
 
     def kill(self, worker: str) -> None:
         """End a worker and its executor as a power cut does."""
@@ -70,7 +70,7 @@ class SparkCluster:
         for process in self._processes.values():
             process.stop(grace=5)
 
-    def _told(self) -> dict[str, int]:
+    def _status(self) -> dict[str, int]:
         """What the master says of itself; nothing while its page is there and what it tells is not yet."""
         with requests.Session() as session:
             session.trust_env = False

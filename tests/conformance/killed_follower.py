@@ -19,8 +19,8 @@ from lakesync.adapters.transfer.follower import (
 from lakesync.adapters.transfer.loads import begin_load, finish_load, load_to_resume, part_name
 from lakesync.model.types import RowDelta
 from tests.conformance import adapter_places
+from tests.conformance.history_batches import history, pushes
 from tests.conformance.test_adapter_tables import NOTES
-from tests.conformance.told_history import history, pushes
 
 Pushes = Sequence[tuple[str, int, list[RowDelta]]]
 

@@ -16,9 +16,9 @@ from lakesync.model.errors import AdapterError
 from lakesync.model.schema import parse_schema
 from tests.conformance.adapter_places import DATABASES, SERVERS, start_server
 from tests.conformance.book import make_delta
+from tests.conformance.history_batches import history
 from tests.conformance.test_adapter_tables import NOTES, rows
 from tests.conformance.test_adapters import batch, everything
-from tests.conformance.told_history import history
 
 LINES = parse_schema({"table": "lines", "columns": [{"name": "n", "type": "number"}, {"name": "j", "type": "json"}]})
 BOTH = [NOTES, LINES]

@@ -12,7 +12,7 @@ from lakesync.adapters.transfer.follower import DeltaSelection, follow_history
 from lakesync.model.schema import parse_schema
 from tests.conformance.adapter_places import DATABASES, EXAMPLES, TABLES, start_server
 from tests.conformance.book import make_delta
-from tests.conformance.told_history import history
+from tests.conformance.history_batches import history
 
 LONG = "k" * 6_000
 COLUMNS = [{"name": name, "type": "string"} for name in ("sku", "ext", "title")]

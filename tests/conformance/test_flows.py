@@ -31,9 +31,9 @@ from lakesync.model.schema import Column
 from lakesync.rules.model import parse_rules
 from tests.conformance.adapter_places import DATABASES, start_server
 from tests.conformance.book import make_delta
+from tests.conformance.history_batches import history
 from tests.conformance.test_adapter_tables import NOTES, parsed, rows
 from tests.conformance.test_adapters import everything
-from tests.conformance.told_history import history
 
 LARGE = RowFilter(tables=("notes",), where=(("size", "gte", "10"),))
 """Rows of `notes` whose size is 10 at least."""

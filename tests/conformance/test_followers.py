@@ -27,10 +27,10 @@ from lakesync.model.schema import Column
 from tests.backend_servers import bigquery_server
 from tests.conformance.adapter_places import DATABASES, NEEDS, SERVERS, TABLES, port_of, start_server, through
 from tests.conformance.book import make_delta
+from tests.conformance.history_batches import history, pushes
 from tests.conformance.killed_follower import follow
 from tests.conformance.test_adapter_tables import NOTES, parsed, rows, rows_of_gateways
 from tests.conformance.test_adapters import everything
-from tests.conformance.told_history import history, pushes
 from tests.conformance.wire import Wire
 from tests.forked import Forked
 

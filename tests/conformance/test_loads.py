@@ -17,11 +17,11 @@ from lakesync.model.crash_points import VARIABLE
 from lakesync.model.errors import IntegrityError
 from lakesync.model.schema import Column
 from tests.conformance.adapter_places import DATABASES, SERVERS, TABLES, start_server
+from tests.conformance.history_batches import history, pushes
 from tests.conformance.killed_follower import last_arrivals, load, part_of_load, take_load, take_part
 from tests.conformance.test_adapter_tables import NOTES, rows_of_gateways
 from tests.conformance.test_adapters import everything
 from tests.conformance.test_followers import carry, once, shows
-from tests.conformance.told_history import history, pushes
 from tests.forked import Forked
 
 EVERYTHING = DeltaSelection()

@@ -11,8 +11,8 @@ from lakesync.adapters.transfer.restore import restore
 from lakesync.model.schema import parse_schema
 from tests.conformance.adapter_places import DATABASES, TABLES, start_server
 from tests.conformance.book import make_delta
+from tests.conformance.history_batches import history
 from tests.conformance.test_adapter_tables import rows_of_gateways
-from tests.conformance.told_history import history
 
 COLUMNS = [
     {"name": "title", "type": "string"},

@@ -105,17 +105,17 @@ def test_a_new_client_gets_broadcasts_from_its_first_push_on(pair):
         assert ops(reader.broadcast()) == [("DELETE", "t2"), ("INSERT", "t2")]
 
 
-@pytest.mark.parametrize("was_told", [False, True])
-def test_a_client_that_pulled_from_an_empty_gateway_gets_broadcasts_when_it_connects_again(pair, was_told):
+@pytest.mark.parametrize("got_broadcast", [False, True])
+def test_a_client_that_pulled_from_an_empty_gateway_gets_broadcasts_when_it_connects_again(pair, got_broadcast):
     alice, bob = pair
     with Live(bob) as reader:
         for _ in range(2):  # it is known before the second answer
             assert reader.pull().server_hlc == 0
-        if was_told:
+        if got_broadcast:
             alice.push(delta("t1", {"n": 1}, client="alice"))
             assert ops(reader.broadcast()) == [("INSERT", "t1")]
     with Live(bob) as reader:
-        if was_told:  # nothing shows that it has the first connection's broadcast
+        if got_broadcast:  # nothing shows that it has the first connection's broadcast
             assert ops(reader.broadcast()) == [("DELETE", "t1"), ("INSERT", "t1")]
         alice.push(delta("t2", {"n": 2}, client="alice"))
         page = reader.broadcast()

@@ -15,7 +15,7 @@ from lakesync.adapters.transfer.follower import DeltaSelection, follow_history
 from lakesync.config import backends
 from lakesync_dagster.definitions import make_definitions
 from tests.conformance.book import make_delta
-from tests.conformance.told_history import history
+from tests.conformance.history_batches import history
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "examples" / "backends" / "lakesync.toml"

@@ -15,7 +15,7 @@ from lakesync.adapters.backend_config import RoutedBackend, SingleBackend, Write
 from lakesync.adapters.deltas import DeltaQuery
 from lakesync.adapters.transfer.follower import DeltaSelection, follow_history
 from lakesync.model.errors import ConfigurationError
-from tests.conformance.told_history import history, pushes
+from tests.conformance.history_batches import history, pushes
 
 PUSHES = pushes(12)
 

@@ -1,4 +1,4 @@
-"""A history as the lake tells it to a follower, with little to import: processes that are killed use it too."""
+"""Batches of the lake's history, for tests of followers. It imports little, as processes that are killed use it."""
 
 from __future__ import annotations
 
