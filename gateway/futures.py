@@ -47,7 +47,9 @@ class _Completions:
 
     def __init__(self) -> None:
         self._completed: deque[tuple[Future[Any], asyncio.Future[Any]]] = deque()
+        """Pairs of a completed future and the future that its waiter awaits."""
         self._scheduled = False
+        """Whether the event loop has been woken up for them."""
 
     def add(self, loop: asyncio.AbstractEventLoop, done: Future[Any], waiter: asyncio.Future[Any]) -> None:
         """Copy a completed future's result to its waiter, in the event loop's thread. Any thread may call this."""

@@ -93,6 +93,7 @@ class LiveConnection:
         self._stall_timer: asyncio.TimerHandle | None = None
         """Closes the connection if the client reads nothing for too long; None while it reads."""
         self._notify_ready: Callable[[], None] = _ignore
+        """Called whenever broadcasts can be sent again; `run` sets it."""
         self.is_busy = False
         """Whether a message is being served; broadcasts wait for its response."""
         self.subscriber: Subscriber | None = None

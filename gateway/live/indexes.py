@@ -87,7 +87,9 @@ class SubscriptionIndex:
         self._subscriptions: dict[LiveConnection, tuple[frozenset[str], frozenset[str]]] = {}
         """Connection → its bucket keys and its prefixes."""
         self._by_bucket: dict[str, set[LiveConnection]] = defaultdict(set)
+        """Bucket key → the connections that have it."""
         self._by_prefix: dict[str, set[LiveConnection]] = defaultdict(set)
+        """Prefix of bucket keys → the connections that see every key with it."""
 
     def subscribe(self, connection: LiveConnection, buckets: frozenset[str], prefixes: frozenset[str]) -> None:
         """Replace the subscription of a connection.

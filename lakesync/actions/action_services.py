@@ -68,6 +68,7 @@ class SupportedActions:
         self.name = name
         self.descriptors = tuple(descriptors)
         self._schemas: dict[str, JsonSchema] = {}
+        """Type of action → the compiled schema of its params, as a cache."""
         self._by_type = {each.action_type: each for each in self.descriptors}
 
     def check(self) -> None:
@@ -150,6 +151,7 @@ class ActionServices:
         self._store = store
         self._connectors = connectors
         self._registered: dict[str, ActionService] = {}
+        """Connector → the service of the handler that the program registered for it."""
         self._supported: dict[str, tuple[ConnectorType, SupportedActions]] = {}
         """Connector → its type and its actions, as a cache."""
 

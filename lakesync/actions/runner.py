@@ -41,6 +41,7 @@ class ActionRunner:
         self._thread: threading.Thread | None = None
         self._closed = False
         self._tasks: set[asyncio.Task[Any]] = set()
+        """The tasks of `start` that have not ended."""
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         """Run a coroutine on the loop. Any thread may call it.

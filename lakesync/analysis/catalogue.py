@@ -126,6 +126,7 @@ class LakeReader:
         self._may_exist = may_have_catalogue(config)
         self._catalogue = open_catalogue(config)
         self._loaded: dict[tuple[str, str], Table] = {}
+        """`(namespace, table)` → the table, as it was first read."""
 
     def __enter__(self) -> Self:
         return self

@@ -44,6 +44,7 @@ class DeadLetters(msgspec.Struct, frozen=True, rename="camel"):
     gateway: str
     """Empty for all gateways that the destination follows."""
     count: int
+    """Number of these values or updates."""
     since_ms: int
     """When the first of them was recorded, in milliseconds of server wall time."""
 
@@ -54,6 +55,7 @@ class Report(msgspec.Struct, frozen=True, rename="camel"):
     at_ms: int
     """When the marks were compared, in milliseconds since 1970."""
     lags: tuple[Lag, ...] = ()
+    """The parts that are behind."""
     requests: dict[str, int] = {}
     """`Lag.key` of a part → number of runs that were requested since its mark moved. With `FAILING` of them, the part
     is failing."""

@@ -52,6 +52,7 @@ class SnapshotRows(NamedTuple):
     """The rows of a state table in one Iceberg snapshot."""
 
     snapshot: int
+    """The snapshot's id."""
     gateway: str | None
     """Only the rows of this gateway; None for all rows."""
 

@@ -116,6 +116,7 @@ class DeltaProvenance(msgspec.Struct, frozen=True):
 
     gateway: str
     arrival: int
+    """The gateway's timestamp of its push."""
     arrived: str
     """The arrival as a time, UTC."""
     flushed: bool
@@ -123,10 +124,12 @@ class DeltaProvenance(msgspec.Struct, frozen=True):
     op: str
     client_id: str
     hlc: int
+    """The client's timestamp."""
     written: str
     """The hlc as a time by the client's clock, UTC."""
     delta_id: str
     columns: tuple[ColumnProvenance, ...]
+    """What became of the value of each of its columns."""
     note: str = ""
     """The effect of a delta without columns; empty for any other."""
 
@@ -136,6 +139,7 @@ class ArrivedDelta(msgspec.Struct, frozen=True):
 
     gateway: str
     arrival: int
+    """The gateway's timestamp of its push."""
     flushed: bool
     """Whether it is in the lake; otherwise it is in staging's log."""
     delta: RowDelta

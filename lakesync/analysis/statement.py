@@ -38,6 +38,7 @@ class TableReference(NamedTuple):
     """A table that a statement names."""
 
     namespace: str | None
+    """The namespace that the statement names; None without one."""
     name: str
     predicates: tuple[Predicate, ...]
     """The statement uses only rows of the table that meet all of these. Empty if it may use every row."""

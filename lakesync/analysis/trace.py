@@ -68,8 +68,10 @@ class TracedDelta(msgspec.Struct, frozen=True, rename="camel"):
     columns: int
     """Number of columns that it was pushed with."""
     arrival_hlc: int
+    """The gateway's timestamp of its push."""
     shard: str
     epoch: int
+    """Identifies the copy of the store that accepted it."""
     seq: int
     ordinal: int
     """Position in the push."""

@@ -61,6 +61,7 @@ class TokenVerifier:
         self._now = now
         self._sole_gateway = sole_gateway
         self._verified: dict[str, Identity] = {}
+        """Encoded token → what it says, as a cache."""
         self.on_withdrawn: Callable[[frozenset[Key]], None] = lambda _: None
         """Called with keys that an issuer no longer publishes, after their tokens were removed from the cache. The
         server sets it, to close the connections of these tokens."""

@@ -71,8 +71,10 @@ class Sources:
         self._wall = wall
         self._rules = rules
         self._sources: dict[str, Source] = {}
+        """The registered sources, by name."""
         self._lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
+        """The threads that read sources; None before the first pull from one."""
         self._is_closed = False
 
     def register(self, name: str, source: Source) -> None:

@@ -48,10 +48,13 @@ class FlushReport(msgspec.Struct, frozen=True, rename="camel"):
 
     gateway_id: str
     batches: int
+    """Number of batches that were written."""
     deltas: int
+    """Number of deltas in them."""
     bytes: int
     """Bytes that were flushed from staging's log."""
     seconds: float
+    """How long the flush took."""
 
 
 class Outlet:

@@ -226,7 +226,9 @@ class _JobsInMemory:
 
     def __init__(self) -> None:
         self.pending: dict[str, FlushJob] = {}
+        """The jobs to run, by id."""
         self.failed: dict[str, FlushJob] = {}
+        """The dead letters, by id."""
 
     def add(self, job: FlushJob) -> None:
         self.pending.setdefault(job.job_id, job)

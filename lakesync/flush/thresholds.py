@@ -169,6 +169,7 @@ class BacklogStats:
         self.store = store
         """The staging store; a caller may replace it by another connection to the same store."""
         self._shards: dict[str, _Shard] = {}
+        """The unflushed pushes by shard."""
         self._lock = threading.Lock()
 
     def backlog(self) -> list[Backlog]:

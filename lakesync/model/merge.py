@@ -318,6 +318,7 @@ class StoredState(msgspec.Struct, array_like=True, gc=False):
     """The stored form of a state: the deltas that own columns, the tombstone, and the INSERT; see `RowState`."""
 
     live: list[LiveDelta] = []
+    """As `RowState.live`."""
     tombstone: Stamp | None = None
     inserted: Stamp | None = None
 

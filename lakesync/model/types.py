@@ -140,7 +140,9 @@ class SyncPage(NamedTuple):
 
     deltas: Sequence[RowDelta]
     server_hlc: int
+    """The cursor with which the client requests the next page."""
     has_more: bool = False
+    """Whether more pages follow now."""
 
 
 class PushResult(msgspec.Struct, frozen=True, rename="camel"):

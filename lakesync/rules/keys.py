@@ -133,6 +133,7 @@ class _Texts:
     def __init__(self, values: Mapping[str, msgspec.Raw]) -> None:
         self._values = values
         self._known: dict[str, str | None] = {}
+        """Column → its text, None for a column without a value; the texts that were computed so far."""
 
     def get(self, column: str) -> str | None:
         """Return the text of a column; None if the row has no value in it."""

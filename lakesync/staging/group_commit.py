@@ -20,6 +20,7 @@ class Outcome(NamedTuple):
 
     future: Future[Any]
     result: Any = None
+    """What the job returned; None if it failed."""
     error: BaseException | None = None
     """None if the job succeeded."""
 
@@ -42,6 +43,7 @@ class Turns(Generic[T]):
 
     def __init__(self) -> None:
         self._waiting: dict[str, deque[T]] = {}
+        """Gateway → its waiting jobs; the gateway whose turn is next comes first."""
 
     def __bool__(self) -> bool:
         return bool(self._waiting)

@@ -58,7 +58,9 @@ class LoggedPush(NamedTuple):
     """A push in the log, decoded."""
 
     seq: int
+    """Its number in the log."""
     arrival: int
+    """Its last arrival: the gateway's timestamp of the commit."""
     deltas: list[RowDelta]
     bytes: int
     """Stored bytes of the encoded deltas."""

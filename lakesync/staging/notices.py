@@ -61,6 +61,7 @@ class Notices:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._listeners: tuple[Listener, ...] = ()
+        """The functions that `deliver` calls; replaced as a whole, so that `deliver` needs no lock."""
 
     def watch(self, listener: Listener) -> Callable[[], None]:
         """Add a listener; return a function that removes it.

@@ -293,7 +293,9 @@ class UnflushedPush(NamedTuple):
     """What a batch is chosen by: a log row that is not in the lake yet."""
 
     seq: int
+    """Its number in the log."""
     arrival: int
+    """Its last arrival."""
     deltas: int
     """Number of deltas."""
     bytes: int

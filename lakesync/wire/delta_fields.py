@@ -34,6 +34,7 @@ class DeltaFields(NamedTuple):
     tables: list[str]
     row_ids: list[str]
     clients: list[str]
+    """The ids of the clients that wrote them."""
     hlcs: list[int]
     names: list[str]
     """The column names of all deltas, one delta after the other; an empty name follows those of each delta."""

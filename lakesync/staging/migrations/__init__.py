@@ -44,7 +44,9 @@ class Upgrade(msgspec.Struct, frozen=True, rename="camel"):
     database: str
     """`log.db`, `state.db`, or the name of a Postgres database."""
     before: int
+    """The version before."""
     after: int
+    """The version after; the same if nothing was to do."""
 
 
 class GatewayHead(msgspec.Struct, frozen=True, rename="camel"):

@@ -36,6 +36,7 @@ class ConfigCache:
 
     def __init__(self) -> None:
         self._cache: dict[str, GatewayConfig] = {}
+        """Gateway → its configuration as it was read last."""
 
     def load(self, connection: Connection, gateway: str, version: int, rules_version: int) -> GatewayConfig:
         """Return the configuration of a committed version.

@@ -33,6 +33,7 @@ class BucketNumbers:
     def __init__(self, sql: sqlite3.Connection) -> None:
         self._sql = sql
         self._cache: dict[tuple[str, str], int] = {}
+        """`(gateway, bucket key)` → its number."""
 
     def clear_cache(self) -> None:
         """Clear the cache, after a rollback."""

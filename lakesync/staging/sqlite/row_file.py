@@ -128,7 +128,9 @@ class RowCache:
     def clear(self) -> None:
         """Drop all rows."""
         self._young: dict[tuple[str, str, str], CachedRow] = {}
+        """The young generation: `(gateway, table, row id)` → row."""
         self._old: dict[tuple[str, str, str], CachedRow] = {}
+        """The old generation, with the same keys."""
         self._young_bytes = 0
 
     def get(self, gateway: str, key: RowKey) -> CachedRow | None:
