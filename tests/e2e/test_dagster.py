@@ -417,6 +417,19 @@ def test_a_failed_table_is_completed_without_a_push_after_its_cause_is_fixed(car
     assert system.healed(rows) < HEALED_SECONDS
 
 
+def test_a_code_server_without_its_child_is_restarted(system):
+    dead = system.told["code_server"]["pid"]
+    for child in psutil.Process(dead).children():
+        child.kill()
+    system.until(
+        lambda: system.told["ready"] and system.told["code_server"]["pid"] not in {None, dead},
+        READY_SECONDS,
+        "another code server",
+    )
+    system.register("reloaded", carrier="string")
+    system.holds("reloaded")  # the sensors of the new code server run
+
+
 def test_a_killed_gateway_is_restarted_a_second_up_is_rejected_and_stopping_leaves_no_process(system):
     dead = system.report["gateway"]["pid"]
     os.kill(dead, signal.SIGKILL)

@@ -64,8 +64,8 @@ _PREFIX = "LAKESYNC_"
 _CODE_TTL_SECONDS = 365 * 86_400
 """Seconds without a heartbeat after which the code server's child, which has loaded the definitions, ends.
 
-The default of 30 s passes when a laptop sleeps, and the code server does not start another child. A child whose code
-server was killed ends with `lakesync up`."""
+The default of 30 s passes when a laptop sleeps. The code server does not start another child, so the supervisor
+restarts it if the child ends. A child whose code server was killed ends with `lakesync up`."""
 _UNIQUE_CHARS = 16
 """A secret of at least this length is not part of another variable's value by chance."""
 
@@ -88,6 +88,8 @@ class Service:
     """The service's address, for display."""
     once: bool = False
     """Whether the process runs once and ends, instead of being kept running."""
+    needs_child: bool = False
+    """Whether the process is of no use after its last child process ended, so that it is restarted."""
     hint: str = ""
     """What to check if the service does not start, for display."""
 
@@ -125,6 +127,7 @@ def services(
             ready=lambda: accepts(code_port),
             after=storage_creator,
             where=f"grpc port {code_port}",
+            needs_child=True,
         ),
         Service(
             name="dagster",

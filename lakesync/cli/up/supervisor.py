@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+import psutil
 from rich.console import Console
 from rich.markup import escape
 
@@ -79,6 +80,8 @@ class _SupervisedService:
         self.service = service
         self.process: Process | None = None
         """The newest process; None before the first start."""
+        self.child: psutil.Process | None = None
+        """A running child of the newest process; None if none was found, or unless the service `needs_child`."""
         self.state = State.WAITING
         self.was_ready = False
         """Whether the service was ever ready."""
@@ -148,9 +151,11 @@ class Supervisor:
                     self._start(supervised)
             case State.STARTING:
                 self._watch_start(supervised)
-            case State.READY:
-                if not supervised.service.once and supervised.process and supervised.process.exit_code is not None:
-                    self._restart_or_fail(supervised, _exit_reason(supervised.process))
+            case State.READY if not supervised.service.once and (process := supervised.process) is not None:
+                if process.exit_code is not None:
+                    self._restart_or_fail(supervised, _exit_reason(process))
+                elif supervised.service.needs_child and _has_lost_child(supervised, process):
+                    self._restart_or_fail(supervised, "lost its child process")
 
     def _may_start(self, service: Service) -> bool:
         """Return whether all services that it needs have been ready."""
@@ -162,6 +167,7 @@ class Supervisor:
         supervised.process = Process(
             service.name, service.command, service.environment, self._logs / f"{service.name}.log"
         )
+        supervised.child = None
         supervised.started_at = time.monotonic()
         self._set_state(supervised, State.STARTING)
 
@@ -219,6 +225,22 @@ class Supervisor:
                 all_ready=self.all_ready,
             )
         )
+
+
+def _has_lost_child(supervised: _SupervisedService, process: Process) -> bool:
+    """Return whether a service's process had a running child since its start and has none now; updates `child`."""
+    child = supervised.child
+    if child is None or not _runs(child):
+        supervised.child = next((each for each in psutil.Process(process.pid).children() if _runs(each)), None)
+    return child is not None and supervised.child is None
+
+
+def _runs(process: psutil.Process) -> bool:
+    """Return whether a process has not ended."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _exit_reason(process: Process) -> str:

@@ -96,6 +96,26 @@ def test_a_service_that_ends_is_restarted(watch):
     assert seen.changes[2].reason == "was terminated by signal 9"
 
 
+def test_a_service_that_needs_a_child_process_is_restarted_without_it(watch):
+    parent = "import signal, subprocess, sys; subprocess.Popen([sys.executable, *sys.argv[1:]]); signal.pause()"
+    seen = watch(Service("a", (*python(parent), *FOR_EVER[1:]), lambda: True, needs_child=True))
+    supervised = seen.supervisor._services["a"]
+    seen.until(lambda: supervised.child is not None)
+    first = seen.pid("a")
+    supervised.child.kill()
+    seen.until(lambda: seen.states("a").count(State.READY) == 2)
+    assert seen.pid("a") != first
+    assert seen.changes[2].reason == "lost its child process"
+
+
+def test_a_service_whose_child_process_never_started_is_not_restarted(watch):
+    seen = watch(Service("a", FOR_EVER, lambda: True, needs_child=True), Service("b", FOR_EVER, lambda: True))
+    seen.until(lambda: seen.supervisor.all_ready)
+    seen.supervisor._services["b"].process._child.kill()
+    seen.until(lambda: seen.states("b").count(State.READY) == 2)  # so a was checked too
+    assert seen.states("a") == [State.STARTING, State.READY]
+
+
 def test_a_service_that_never_becomes_ready_is_reported_with_its_log(watch):
     seen = watch(Service("a", python("print('no such thing'); raise SystemExit(3)"), lambda: False, hint="Look there."))
     seen.until(lambda: seen.error)
