@@ -91,7 +91,7 @@ class LakeLanding(LandedTables):
         super().__init__(ConnectorTables(spark, names, config.gateway, config.name), polled.tables)
         self._polled = polled
         self._now_ms = now_ms
-        self._positions = lake_errors(_positions)(self._files, self._tables, config.type)
+        self._positions = lake_errors(_positions)(self._files, self._tables)
 
     def cursor(self, table: str) -> Cursor | None:
         """Return the cursor of a table's last landed page; None before the first."""
@@ -229,11 +229,21 @@ class LakeLanding(LandedTables):
         self._read_landing_files()
         self._number, self._newest = constants.landing, max(file.highest_hlc for file in self._files)
         # from the commit, not from the reports: a task that was lost meanwhile may have read other rows
-        self._positions = _positions(self._files, self._tables, self._polled.config.type)
+        self._positions = _positions(self._files, self._tables)
 
     def _position(self, table: str) -> ReadPosition:
-        """Return where the last poll of a table stopped; an empty position before the first."""
-        return self._positions.get(table) or ReadPosition(self._polled.config.type)
+        """Return where the last poll of a table stopped; without a cursor before the first.
+
+        If the last poll read another source, the position has no cursor, and a census is due, which finds that source's
+        rows.
+        """
+        own = ReadPosition(self._polled.config.type, self._tables[table].origin)
+        last = self._positions.get(table)
+        if last is None:
+            return own
+        if last.type == own.type and last.origin in {own.origin, ""}:  # earlier versions stored no origin
+            return msgspec.structs.replace(last, origin=own.origin)
+        return msgspec.structs.replace(own, census_ms=0)
 
 
 def _add_results(report: PollReport, results: Sequence[TableResult], failed: Collection[str]) -> None:
@@ -263,10 +273,8 @@ def _add_results(report: PollReport, results: Sequence[TableResult], failed: Col
     report.usage = usage
 
 
-def _positions(
-    files: Sequence[LandedFile], tables: Mapping[str, Table], connector_type: str
-) -> dict[str, ReadPosition]:
-    """Return table → its newest read position in `landing`, if a connector of the given type wrote it."""
+def _positions(files: Sequence[LandedFile], tables: Mapping[str, Table]) -> dict[str, ReadPosition]:
+    """Return table → its newest read position in `landing`."""
     positions: dict[str, ReadPosition] = {}
     for file in sorted(files, key=lambda each: each.last_page, reverse=True):  # the newest first
         if not any(table not in positions and file.may_have(table) for table in tables):
@@ -282,7 +290,7 @@ def _positions(
         in_order = sorted(position_rows.to_pylist(), key=lambda row: row["landing"])
         of_file = {row["table_name"]: msgspec.json.decode(row["columns"], type=ReadPosition) for row in in_order}
         positions = {**of_file, **positions}
-    return {table: each for table, each in positions.items() if table in tables and each.type == connector_type}
+    return {table: each for table, each in positions.items() if table in tables}
 
 
 @contextmanager

@@ -70,6 +70,8 @@ class ReadPosition(msgspec.Struct, frozen=True):
 
     type: str
     """The connector's type. A connector of another type cannot use the cursor."""
+    origin: str = ""
+    """The `Table.origin` for which the cursor is valid; empty if the source has none."""
     cursor: dict[str, Any] | None = None
     """Where the next poll continues; None: from the beginning."""
     census_ms: int | None = msgspec.field(default=None, name="counted_ms")

@@ -101,6 +101,9 @@ class Table(NamedTuple):
     """Returns the schema to register if the gateway has none yet, or None; called after the first rows were written."""
     needs_census: bool = False
     """Whether every poll takes a census, because `changes` does not report deletes."""
+    origin: str = ""
+    """The external system that has the rows, and whatever else a cursor depends on. If the connector is registered
+    again with another origin, the next poll reads all rows and takes a census."""
 
 
 class Source(Protocol):

@@ -43,6 +43,8 @@ class Database:
         """A snapshot."""
         yield Snapshot(self, [row[1:] for row in self.rows if row[0] not in self.open])
 
+    database = "db"
+
     def quoted(self, name):
         return name
 
@@ -124,6 +126,8 @@ class Whole:
             else:
                 self.rows[row_id] = self.chance.randrange(3)
         yield WholeSnapshot(self, dict(self.rows))
+
+    database = "db"
 
     def quoted(self, name):
         return name

@@ -57,7 +57,8 @@ class JiraClient:
             http_options: keyword arguments of `HttpApi`.
         """
         base = settings.get("baseUrl") or f"https://{site_name(settings['domain'])}.atlassian.net"
-        self._api = HttpApi(f"{base.rstrip('/')}/rest/api/3", _map_error, **http_options)
+        self.url = str(base).rstrip("/")
+        self._api = HttpApi(f"{self.url}/rest/api/3", _map_error, **http_options)
         self._api.session.auth = (settings["email"], settings["apiToken"])
         self._api.session.headers["Accept"] = "application/json"
         self._remaining: int | None = None

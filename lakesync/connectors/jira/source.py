@@ -108,7 +108,7 @@ class JiraSource:
         self._jql: str | None = settings.get("jql")
         schemas = {schema.table: schema for schema in JIRA_TABLES}
         self.tables = tuple(
-            Table(name, identity="jira_id", schema=partial(schemas.get, name))
+            Table(name, identity="jira_id", schema=partial(schemas.get, name), origin=self._client.url)
             for name in (PROJECTS, ISSUES, COMMENTS)
             if settings.get(JIRA_SWITCHES.get(name, ""), True)
         )

@@ -173,7 +173,7 @@ class SalesforceSource:
         self._bulk_rows = BULK_ROWS if bulk_rows is None else bulk_rows
         schemas = {schema.table: schema for schema in SALESFORCE_TABLES}
         self.tables = tuple(
-            Table(table, schema=partial(schemas.get, table))
+            Table(table, schema=partial(schemas.get, table), origin=settings["instanceUrl"].rstrip("/"))
             for table in schemas
             if settings.get(SALESFORCE_SWITCHES[table], True)
         )

@@ -103,6 +103,7 @@ class BigQueryReader:
         """
         self._client = client
         self._dataset = dataset
+        self.database = f"{client.project}.{dataset}"
 
     @contextmanager
     def snapshot(self) -> Iterator[BigQueryReader]:

@@ -93,6 +93,7 @@ class MySqlReader:
             "password": unquote(parts.password or ""),
             "database": unquote(parts.path.strip("/")),
         }
+        self.database = f"{host}:{port}/{self._address['database']}"
 
     @contextmanager
     def snapshot(self) -> Iterator[MySqlSnapshot]:

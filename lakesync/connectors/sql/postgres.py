@@ -119,6 +119,8 @@ class PostgresReader:
             raise ConfigurationError(
                 "connectionString has ports that do not match its hosts: give one number for each host"
             ) from None
+        addresses = ",".join(f"{host}:{port}" for host, port in self._hosts_and_ports)
+        self.database = f"{addresses}/{self._parameters.get('dbname', '')}"
 
     @contextmanager
     def snapshot(self) -> Iterator[PostgresSnapshot]:

@@ -77,6 +77,9 @@ class Snapshot(Protocol):
 class Reader(Protocol):
     """Opens snapshots of a database."""
 
+    database: str
+    """The database's address and name, without credentials."""
+
     def snapshot(self) -> AbstractContextManager[Snapshot]:
         """Return a snapshot for the duration of a `with` block.
 

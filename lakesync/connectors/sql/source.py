@@ -94,7 +94,12 @@ class SqlSource:
         entries = [PolledTable.of(each) for each in (config.ingest or {}).get("tables", ())]
         self._polled = {each.table: each for each in entries}
         self.tables = tuple(
-            Table(each.table, schema=partial(self._schema, each), needs_census=each.cursor_column is None)
+            Table(
+                each.table,
+                schema=partial(self._schema, each),
+                needs_census=each.cursor_column is None,
+                origin=f"{self._reader.database} {each.cursor_column or ''}",
+            )
             for each in entries
         )
 

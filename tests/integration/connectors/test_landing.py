@@ -232,6 +232,21 @@ def _today(spark, names):
     return spark.table(f"lake.{names.system}.landing").agg({"day": "max"}).collect()[0][0]
 
 
+def test_a_connector_with_another_origin_is_read_from_the_beginning_and_counted(spark, names, gateways):
+    gateway, old, new = gateways(), Table("notes", origin="old"), Table("notes", origin="new")
+    rows = [SourceRow("n0", {"text": "a"}), SourceRow("n1", {"text": "b"})]
+    land(spark, names, [Page("notes", rows, {"at": 7})], [Table("notes")])
+    assert opened(spark, names, tables=[old]).cursor("notes") == {"at": 7}, "the origin was not known"
+    land(spark, names, [Page("notes", rows[:1], {"at": 8})], [old])
+    landing = opened(spark, names, [Page("notes", [SourceRow("n2", {"text": "c"})], {"at": 1})], [new], ["n0", "n2"])
+    assert landing.cursor("notes") is None
+    assert landing.poll(IngestSettings()).tables[0].census_taken
+    assert opened(spark, names, tables=[new]).cursor("notes") == {"at": 1}
+    assert delivery(landing, gateway).deliver(new).deleted == 1
+    assert [change.row_id for change in gateway.changes() if change.op == "DELETE"] == ["n1"]
+    assert not opened(spark, names, tables=[new], counted=["n0"]).poll(IngestSettings()).tables[0].census_taken
+
+
 def test_an_interrupted_delivery_is_completed_and_a_concurrent_poll_is_rejected(spark, names, gateways):
     gateway, table = gateways(), Table("notes")
     rows = [SourceRow(f"n{number}", {"text": "x" * 50}) for number in range(40)]

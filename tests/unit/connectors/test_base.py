@@ -1,8 +1,11 @@
-"""The helpers that connector types share."""
+"""What connector types share: helpers, and the origins of their tables."""
 
 import pytest
 
-from lakesync.connectors.base import value_at
+from lakesync.connectors.base import ConnectorConfig, value_at
+from lakesync.connectors.jira.source import JiraSource
+from lakesync.connectors.salesforce.source import SalesforceSource
+from lakesync.connectors.sql import mysql, postgres
 
 
 @pytest.mark.parametrize(
@@ -18,3 +21,28 @@ from lakesync.connectors.base import value_at
 )
 def test_a_path_that_leads_to_nothing_has_no_value(values, found):
     assert value_at(values, ["a", "b"]) == found
+
+
+def _origins(source):
+    return {table.origin for table in source.tables}
+
+
+def _config(kind, settings, *tables):
+    return ConnectorConfig("gw", "desk", kind, settings, {"tables": [*tables]})
+
+
+def test_a_tables_origin_names_the_site_or_organisation():
+    account = {"email": "a@b.c", "apiToken": "secret"}
+    named = _origins(JiraSource(_config("jira", {**account, "domain": "acme"})))
+    assert named == _origins(JiraSource(_config("jira", {**account, "domain": "https://acme.atlassian.net/"})))
+    assert named == {"https://acme.atlassian.net"}
+    settings = {"instanceUrl": "https://acme.my.salesforce.com/", "clientId": "i", "clientSecret": "secret"}
+    assert _origins(SalesforceSource(_config("salesforce", settings))) == {"https://acme.my.salesforce.com"}
+
+
+@pytest.mark.parametrize(("kind", "make"), [("postgresql", postgres.source), ("mysql", mysql.source)])
+def test_a_tables_origin_names_database_and_cursor_column_without_credentials(kind, make):
+    by_cursor = {"table": "a", "query": "SELECT 1", "strategy": {"type": "cursor", "cursorColumn": "at"}}
+    whole = {"table": "b", "query": "SELECT 1", "strategy": {"type": "diff"}}
+    config = _config(kind, {"connectionString": f"{kind}://me:secret@db.example:99/crm"}, by_cursor, whole)
+    assert _origins(make(config)) == {"db.example:99/crm at", "db.example:99/crm "}
