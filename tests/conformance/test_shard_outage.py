@@ -12,13 +12,14 @@ from lakesync.engine import Engine
 from lakesync.model.errors import NotFoundError, StagingUnavailableError
 from lakesync.model.schema import TableSchema, parse_schema
 from lakesync.model.types import Op
+from lakesync.rules.model import SyncRules
 from lakesync.staging.memory import MemoryStore
 from lakesync.staging.sharded import ShardedStore
 from lakesync.staging.shards import ShardMap
 from lakesync.testing import ManualClock
 from tests.property.feed_model import StockClient
 
-SHARDS = ShardMap({"orders": "shard-orders"}, "shard-default")
+SHARDS = ShardMap({"orders": "shard-orders", "planes": "shard-planes"}, "shard-default")
 
 
 class FrailStore(MemoryStore):
@@ -144,7 +145,7 @@ def test_a_repeated_retirement_reaches_the_shard_that_missed_the_first(gateway, 
         gateway.retire_schema("orders")
     stores["shard-orders"].out = False
     assert gateway.retire_schema("orders") == 2
-    assert schemas_of(gateway) == [None, None]
+    assert schemas_of(gateway) == [None] * 3
     with pytest.raises(NotFoundError):
         gateway.retire_schema("orders")
 
@@ -162,4 +163,26 @@ def test_a_shard_that_missed_a_retirement_gets_the_schema_that_came_after(gatewa
         gateway.align_shards()
     else:
         gateway.register_schema(schema("string"))
-    assert schemas_of(gateway) == [schema("string")] * 2
+    assert schemas_of(gateway) == [schema("string")] * 3
+
+
+def test_a_change_reaches_every_shard_that_can_be_reached_and_a_repeat_completes_it(gateway, stores):
+    rules, planes = SyncRules(1, ()), {"table": "planes", "columns": [{"name": "x", "type": "number"}]}
+    shards = [gateway._shards[name] for name in ("shard-default", "shard-orders", "shard-planes")]
+    stores["shard-orders"].out = True
+    for change in (
+        lambda: gateway.set_rules(rules),
+        lambda: gateway.set_write_scope("any"),
+        lambda: gateway.register_schema(planes),
+    ):
+        with pytest.raises(StagingUnavailableError):
+            change()
+    stores["shard-orders"].out = False
+    assert [shard.config().rules for shard in shards] == [rules, None, rules]
+    assert [shard.config().write_scope for shard in shards] == ["any", None, "any"]
+    assert [len(shard.config().schemas) for shard in shards] == [1, 0, 1]
+    gateway.set_rules(rules)
+    gateway.set_write_scope("any")
+    gateway.register_schema(planes)
+    for config in [shard.config() for shard in shards]:
+        assert (config.rules, config.write_scope, {*config.schemas}) == (rules, "any", {"planes"})

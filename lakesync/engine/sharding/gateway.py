@@ -211,14 +211,13 @@ class ShardedGateway(SyncGateway):
     def set_rules(self, rules: SyncRules) -> int:
         """Like `SyncGateway.set_rules`, in every shard."""
         version = self._default_shard.set_rules(rules)
-        for shard in self._others():
-            shard.set_rules(rules)
+        self._change_others(lambda shard: shard.set_rules(rules))
         return version
 
     def set_write_scope(self, scope: WriteScope) -> None:
         """Like `SyncGateway.set_write_scope`, in every shard."""
-        for shard in self._shards.values():
-            shard.set_write_scope(scope)
+        self._default_shard.set_write_scope(scope)
+        self._change_others(lambda shard: shard.set_write_scope(scope))
 
     def continue_reindex(self) -> None:
         """Continue the re-index (the update of all rows' bucket keys) after a change of rules, in every shard."""
@@ -242,7 +241,8 @@ class ShardedGateway(SyncGateway):
     def _align_schemas(self) -> None:
         """Copy the default shard's schemas to the others, which may have missed any number of earlier changes."""
         config = self.config()
-        for shard in self._others():
+
+        def align(shard: ShardGateway) -> None:
             known = shard.config().schemas
             for table in config.retired.keys() & known.keys():
                 shard.retire_schema(table)
@@ -251,6 +251,24 @@ class ShardedGateway(SyncGateway):
                     shard.retire_schema(table)  # the default shard retired it too, and then registered another schema
                 if table not in known or known[table].schema != registered.schema:
                     shard.register_schema(registered.schema)
+
+        self._change_others(align)
+
+    def _change_others(self, change: Callable[[ShardGateway], object]) -> None:
+        """Change the configuration of every shard but the default one.
+
+        Raises:
+            LakeSyncError: the first error of a shard. The change is tried in each shard before, so that no shard keeps
+                old rules because another one cannot be reached. A repeat completes it.
+        """
+        errors: list[LakeSyncError] = []
+        for shard in self._others():
+            try:
+                change(shard)
+            except LakeSyncError as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
 
     def _restore(self, deltas: Sequence[RowDelta]) -> None:
         """Like `_restore` of the base class `AdapterGateway`, each delta in its shard."""
