@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 
 from lakesync.model.errors import StagingUnavailableError
 from lakesync.staging.records import ARRIVAL_STEP, CutPoint, ShardCutPoint
-from lakesync.staging.store import Commit, StagingStore
+from lakesync.staging.store import StagingStore
 from lakesync.staging.store.feed import ClientView
 from lakesync.staging.store.push import RowCommit
 
@@ -70,14 +70,21 @@ def common_cut_point(gateway: str, stores: Mapping[str, StagingStore]) -> CutPoi
             )
         now = default.submit(gateway, lambda commit: commit.next_arrivals(1)[-1]).result()  # the clock, as an arrival
         target = max(now, *arrivals) + lead
-        advances = {name: store.submit(gateway, _advance_to(target)) for name, store in stores.items()}
+        advances = {name: store.submit(gateway, advance_to(target)) for name, store in stores.items()}
         points = {name: advance.result() for name, advance in advances.items()}
         lead, attempts = min(2 * lead, MAX_LEAD), attempts + 1
     return _joined(gateway, points)
 
 
-def _advance_to(target: int) -> Callable[[Commit], CutPoint]:
-    """Return a function for `submit` that raises a store's arrival to at least `target` and returns its cut point."""
+def advance_to(target: int) -> Callable[[RowCommit], CutPoint]:
+    """Return a function for `submit` that raises a store's arrival to at least `target` and returns its cut point.
+
+    Every later push gets a greater arrival. Earlier ones have ended: a commit gets its arrival under the gateway's
+    lock, which Postgres releases once readers see the commit.
+
+    Args:
+        target: an arrival.
+    """
 
     def advance(commit: RowCommit) -> CutPoint:
         # Arrivals, and so the target, are multiples of `ARRIVAL_STEP`. Unused ones raise the newest one to the target.

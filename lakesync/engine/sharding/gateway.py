@@ -30,7 +30,6 @@ from lakesync.engine.sharding.shard_gateway import ShardGateway
 from lakesync.engine.sharding.vectors import IssuedCursor, Vectors
 from lakesync.engine.subscribers import Newcomer, ScanResult, SubscriberGroup, SubscriptionState
 from lakesync.model.errors import LakeSyncError, NotFoundError, SchemaError
-from lakesync.model.hlc import start_of
 from lakesync.model.schema import TableSchema, evolve, parse_schema
 from lakesync.model.types import Claims, PushResult, RowDelta, SyncPage, SyncPush
 from lakesync.rules.model import SyncRules
@@ -278,16 +277,13 @@ class ShardedGateway(SyncGateway):
     def _flushed_until(self) -> int:
         """Return the arrival up to which the deltas of every shard are flushed; see `AdapterGateway`.
 
-        Each shard is flushed in order of arrival, but one may be flushed after another one with later arrivals.
+        Each shard is flushed in order of arrival, but one may be flushed after another one with later arrivals. No
+        clock is read, because processes whose clocks differ may push to the shards.
         """
-        now = start_of(self._wall())
-        for future in [shard.submit_end_of_commits() for shard in self._shards.values()]:
-            future.result()  # the backlog lacks pushes whose commits have not ended, although they have arrivals
-        return min(
-            # a shard without unflushed deltas may still accept a push in this millisecond
-            max(shard.last_arrival, now - 1) if shard.oldest_arrival is None else shard.oldest_arrival - 1
-            for shard in self.backlog()
-        )
+        newest = self.stats().last_arrival
+        for future in [shard.submit_advance(newest) for shard in self._shards.values()]:
+            future.result()  # now the backlog has all pushes up to `newest`
+        return min(newest if shard.oldest_arrival is None else shard.oldest_arrival - 1 for shard in self.backlog())
 
     def _others(self) -> Iterator[ShardGateway]:
         """Yield the gateways of all shards but the default one."""

@@ -20,6 +20,8 @@ from lakesync.feed.client_state import current_record
 from lakesync.model.errors import StagingUnavailableError
 from lakesync.model.schema import TableSchema
 from lakesync.model.types import Claims, PushResult, SyncPage, SyncPull
+from lakesync.staging.cut_point import advance_to
+from lakesync.staging.records import CutPoint
 from lakesync.staging.store.feed import ClientView
 
 T = TypeVar("T")
@@ -123,12 +125,9 @@ class ShardGateway(SyncGateway):
         """
         return self._store.submit(self.gateway_id, lambda commit: remember_restart(commit, request, self.rules))
 
-    def submit_end_of_commits(self) -> Future[None]:
-        """Return a future that is completed when all commits in this shard that have an arrival now have ended.
-
-        A commit gets its arrival under the gateway's lock, which Postgres releases once readers see the commit.
-        """
-        return self._store.submit(self.gateway_id, lambda _: None)
+    def submit_advance(self, arrival: int) -> Future[CutPoint]:
+        """Raise this shard's arrival: all pushes up to `arrival` have ended then, and later ones get a greater one."""
+        return self._store.submit(self.gateway_id, advance_to(arrival))
 
     def check_names(self, schema: TableSchema) -> None:
         """Check the names in a schema, and store them as known spellings.

@@ -121,6 +121,29 @@ def test_a_source_returns_rows_of_a_shard_that_was_flushed_after_another_one(
     adapter.close()
 
 
+def test_a_source_returns_rows_that_a_process_with_a_slow_clock_pushed_later(tmp_path: Path) -> None:
+    clock = ManualClock(START)
+    adapter = open_adapter(f"sqlite://{tmp_path / 'kept.db'}")
+    engine = Engine(open_staging(f"sqlite://{tmp_path / 'staging'}", SHARDS, clock), clock, outlet=Outlet(adapter))
+    engine.open()
+    gateway = engine.gateway("g")
+    gateway.register_source("kept", adapter, gateway="g")
+    gateway.handle_push(SyncPush("alice", (delta("todos", 0),)))
+    cursor, received = gateway.handle_pull(SyncPull("bob", 0)).server_hlc, []
+    for table, elapsed_ms in (("todos", 10_000), ("orders", -5_000)):
+        clock.advance(elapsed_ms)
+        gateway.handle_push(SyncPush("alice", (delta(table, 1),)))
+        gateway.flush()
+        clock.advance(1)
+        for _ in range(2):
+            page = gateway.handle_pull(SyncPull("bob", cursor, source="kept"))
+            cursor = page.server_hlc
+            received += [(each.table, each.row_id) for each in page.deltas if each.op == "INSERT"]
+    assert received == [("todos", "0"), ("todos", "1"), ("orders", "1")]
+    engine.close()
+    adapter.close()
+
+
 def test_a_change_that_reached_only_one_shard_is_completed_on_opening(tmp_path: Path) -> None:
     engine = opened(tmp_path)
     engine.gateway("g").handle_push(both(1))
