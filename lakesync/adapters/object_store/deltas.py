@@ -120,15 +120,12 @@ class ObjectDeltas(ArrowAdapterBase):
             return deltas
         first_arrival, _ = value_range(deltas, "arrival")
         low, high = value_range(deltas, "hlc")
-        gateways = frozenset(deltas.column("gateway").unique().to_pylist())
         stored = [
             _identities(self._read(file))
-            for file in self._files()
+            for gateway in deltas.column("gateway").unique().to_pylist()
+            for file in self._files(gateway)
             # no upper bound of arrivals: in a JSON object all deltas have the last one
-            if file.gateway in gateways
-            and file.arrivals.high >= first_arrival
-            and file.hlcs.low <= high
-            and file.hlcs.high >= low
+            if file.arrivals.high >= first_arrival and file.hlcs.low <= high and file.hlcs.high >= low
         ]
         known = pa.concat_arrays([pa.array([], pa.string()), *stored])
         return deltas.filter(pc.invert(pc.is_in(_identities(deltas), value_set=known)))
