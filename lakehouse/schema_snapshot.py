@@ -147,10 +147,11 @@ def join_schemas(first: TableSchema, second: TableSchema) -> TableSchema:
     """Join the schemas of one table at two gateways.
 
     A column that both have gets the type of the first. A value that does not fit it is null in the state table's typed
-    column, and unchanged in its column `_cells`, which has all values as JSON.
+    column, and unchanged in its column `_cells`, which has all values as JSON. What destinations read, such as the
+    source table, is that of the first too: a destination has one table for all gateways.
 
     Args:
-        first: the schema whose types are kept.
+        first: the schema of the gateway whose id sorts first.
         second: the schema whose further columns are added.
     """
     names = {column.name for column in first.columns}
