@@ -15,7 +15,7 @@ from lakesync.adapters.composite import cold_tier_contents
 from lakesync.adapters.deltas import DeltaQuery, MarkUpdate
 from lakesync.adapters.redaction import RedactionRequest, require_redactable
 from lakesync.model.crash_points import VARIABLE
-from lakesync.model.errors import AdapterError, ConfigurationError, ValidationError
+from lakesync.model.errors import AdapterError, ConfigurationError, SchemaError, ValidationError
 from lakesync.model.schema import parse_schema
 from lakesync.model.types import RowDelta
 from lakesync.staging.records import Erasure
@@ -225,6 +225,33 @@ def test_a_row_with_an_erased_key_is_written_without_it(tmp_path):
     assert rows(adapter).keys() == {"r"}
     adapter.redact([ANN], [keyed])
     assert rows(adapter)["r"]["title"] is None
+    adapter.close()
+
+
+def test_an_erasure_does_not_wait_for_a_table_that_cannot_be_created(tmp_path):
+    adapter = SqliteAdapter(tmp_path / "d.db")
+    with adapter._executor.connect() as connection:
+        connection.execute("CREATE TABLE other (row_id VARCHAR(80), title VARCHAR(80))")  # the operator's own
+    other = parse_schema({"table": "other", "columns": [{"name": "title", "type": "string"}]})
+    fill(adapter, [NOTES, other])
+    assert adapter.redact([ANN], [NOTES, other]).rows == 2
+    assert SECRET not in str(everything(adapter))
+    assert rows(adapter)["shared"]["title"] == "of bob"
+    adapter.close()
+
+
+def test_an_erasure_waits_for_a_table_that_lakesync_created(tmp_path):
+    adapter = SqliteAdapter(tmp_path / "d.db")
+    fill(adapter, [NOTES])
+    grown = {
+        "table": "notes",
+        "columns": [
+            *({"name": each.name, "type": each.type} for each in NOTES.columns),
+            {"name": "synced_at", "type": "string"},
+        ],
+    }
+    with pytest.raises(SchemaError, match="synced_at"):
+        adapter.redact([ANN], [parse_schema(grown)])
     adapter.close()
 
 

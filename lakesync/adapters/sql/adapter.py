@@ -283,8 +283,7 @@ class SqlAdapter(ArrowAdapterBase):
 
         Without transactions the rows are rebuilt last.
         """
-        for schema in schemas:
-            self.ensure_schema(schema)
+        schemas = [schema for schema in schemas if self._ensure_table_with_rows(schema)]
         with self._connect() as connection:
             with connection.transaction():
                 redacted = redact_deltas(connection, requests)
@@ -380,6 +379,21 @@ class SqlAdapter(ArrowAdapterBase):
             except (SchemaError, AdapterError) as error:
                 uncreated[schema.table] = str(error)
         return uncreated
+
+    def _ensure_table_with_rows(self, schema: TableSchema) -> bool:
+        """Create a destination table; False if it cannot be created, and there are no rows of it.
+
+        Raises:
+            SchemaError, AdapterError: as `ensure_schema`, for a table that LakeSync created earlier.
+        """
+        try:
+            self.ensure_schema(schema)
+        except (SchemaError, AdapterError):
+            with self._connect() as connection:
+                if queries.is_destination_table(connection, schema):
+                    raise
+            return False
+        return True
 
     def _write_rows_or_suspend(
         self,

@@ -221,6 +221,17 @@ def digests(connection: Connection, dialect: Dialect, scope: DigestScope) -> lis
     return found
 
 
+def is_destination_table(connection: Connection, schema: TableSchema) -> bool:
+    """Return whether a table exists under the name of a schema's destination table, with the columns of one.
+
+    Args:
+        connection: an open connection.
+        schema: the table's schema.
+    """
+    names = set(connection.column_names(table_name(schema)))
+    return {*key_of(schema), system_column(schema, "last_arrival")} <= names
+
+
 def delete_orphan_rows(connection: Connection, dialect: Dialect, scope: DigestScope, schema: TableSchema) -> int:
     """Delete rows of a destination table of which no delta is stored, and return their number.
 
@@ -232,10 +243,9 @@ def delete_orphan_rows(connection: Connection, dialect: Dialect, scope: DigestSc
         scope: gateways and days.
         schema: the table's schema.
     """
-    name = table_name(schema)
-    if not {*key_of(schema), system_column(schema, "last_arrival")} <= set(connection.column_names(name)):
+    if not is_destination_table(connection, schema):
         return 0
-    table = dialect.quote(name)
+    table = dialect.quote(table_name(schema))
     gateway, row_id = (f"{table}.{dialect.quote(column)}" for column in key_of(schema))
     arrival = f"COALESCE({dialect.quote(system_column(schema, 'last_arrival'))}, 0)"
     where, values = _scope_condition(replace(scope, days=(0, *scope.days)), gateway, arrival)  # day 0: unknown arrival
