@@ -34,6 +34,7 @@ from lakehouse.marks import TransferKind, record_copied, transfer_mark, utc_day
 from lakesync.adapters.backend_config import TieredBackend, resolve_backend, single_backends, write_targets
 from lakesync.config import Config
 from lakesync.config.backends import LAKE, DeclaredFlow, DeclaredMigration
+from lakesync.model.errors import Rejection, ValidationError
 from lakesync.model.hlc import wall_of
 from lakesync.model.secrets import without_password
 from resources.spark import SparkConnectResource
@@ -44,6 +45,9 @@ if TYPE_CHECKING:
     from lakesync.adapters.composite import TierReport
     from lakesync.adapters.transfer.flows import FlowStep
     from lakesync.adapters.transfer.migration import MigrationReport
+
+_MAX_SHOWN = 5
+"""Rejected deltas that the error of a flow names, at most."""
 
 
 def flows(config: Config, days: dg.PartitionsDefinition) -> list[dg.AssetsDefinition]:
@@ -127,9 +131,20 @@ def _flow_asset(
             report_by_day(context, ["deltas_in"] if replayed is None else ["deltas_in", "deltas_replayed"], counts)
             if requested_by_sensor:
                 staging.store.put_mark(transfer_mark("flow", name), str(begun_ms))
+            _check_rejected([each for pages in by_target for page in pages for each in page.rejected])
         return dg.MaterializeResult(metadata=_flow_metadata(by_target))
 
     return flowed
+
+
+def _check_rejected(rejected: Sequence[Rejection]) -> None:
+    """Raise ValidationError if a gateway rejected deltas of a flow into the lake. The others are copied by then."""
+    if rejected:
+        shown = "; ".join(f"delta {each.delta_id}: {each.message}" for each in rejected[:_MAX_SHOWN])
+        raise ValidationError(
+            f"the gateway rejected {len(rejected)} deltas, and the flow copied the others. Remove the cause, then "
+            f"backfill their days. {shown}"
+        )
 
 
 def _flow_description(name: str, declared: DeclaredFlow) -> str:

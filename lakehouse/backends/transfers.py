@@ -56,6 +56,7 @@ from lakesync.adapters.transfer.progress import ProgressInFile, ProgressInMark, 
 from lakesync.config import Config
 from lakesync.model import hlc
 from lakesync.model.crash_points import crash_point
+from lakesync.model.errors import RejectedError, Rejection
 from lakesync.model.schema import TableSchema
 from lakesync.model.types import RowDelta, SyncPush
 from lakesync.wire.json import encode_push
@@ -154,20 +155,21 @@ class LakeFlow(NamedTuple):
             written = partial(written_by, source, self.followers, self.flows)
             pages = new_pages(readable, progress, self.row_filter, _no_stored_rows, until=until, written=written)
             for page in pages:
-                _push(intake, page.deltas, self.into)
+                rejected = _push(intake, page.deltas, self.into)
                 crash_point("flow.after_push")  # tests kill the process here
                 progress = page.progress
                 progress_file.write(progress)
                 if page.scanned:
-                    yield FlowStep(page.scanned, len(page.deltas), progress, count_by_day(page.deltas))
+                    days = count_by_day(page.deltas)
+                    yield FlowStep(page.scanned, len(page.deltas), progress, days, rejected=rejected)
             if self.replay_range:
                 first, last = self.replay_range
                 before = written()
                 query = DeltaQuery(since=first - 1, until=last, tables=self.row_filter.tables)
                 for again in filtered_pages(readable, query, progress, self.row_filter, _no_stored_rows):
-                    _push(intake, again.deltas, self.into)
+                    rejected = _push(intake, again.deltas, self.into)
                     days = count_by_day(again.deltas)
-                    yield FlowStep(again.scanned, len(again.deltas), progress, days, is_replay=True)
+                    yield FlowStep(again.scanned, len(again.deltas), progress, days, is_replay=True, rejected=rejected)
                 before.require_readable_until(written())  # no load has begun, which would have hidden deltas
 
 
@@ -192,20 +194,44 @@ def flow(spark: SparkSession, flows: Sequence[Flow | LakeFlow]) -> list[list[Flo
     Raises:
         AdapterError, IntegrityError, ConfigurationError: as `run_flow`.
         BackpressureError: a gateway has too many unflushed deltas; a retry continues.
-        LakeSyncError: a gateway rejects a delta.
+        LakeSyncError: a gateway rejects a push as a whole.
         LakeUnavailableError: Spark cannot be reached.
     """
     return on_executors(spark, flows, FlowStep)
 
 
-def _push(intake: Intake, deltas: pa.Table, into: str | None) -> None:
-    """Push deltas as the clients that wrote them, to the gateway `into`; with None, to the gateway of each delta."""
+def _push(intake: Intake, deltas: pa.Table, into: str | None) -> tuple[Rejection, ...]:
+    """Push deltas as the clients that wrote them, to the gateway `into`; with None, to the gateway of each delta.
+
+    Returns:
+        The deltas that a gateway rejects. The others are pushed.
+    """
+    rejected: list[Rejection] = []
     by_gateway_and_client: dict[tuple[str, str], list[RowDelta]] = {}
     for each in from_arrow(deltas):
         by_gateway_and_client.setdefault((into or each.gateway, each.delta.client_id), []).append(each.delta)
     for (gateway, client), pushed in by_gateway_and_client.items():
         for start in range(0, len(pushed), DELTAS_PER_PUSH):
-            intake.push(gateway, encode_push(SyncPush(client, tuple(pushed[start : start + DELTAS_PER_PUSH]))))
+            rejected += _push_accepted(intake, gateway, client, pushed[start : start + DELTAS_PER_PUSH])
+    return tuple(rejected)
+
+
+def _push_accepted(intake: Intake, gateway: str, client: str, deltas: list[RowDelta]) -> Iterator[Rejection]:
+    """Push a client's deltas without those that the gateway rejects, and yield these.
+
+    Raises:
+        RejectedError: the gateway rejects the push as a whole.
+    """
+    while deltas:
+        try:
+            return intake.push(gateway, encode_push(SyncPush(client, tuple(deltas))))
+        except RejectedError as error:
+            rejected_ids = {each.delta_id for each in error.rejected}
+            accepted = [each for each in deltas if each.delta_id not in rejected_ids]
+            if len(accepted) == len(deltas):
+                raise
+            yield from error.rejected
+            deltas = accepted
 
 
 DELTAS_PER_RANGE = 50_000

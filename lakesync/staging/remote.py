@@ -19,7 +19,15 @@ import msgspec
 import requests
 import stamina
 
-from lakesync.model.errors import LakeSyncError, NotFoundError, StagingUnavailableError, TransientError, ValidationError
+from lakesync.model.errors import (
+    LakeSyncError,
+    NotFoundError,
+    RejectedError,
+    Rejection,
+    StagingUnavailableError,
+    TransientError,
+    ValidationError,
+)
 from lakesync.staging.store.pipeline import PipelineStore
 from lakesync.wire.http_sessions import BearerAuth, RedirectSession
 
@@ -92,6 +100,8 @@ class _ErrorBody(msgspec.Struct, frozen=True):
 
     error: str
     code: str
+    rejected: tuple[Rejection, ...] = ()
+    """The rejected deltas of a push."""
 
 
 class RemoteStore:
@@ -176,6 +186,8 @@ def error_of(response: requests.Response) -> LakeSyncError:
         shown = response.text[:_EXCERPT_CHARACTERS]
         return StagingUnavailableError(f"{response.url} answered {response.status_code}, not as a gateway: {shown!r}")
     kind = _classes().get(body.code, LakeSyncError)
+    if issubclass(kind, RejectedError):
+        return kind(body.error, body.rejected)
     if not issubclass(kind, TransientError):
         return kind(body.error)
     after = response.headers.get("Retry-After", "")

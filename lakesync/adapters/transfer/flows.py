@@ -45,7 +45,7 @@ from lakesync.adapters.transfer.table_rewrites import columns_of_tables, rewrite
 from lakesync.config.backends import Condition
 from lakesync.model import hlc
 from lakesync.model.crash_points import crash_point
-from lakesync.model.errors import IntegrityError
+from lakesync.model.errors import IntegrityError, Rejection
 from lakesync.model.merge import RowState
 from lakesync.model.schema import TableSchema
 from lakesync.model.types import Position
@@ -112,6 +112,8 @@ class FlowStep(msgspec.Struct, frozen=True):
     """UTC day of arrival, `YYYY-MM-DD` → deltas copied."""
     is_replay: bool = False
     """Whether the page belongs to a replay of chosen days."""
+    rejected: tuple[Rejection, ...] = ()
+    """The deltas that a gateway rejected, of a flow into the lake. They were not copied."""
 
 
 class FilteredPage(NamedTuple):

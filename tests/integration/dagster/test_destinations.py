@@ -251,6 +251,14 @@ def test_flows_tiers_and_migrations_run_on_executors(warehouse, tmp_path, monkey
     assert moves.carry("flows_home")["deltas_in"] == 62
     assert warehouse.engine.gateway("home").buffer_stats().log_size > 0
     assert moves.carry("flows_home")["deltas_in"] <= 2  # looked back at, and known
+    home, columns = warehouse.engine.gateway("home"), [{"name": "carrier", "type": "string"}]
+    home.register_schema({"table": "flights", "columns": columns})
+    pushed = home.buffer_stats().log_size
+    moves.fill(moves.old, [51], 0, unknown="x")
+    moves.fill(moves.old, [52], 0, carrier="AA")
+    with pytest.raises(dg.Failure, match="rejected 1 deltas, and the flow copied the others"):
+        moves.carry("flows_home")
+    assert home.buffer_stats().log_size == pushed + 1
 
     hot = SqliteAdapter(tmp_path / "hot.db")
     for day in (-4, -3, -1):

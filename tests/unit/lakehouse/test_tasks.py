@@ -1,17 +1,27 @@
 """Tasks reach executors as values, and their errors come back with type and fields."""
 
-import pytest
+from contextlib import nullcontext
 
+import msgspec
+import pytest
+import requests
+
+from lakehouse.backends import transfers
 from lakehouse.backends.adapter_tasks import run_task
 from lakehouse.backends.destinations import Follower, FollowTask
-from lakehouse.backends.transfers import Flow, Migration, Tiering
+from lakehouse.backends.transfers import Flow, LakeFlow, Migration, Tiering
 from lakehouse.task_runner import raise_failure
 from lakesync.adapters.backend_config import SingleBackend, TieredBackend, WriteTarget
+from lakesync.adapters.backends.sqlite import SqliteAdapter
+from lakesync.adapters.deltas import DeltaBatch, StoredDelta
 from lakesync.adapters.transfer.flows import RowFilter
 from lakesync.adapters.transfer.follower import DeltaSelection
 from lakesync.adapters.transfer.migration import MigrationScope
-from lakesync.model.errors import AdapterError, ConfigurationError
+from lakesync.model.delta import extract_delta
+from lakesync.model.errors import AdapterError, ConfigurationError, Rejection, SchemaError
 from lakesync.model.schema import parse_schema
+from lakesync.staging.remote import error_of
+from lakesync.wire.json import decode_push
 
 SCHEMA = parse_schema({"table": "flights", "columns": [{"name": "delay", "type": "number"}]})
 
@@ -37,6 +47,52 @@ def test_each_task_runs_from_its_serialised_value(backend, tmp_path):
     follower = Follower("l", leaf, DeltaSelection(), (SCHEMA,))
     (report,) = run(FollowTask(follower, [], {}, {"g/main": 512}))
     assert '"g/main":512' in report
+
+
+class Gateway:
+    """Rejects deltas of some rows, as a server reports it."""
+
+    def __init__(self, *rows):
+        self.rows, self.stored = rows, []
+
+    def push(self, _gateway, body):
+        deltas = decode_push(body).deltas
+        rejected = [Rejection(each.delta_id, "X", each.row_id) for each in deltas if each.row_id in self.rows]
+        if rejected or not self.rows:
+            response = requests.Response()
+            response.status_code = 422
+            content = {"error": "no such column", "code": "SCHEMA_ERROR", "rejected": rejected}
+            response._content = msgspec.json.encode(content)
+            raise error_of(response)
+        self.stored += [each.row_id for each in deltas]
+
+
+@pytest.fixture
+def into_lake(backend, tmp_path, monkeypatch):
+    def steps(gateway):
+        monkeypatch.setattr(transfers, "open_intake", lambda _: nullcontext(gateway))
+        return list(LakeFlow(backend("s"), RowFilter(), "home", None, tmp_path / "f.json", (0, 1 << 40)).run())
+
+    deltas = [
+        extract_delta(None, {"delay": 1}, table="flights", row_id=f"r{row}", client_id="c", hlc=(9 << 16) + row)
+        for row in range(4)
+    ]
+    stored = tuple(StoredDelta("old", delta.hlc, delta) for delta in deltas)
+    SqliteAdapter(tmp_path / "s.db").insert_deltas(DeltaBatch("old.main.1.9-9", "old", stored))
+    return steps
+
+
+def test_a_flow_into_the_lake_continues_without_the_deltas_that_the_gateway_rejects(into_lake):
+    gateway = Gateway("r1", "r2")
+    first, again = into_lake(gateway)
+    assert gateway.stored == ["r0", "r3"] * 2
+    assert [each.message for each in first.rejected] == ["r1", "r2"] == [each.message for each in again.rejected]
+    assert first.progress.position.value == (9 << 16) + 3
+
+
+def test_a_flow_into_the_lake_stops_if_the_gateway_rejects_the_whole_push(into_lake):
+    with pytest.raises(SchemaError, match="no such column"):
+        into_lake(Gateway())
 
 
 def test_errors_of_tasks_keep_their_class(backend, tmp_path):
