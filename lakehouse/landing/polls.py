@@ -17,7 +17,13 @@ from lakehouse.landing.delivery import Delivery, DeliveryReport
 from lakehouse.landing.lake_landing import LakeLanding, PolledSource
 from lakesync.connectors import Connectors
 from lakesync.connectors.polling import IngestSettings, PollReport, TableReport
-from lakesync.model.errors import LakeSyncError, LakeUnavailableError, NotFoundError, StagingUnavailableError
+from lakesync.model.errors import (
+    LakeSyncError,
+    LakeUnavailableError,
+    NotFoundError,
+    SchemaError,
+    StagingUnavailableError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -171,6 +177,11 @@ def _push(push: Callable[[], DeliveryReport], result: TablePoll) -> TablePoll:
         result.delivered = push()
     except (LakeUnavailableError, StagingUnavailableError):
         raise
+    except SchemaError as error:
+        result.error = result.error or SchemaError(
+            f"{error}. If the source's types have changed, run `lakesync schema retire {result.table}`: the next poll "
+            "continues; then register the new types with `lakesync schema apply`"
+        )
     except LakeSyncError as error:
         result.error = result.error or error
     return result

@@ -178,6 +178,21 @@ def test_a_failing_poll_shows_its_error_and_does_not_stop_the_others(house):
         assert set(house.rows("jira_issues")) == {"SUP-1"}
 
 
+def test_a_table_with_other_types_than_its_schema_is_polled_after_the_schema_is_retired(house):
+    with desk() as made:
+        made.site.add_project("SUP")
+        made.site.add_issue("SUP", "title")
+        made.clock.advance(200_000)
+        house.register(made.config(includeComments=False, includeProjects=False))
+        house.gateway.register_schema({"table": "jira_issues", "columns": [{"name": "summary", "type": "number"}]})
+        (failed,) = house.poll("desk").errors
+        assert failed.code == "SCHEMA_ERROR"
+        assert "run `lakesync schema retire jira_issues`" in str(failed)
+        house.gateway.retire_schema("jira_issues")
+        assert house.poll("desk").errors == []
+        assert house.rows("jira_issues")["SUP-1"]["summary"] == "title"
+
+
 def test_b11_a_failing_connector_does_not_stop_the_others(house):
     with desk() as made, company() as firm:
         made.site.add_project("SUP")
