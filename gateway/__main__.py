@@ -25,6 +25,7 @@ from gateway.dependencies import Services
 from gateway.server import GatewayServer, create_app, listen
 from gateway.settings import GatewaySettings
 from lakesync import config
+from lakesync.analysis.lost_store import check_not_lost
 from lakesync.connectors import Connectors
 from lakesync.engine import Engine
 from lakesync.model.errors import LakeSyncError
@@ -132,10 +133,12 @@ def serve(configured: config.Config) -> None:
         configured: the project's configuration.
 
     Raises:
-        ConfigurationError, StartupError, StagingUnavailableError, StagingVersionError: the server cannot start.
+        ConfigurationError: a setting is invalid, or the staging store was lost.
+        StartupError, StagingUnavailableError, StagingVersionError: the server cannot start.
     """
     settings = GatewaySettings.of(configured)
     check_bind_address(settings)
+    check_not_lost(configured)
     if not settings.requires_tokens:
         log.warning("no LAKESYNC_JWT_SECRET is set: every caller on this machine is an admin", host=settings.host)
     wall = OffsetClock(configured.clock_offset_file).now_ms

@@ -17,7 +17,7 @@ import pyarrow as pa
 from lakesync.model.errors import ConfigurationError
 from lakesync.staging.log_reader import LogRange, read_log
 from lakesync.staging.records import LogSource
-from lakesync.staging.shards import shard_map, shard_urls
+from lakesync.staging.shards import urls_by_shard
 from lakesync.staging.sqlite.administration import folder_of
 from lakesync.staging.sqlite.files import LOG_FILE
 from lakesync.staging.store_urls import store_status
@@ -87,9 +87,7 @@ def unflushed_deltas(config: Config) -> Iterator[UnflushedDelta]:
     Raises:
         StagingUnavailableError: the store exists but cannot be read.
     """
-    shards = shard_map(config.shard_config)
-    urls = [config.staging.url] if shards is None else list(shard_urls(shards, config.staging.url).values())
-    for url in urls:
+    for url in urls_by_shard(config.shard_config, config.staging.url).values():
         if url.startswith("memory:"):
             continue  # only the gateway's own process can read it
         try:

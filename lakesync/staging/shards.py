@@ -118,6 +118,20 @@ def shard_urls(shards: ShardMap, main: str) -> dict[str, str]:
     return urls
 
 
+def urls_by_shard(configured: ShardConfig | None, main: str) -> dict[str, str]:
+    """Return shard → the URL of its store, the default shard first; without shards, the only shard is "".
+
+    Args:
+        configured: the configured shards; None if tables are not sharded.
+        main: the URL of the default shard's store, or of the only store.
+
+    Raises:
+        ConfigurationError: the shards are invalid.
+    """
+    shards = shard_map(configured)
+    return {"": main} if shards is None else shard_urls(shards, main)
+
+
 def _derived_url(main: str, name: str) -> str:
     """Return the URL of a shard without a configured one: a folder inside the default shard's, or a store in memory.
 

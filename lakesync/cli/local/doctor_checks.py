@@ -237,15 +237,16 @@ def jars(config: Config) -> CheckResult:
 
 def staging(config: Config) -> CheckResult:
     """Check the staging stores: whether they exist, with the schema version of this LakeSync."""
-    from lakesync.cli.local.staging import check_not_lost, urls_by_shard
+    from lakesync.analysis.lost_store import check_not_lost
     from lakesync.staging import store_urls
+    from lakesync.staging.shards import urls_by_shard
 
     if config.staging.url.startswith("memory://"):
         return _warning(
             "in memory: its data is lost when the gateway stops", "set LAKESYNC_STAGING_URL, except in tests"
         )
     stores, missing = [], []
-    for shard, url in urls_by_shard(config).items():
+    for shard, url in urls_by_shard(config.shard_config, config.staging.url).items():
         try:
             stores.append(store_urls.store_status(url))
         except ConfigurationError:  # there is no store

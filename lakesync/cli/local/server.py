@@ -48,7 +48,7 @@ def up(
     A process that ends is restarted. SIGTERM stops everything too. Secrets that are not configured are generated.
     """
     _require("platform", *_PLATFORM)
-    from lakesync.cli.local.staging import check_not_lost
+    from lakesync.analysis.lost_store import check_not_lost
     from lakesync.cli.up.stack import run
     from lakesync.cli.up.supervisor import Display
 
@@ -84,7 +84,7 @@ def gateway(
     Tokens of clients are verified with LAKESYNC_JWT_SECRET and the keys of [[gateway.issuers]].
     """
     _require("server", "fastapi", "uvicorn", "prometheus_client", "limits")
-    from lakesync.cli.local.staging import check_not_lost
+    from lakesync.analysis.lost_store import check_not_lost
 
     config = load_settings(
         data, gateway=overrides(host=host, port=port), staging=overrides(url=staging), flush=overrides(to_uri=flush_to)

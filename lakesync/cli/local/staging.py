@@ -8,21 +8,20 @@ gateway's timestamp of a push. The store's log has the pushes, numbered by a *se
 lake and *trimmed* (deleted from the log).
 
 On SQLite, a store is opened by one process only. If that is a running gateway, `open_store` calls its internal routes,
-with its service token. `lakesync connectors test` uses it too, and `lakesync doctor` uses `urls_by_shard`.
+with its service token. `lakesync connectors test` uses it too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lakesync.cli import output
 from lakesync.cli.commands import Data, Gateway, Json, Yes, command_app, complete_tables, examples, load_settings
-from lakesync.model.errors import ConfigurationError, LakeUnavailableError, StagingUnavailableError
-from lakesync.model.secrets import without_password
+from lakesync.model.errors import ConfigurationError, StagingUnavailableError
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -64,9 +63,7 @@ def status(staging: StagingUrl = None, data: Data = None, *, as_json: Json = Fal
     """
     from lakesync.staging import store_urls
 
-    statuses = {
-        shard: store_urls.store_status(url) for shard, url in urls_by_shard(load_settings(data), staging).items()
-    }
+    statuses = {shard: store_urls.store_status(url) for shard, url in _urls_by_shard(data, staging).items()}
     if as_json:
         output.print_json(statuses.get("", statuses))  # without shards: the only one
         return
@@ -88,7 +85,7 @@ def migrate(staging: StagingUrl = None, data: Data = None, *, as_json: Json = Fa
     """
     from lakesync.staging import store_urls
 
-    upgrades_by_shard = store_urls.upgrade_stores(urls_by_shard(load_settings(data), staging))
+    upgrades_by_shard = store_urls.upgrade_stores(_urls_by_shard(data, staging))
     if as_json:
         output.print_json(upgrades_by_shard.get("", upgrades_by_shard))
         return
@@ -294,55 +291,12 @@ def _print_status(store_status: Status) -> None:
         )
 
 
-def urls_by_shard(config: Config, staging: str | None = None) -> dict[str, str]:
-    """Return shard → the URL of its store, the default shard first; without shards, the only shard is "".
+def _urls_by_shard(data: Data, staging: StagingUrl) -> dict[str, str]:
+    """Return shard → the URL of its store, of the settings or with `--staging` of one store alone."""
+    from lakesync.staging.shards import urls_by_shard
 
-    Args:
-        config: the settings.
-        staging: the URL of one store (`--staging`); None for the stores of the settings.
-
-    Raises:
-        ConfigurationError: the settings of the shards are invalid.
-    """
-    from lakesync.staging.shards import shard_map, shard_urls
-
-    shards = None if staging else shard_map(config.shard_config)
-    url = staging or config.staging.url
-    return {"": url} if shards is None else shard_urls(shards, url)
-
-
-def check_not_lost(config: Config) -> None:
-    """Raise ConfigurationError if the lake has deltas, but staging has no store.
-
-    The store was lost, or the settings name another one. A gateway would create an empty store, and clients would
-    delete every row that they have not written since. A lake that cannot be read here is not checked.
-    """
-    from importlib.util import find_spec
-
-    from lakesync.staging import store_urls
-
-    url = config.staging.url
-    if url.startswith("memory://") or find_spec("pyiceberg") is None:
-        return
-    for each in urls_by_shard(config).values():
-        try:
-            store_urls.store_status(each)
-        except ConfigurationError:  # there is no store
-            continue
-        except StagingUnavailableError:
-            pass
-        return
-    from lakesync.analysis.catalogue import LakeReader, may_have_catalogue
-
-    if not may_have_catalogue(config):
-        return
-    with suppress(LakeUnavailableError), LakeReader(config) as lake:
-        if lake.deltas is not None and lake.deltas.current_snapshot() is not None:
-            raise ConfigurationError(
-                f"there is no staging store at {without_password(url)}, but the lake has deltas. With an empty store, "
-                "clients would delete their rows. Restore the store or correct [staging] url; or run "
-                "`lakesync staging rebuild --from-lake`, which makes the store from the lake."
-            )
+    config = load_settings(data)
+    return urls_by_shard(None if staging else config.shard_config, staging or config.staging.url)
 
 
 @contextmanager

@@ -16,14 +16,15 @@ import pytest
 import requests
 from pyiceberg.catalog.sql import SqlCatalog
 
+from gateway.__main__ import serve
 from gateway.bootstrap import Declarations
 from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync import config
 from lakesync.adapters import open_adapter
+from lakesync.analysis.lost_store import check_not_lost
 from lakesync.cli.connection import GatewayConnection
 from lakesync.cli.exit_codes import ExitCode
 from lakesync.cli.local import doctor_checks
-from lakesync.cli.local.staging import check_not_lost
 from lakesync.engine import Engine
 from lakesync.model.errors import AuthError, ConfigurationError
 from lakesync.staging import open_staging
@@ -434,7 +435,7 @@ def test_doctor_checks_the_store_of_every_shard(run, monkeypatch):
     assert "shard shard-orders has no store" in json.loads(result.stdout)["found"]
 
 
-def test_a_lost_store_is_not_replaced_by_an_empty_one(run, monkeypatch):
+def test_a_lost_store_is_not_replaced_by_an_empty_one(run):
     url = f"sqlite://{Path.cwd() / 'lakesync-data' / 'staging'}"
     settings = config.load()
     settings.data_dir.mkdir()
@@ -443,6 +444,8 @@ def test_a_lost_store_is_not_replaced_by_an_empty_one(run, monkeypatch):
         deltas = lake.create_table("lakesync.deltas", pa.schema([("n", pa.int64())]))
         assert run("doctor", "--only", "staging").exit_code == ExitCode.OK
         deltas.append(pa.table({"n": [1]}))
+    with pytest.raises(ConfigurationError, match="but the lake has deltas"):
+        serve(settings)
     for words in (["gateway"], ["up"]):
         result = run(*words)
         assert result.exit_code == ExitCode.USAGE
