@@ -2,14 +2,15 @@
 
 The data folder (`data_dir`, `--data`) has everything that a project keeps. `up.json` exists while `lakesync up` runs,
 and has the addresses of its services. `secrets.json` has the secrets that were generated because they are not
-configured. `lakesync up` creates it by `ensure_secrets`. Commands on the same machine read both, for example to sign a
-token for the running gateway.
+configured. `lakesync up` creates it by `ensure_secrets`. `lakesync gateway` uses them, and other commands on the same
+machine read both files, for example to sign a token for the running gateway.
 """
 
 from __future__ import annotations
 
 import json
 import secrets
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +62,19 @@ def read_secrets(folder: Path) -> dict[str, str]:
             f"{path} contains no secrets: {error}. Restore it from a backup: the stored settings of connectors cannot "
             "be read without its secret_key"
         ) from None
+
+
+def with_secrets(config: Config, known: Mapping[str, str]) -> Config:
+    """Return the settings with generated secrets in place of missing ones, except that of Spark.
+
+    Args:
+        config: the settings.
+        known: the secrets in the data folder by name.
+    """
+    from pydantic import SecretStr
+
+    missing = (name for name in _SECRET_NAMES if name in known and not getattr(config, name, known[name]))
+    return config.replace(**{name: SecretStr(known[name]) for name in missing})
 
 
 def ensure_secrets(folder: Path) -> dict[str, str]:

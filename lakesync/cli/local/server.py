@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 
 from lakesync.cli.commands import Data, Json, command_app, examples, load_settings, overrides
+from lakesync.cli.data_folder import read_secrets, with_secrets
 from lakesync.model.errors import StartupError
 
 up_app, gateway_app, pipeline_app, demo_app = (command_app() for _ in range(4))
@@ -81,7 +82,8 @@ def gateway(
 ) -> None:
     """Run the gateway alone.
 
-    Tokens of clients are verified with LAKESYNC_JWT_SECRET and the keys of [[gateway.issuers]].
+    Tokens of clients are verified with LAKESYNC_JWT_SECRET and the keys of [[gateway.issuers]]. Secrets that are not
+    configured are those that `lakesync up` generated in the data folder, if any.
     """
     _require("server", "fastapi", "uvicorn", "prometheus_client", "limits")
     from lakesync.analysis.lost_store import check_not_lost
@@ -89,6 +91,7 @@ def gateway(
     config = load_settings(
         data, gateway=overrides(host=host, port=port), staging=overrides(url=staging), flush=overrides(to_uri=flush_to)
     )
+    config = with_secrets(config, read_secrets(config.data_dir))
     check_not_lost(config)
     environment = {**os.environ, **config.environment()}
     # replaces this process, so that signals of a service manager reach the gateway

@@ -21,7 +21,7 @@ import psutil
 from pydantic import SecretStr
 
 from lakesync.cli.connection import local_gateway_url, local_url
-from lakesync.cli.data_folder import ensure_secrets
+from lakesync.cli.data_folder import ensure_secrets, with_secrets
 from lakesync.cli.up import dagster_home, jars, spark_server
 from lakesync.cli.up.process import LOOPBACK, LOOPBACK_HOSTS, check_port, free_ports, stop_event
 from lakesync.cli.up.services import MARKER, services
@@ -192,13 +192,9 @@ def _with_secrets(config: Config, folder: Path, *, with_gateway: bool) -> Config
     """
     spark_token = config.spark.token
     if with_gateway:
-        generated = {name: SecretStr(value) for name, value in ensure_secrets(folder).items()}
-        spark_token = spark_token or generated["spark_token"]
-        config = config.replace(
-            jwt_secret=config.jwt_secret or generated["jwt_secret"],
-            service_token=config.service_token or generated["service_token"],
-            secret_key=config.secret_key or generated["secret_key"],
-        )
+        generated = ensure_secrets(folder)
+        spark_token = spark_token or SecretStr(generated["spark_token"])
+        config = with_secrets(config, generated)
     return config.replace(
         spark={} if config.spark.remote else {"token": spark_token or SecretStr(secrets.token_hex(32))}
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import socket
 import subprocess
@@ -23,6 +24,7 @@ from lakesync import config
 from lakesync.adapters import open_adapter
 from lakesync.analysis.lost_store import check_not_lost
 from lakesync.cli.connection import GatewayConnection
+from lakesync.cli.data_folder import ensure_secrets
 from lakesync.cli.exit_codes import ExitCode
 from lakesync.cli.local import doctor_checks
 from lakesync.engine import Engine
@@ -457,6 +459,19 @@ def test_a_lost_store_is_not_replaced_by_an_empty_one(run):
         engine.open()
     check_not_lost(settings)
     assert run("doctor", "--only", "staging").exit_code == ExitCode.OK
+
+
+def test_the_gateway_alone_uses_the_secrets_that_up_generated(run, monkeypatch):
+    started = []
+    monkeypatch.setattr(os, "execve", lambda _path, _command, environment: started.append(environment))
+    monkeypatch.setenv("LAKESYNC_JWT_SECRET", "configured")
+    assert run("gateway").exit_code == ExitCode.OK
+    folder = config.load().data_dir
+    folder.mkdir(exist_ok=True)
+    generated = ensure_secrets(folder)
+    assert run("gateway").exit_code == ExitCode.OK
+    assert [each.get("LAKESYNC_SECRET_KEY") for each in started] == [None, generated["secret_key"]]
+    assert [each["LAKESYNC_JWT_SECRET"] for each in started] == ["configured"] * 2
 
 
 def test_doctor_reports_an_invalid_configuration(run):
