@@ -62,7 +62,10 @@ class JsonSchema:
         Raises:
             referencing.exceptions.Unresolvable: a `$ref` in the schema names anything outside of the schema.
         """
-        error = self._best_match(self._violations(value))
+        try:
+            error = self._best_match(self._violations(value))
+        except OverflowError:  # jsonschema converts both numbers of a `multipleOf` to floats if one is a float
+            return f"{name} has a number that is too large to be checked by multipleOf"
         return None if error is None else _describe(error, name + error.json_path.removeprefix("$"))
 
 

@@ -24,6 +24,11 @@ OBJECT = {"type": "object", "additionalProperties": False}
         ({"items": {"type": ["string", "null"]}}, [1], "params[0] must be of type string or null"),
         ({"minLength": 1}, "", "params must not be empty"),
         ({"maxLength": 1}, "ab", "params must satisfy maxLength 1"),
+        (
+            {"multipleOf": 0.5},
+            10**400,
+            "params has a number that is too large to be checked by multipleOf",
+        ),
         ({"patternProperties": {"^x-": {"const": 1}}}, {"x-a": 2}, "params['x-a'] must be 1"),
     ],
 )
