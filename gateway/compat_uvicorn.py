@@ -47,6 +47,7 @@ _MAX_REASON_BYTES = 123
 """Longest reason in a close frame, by RFC 6455."""
 
 _UPGRADE_WITH_BODY = "A request with a body cannot ask for an upgrade; leave out its Upgrade header."
+_NOT_ONE_HOST = "The request must have one Host header."
 _TOO_LONG = f"the head of the request is above {MAX_HEAD_BYTES} bytes; send fewer or shorter headers"
 
 
@@ -55,8 +56,9 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     Without them a client could send an endless head before any route or middleware sees the request. uvicorn limits
     heads for h11 only (`h11_max_incomplete_event_size`) and has no time limit: Kludex/uvicorn#157 and #1684. This class
-    also responds to bytes that are not HTTP with a JSON error, for which uvicorn has no hook either. Requests of one
-    connection are answered in their order, also if a later one is rejected.
+    also responds with a JSON error to bytes that are not HTTP, for which uvicorn has no hook either, and to heads that
+    RFC 9112 tells a server to reject and uvicorn accepts. Requests of one connection are answered in their order, also
+    if a later one is rejected.
     """
 
     _output: WriteCoalescingTransport
@@ -121,12 +123,24 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         """Record that a head has ended."""
         self._in_head = False
         self._stop_timer()
-        if self.parser.should_upgrade() and self._announces_body():
-            # the parser reads no body after such a head: it would take the body for the next request
-            self._reject(400, _UPGRADE_WITH_BODY)
+        fault = self._head_fault()
+        if fault is not None:
+            self._reject(*fault)
             return
         super().on_headers_complete()
         self._in_body = not self.parser.should_upgrade()
+
+    def _head_fault(self) -> tuple[int, str] | None:
+        """Return status and message of the response to a head that the parser accepts but that must be rejected."""
+        version = self.parser.get_http_version()
+        if version not in {"1.0", "1.1"}:
+            return 505, f"HTTP/{version} is not supported; send HTTP/1.1."
+        if version == "1.1" and sum(name == b"host" for name, _ in self.headers) != 1:
+            return 400, _NOT_ONE_HOST
+        if self.parser.should_upgrade() and self._announces_body():
+            # the parser reads no body after such a head: it would take the body for the next request
+            return 400, _UPGRADE_WITH_BODY
+        return None
 
     def _announces_body(self) -> bool:
         """Return whether the headers announce a body. Some devices send a length of 0 when they open a WebSocket."""

@@ -110,6 +110,8 @@ def test_values_cannot_add_lines_to_the_log(spawn):
         ["GET /health HTTP/1.1", "Host: x", "Content-Length: 5", "Content-Length: 6"],
         ["GET /health HTTP/1.1", "Host: x", "Content-Length: -1"],
         ["GET /h\x80 HTTP/1.1", "Host: x"],
+        ["GET /health HTTP/1.1"],
+        ["GET /health HTTP/1.1", "Host: x", "Host: y"],
         ["GET http:// HTTP/1.1", "Host: x"],
         ["\x16\x03\x01\x02\x00\x01", ""],
         ["SSH-2.0-OpenSSH_9"],
@@ -121,6 +123,12 @@ def test_a_malformed_request_gets_an_error_in_the_common_form(served, lines):
     assert json.loads(body)["requestId"] == headers["x-request-id"]
     assert headers["cache-control"] == "no-store"
     assert headers["connection"] == "close"
+
+
+def test_another_version_of_http_is_rejected(served):
+    status, _, body = raw(served.url, "GET /health HTTP/2.0", "Host: x")
+    assert (status, json.loads(body)["error"]) == (505, "HTTP/2.0 is not supported; send HTTP/1.1.")
+    assert raw(served.url, "GET /health HTTP/1.0")[0] == 200
 
 
 @pytest.mark.parametrize(
