@@ -163,7 +163,10 @@ def _merged_arrivals(config: Config, gateway: str) -> dict[str, int | None] | No
 
 
 def _runs(config: Config) -> list[dict[str, Any]] | None:
-    """Return the newest run of each Dagster job, newest first; None if no Dagster is configured.
+    """Return the newest run of each Dagster job, newest first, with its error if it failed.
+
+    Returns:
+        The runs; None if no Dagster is configured.
 
     Raises:
         UnreachableError: Dagster does not answer.
@@ -173,9 +176,13 @@ def _runs(config: Config) -> list[dict[str, Any]] | None:
     url = dagster_url(config)
     if url is None:
         return None
+    client, fields = DagsterClient(url), ("runId", "jobName", "status", "creationTime", "startTime", "endTime")
     return [
-        {name: run[name] for name in ("runId", "jobName", "status", "creationTime", "startTime", "endTime")}
-        for run in DagsterClient(url).last_runs()
+        {
+            **{name: run[name] for name in fields},
+            "error": client.error_of(run["runId"]) if run["status"] == "FAILURE" else None,
+        }
+        for run in client.last_runs()
     ]
 
 
@@ -195,6 +202,9 @@ def _print_summary(summary: dict[str, Any]) -> None:
             for each in summary["runs"]
         )
         output.print_rows(rows, as_json=False, columns=("job", "status=last run", "requested", "ended", "run"))
+        if errors := {each["jobName"]: each["error"] for each in summary["runs"] if each["error"]}:
+            print()
+            output.print_fields(errors, as_json=False)
     if summary["tables"]:
         print()
         rows = ({**each, "mergedMs": output.utc_time(each["mergedMs"])} for each in summary["tables"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from unittest.mock import Mock
 
 import dagster as dg
@@ -9,8 +10,10 @@ import pytest
 from dagster_graphql.schema import create_schema
 from graphql import parse, validate
 
+from lakesync import config
 from lakesync.cli import dagster_client, output, pipeline_health
 from lakesync.cli.commands import ConnectionOptions
+from lakesync.cli.remote import status
 
 
 @pytest.fixture(scope="module")
@@ -152,3 +155,16 @@ def test_partitions_of_a_day_and_a_table_are_chosen_by_both(first, last, wanted,
     dimensions = [{"name": "table", "type": "STATIC"}, {"name": "day", "type": "TIME_WINDOW"}]
     found = dagster_client.partitions_of(map(str, keys), dimensions)
     assert {each.key for each in found if each.matches(first, last, wanted)} == chosen
+
+
+def test_status_names_the_error_of_a_failed_last_run(monkeypatch, capsys):
+    times = {"creationTime": 1.0, "startTime": 2.0, "endTime": 3.0}
+    runs = [{"runId": "1", "jobName": "flush", "status": "FAILURE", **times}]
+    runs += [{"runId": "2", "jobName": "poll", "status": "SUCCESS", **times}]
+    monkeypatch.setattr(dagster_client.DagsterClient, "last_runs", lambda _client: runs)
+    monkeypatch.setattr(dagster_client.DagsterClient, "error_of", lambda _client, run_id: f"no java in run {run_id}")
+    monkeypatch.setattr(status, "_fields", lambda _summary: ())
+    found = status._runs(config.load().replace(dagster={"url": "http://localhost:1"}))
+    assert [each["error"] for each in found] == ["no java in run 1", None]
+    status._print_summary({"runs": found, "tables": [], "clients": []})
+    assert re.search(r"^flush:? +no java in run 1$", capsys.readouterr().out, re.MULTILINE)
