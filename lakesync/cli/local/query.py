@@ -15,6 +15,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain, count
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -201,7 +202,7 @@ def _run_child(request: bytes, variables: Mapping[str, str]) -> tuple[int, bytes
         finally:
             os.close(write_end)
         assert process.stdin is not None
-        with process.stdin:
+        with suppress(BrokenPipeError), process.stdin:  # a child that has ended reads nothing; its exit code says why
             process.stdin.write(request)
         response = responses.read()
         return process.wait(), response

@@ -7,6 +7,7 @@ import json
 import duckdb
 import pytest
 
+from lakesync.cli.local import query
 from lakesync.cli.local.query import rows_of
 
 
@@ -39,3 +40,8 @@ def test_every_column_is_printed_under_its_name(run, monkeypatch):
     assert (header, row) == (["id", "id", "last"], ["x", "y", "z"])
     as_json = run("query", "FROM t", "--json")
     assert json.loads(as_json.stdout) == {"id": "x", "id_1": "y", "last": "z"}
+
+
+def test_a_child_that_ends_before_it_reads_the_query_is_reported(monkeypatch):
+    monkeypatch.setattr("sys.executable", "/bin/false")
+    assert query._run_child(b"x" * 1_000_000, {}) == (1, b"")
