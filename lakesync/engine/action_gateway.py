@@ -140,7 +140,7 @@ class ActionGateway:
         return self._store.submit(self.gateway_id, add).result()
 
     def declare_connector(self, body: Any) -> bool:
-        """Register a connector, or replace the one with its name. A repeat changes nothing.
+        """Register a connector, or replace the one with its name. A repeat without a literal secret changes nothing.
 
         Args:
             body: the decoded JSON object `{name, type, TYPE: {…}, ingest?}`: the settings are under the type's name,
@@ -151,10 +151,13 @@ class ActionGateway:
 
         Raises:
             ValidationError: the settings are invalid for the connector's type; the message names the field.
+            DuplicateError: this process has a handler of that name, which would receive the connector's actions.
         """
         connector = self._connectors.seal(self.gateway_id, body)
 
         def put(commit: ActionCommit) -> bool:
+            if connector.name in self._services.names():
+                raise DuplicateError(f"connector {connector.name!r} has a handler in this process: choose another name")
             if connector in commit.connectors():
                 return False
             commit.put_connector(connector)

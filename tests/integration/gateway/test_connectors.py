@@ -8,7 +8,7 @@ import requests
 
 from lakesync.connectors import Connectors, Secrets
 from lakesync.engine import Engine
-from lakesync.model.errors import ConfigurationError
+from lakesync.model.errors import ConfigurationError, DuplicateError
 from lakesync.staging import open_store
 from lakesync.testing import ManualClock
 from tests.integration.actions.action_support import Desk
@@ -107,6 +107,8 @@ def test_an_invalid_connector_is_rejected_with_the_fields_name(admin, body, said
 def test_a_connector_cannot_have_the_name_of_a_handler(admin, served):
     served.engine.gateway(admin.gateway).register_action_handler("desk", Desk())
     assert register(admin, JIRA).status_code == 409
+    with pytest.raises(DuplicateError, match="'desk' has a handler in this process"):
+        served.engine.gateway(admin.gateway).declare_connector(JIRA)
     served.engine.gateway(admin.gateway).unregister_action_handler("desk")
     assert register(admin, JIRA).status_code == 200
 
