@@ -146,6 +146,7 @@ class RunState:
         """Exclude a gateway from this run's checkpoints, because it could not be flushed."""
         if self._cut_points is not None:
             self._cut_points.pop(gateway, None)
+        self._flushed, self._flushed_by_shard = None, {}  # they have the cut point's arrival
 
     def checkpoint_obstacle(self, gateway: str, tables: Iterable[str]) -> str | None:
         """Return which faults keep a gateway from getting a checkpoint in this run; None for no fault.

@@ -80,6 +80,16 @@ def test_data_is_valid_through_the_oldest_delta_that_a_gateway_without_a_cut_poi
     assert house.state.valid_through_ms() == NOON
 
 
+def test_after_a_cut_point_is_dropped_tables_are_merged_up_to_what_is_in_the_lake(house, monkeypatch):
+    house.push("failing")
+    monkeypatch.setattr("lakehouse.history.flush.flushed_arrivals", lambda *_: {"failing": 1})
+    monkeypatch.setattr("lakehouse.gateways_table.assign_namespaces", lambda *_: {})
+    house.state.read_cut_points()
+    assert house.state.flushed()["failing"] > 1
+    house.state.drop_cut_point("failing")
+    assert house.state.flushed() == {"failing": 1}
+
+
 def test_the_dropped_cut_point_of_the_only_gateway_is_not_read_again(house):
     house.push("only")
     house.state.read_cut_points()
