@@ -18,6 +18,7 @@ from concurrent.futures import Future
 
 import structlog
 
+from lakesync.feed.client_state import current_record
 from lakesync.feed.reindex import reindex_some
 from lakesync.feed.row_buckets import keys_of
 from lakesync.feed.scopes import Access
@@ -25,7 +26,7 @@ from lakesync.model.errors import StagingUnavailableError
 from lakesync.model.types import Claims
 from lakesync.rules.keys import BucketIndex
 from lakesync.rules.model import SyncRules, all_rows_rules
-from lakesync.staging.records import GatewayConfig, Reindex, StoredRow
+from lakesync.staging.records import LOST, ClientRecord, GatewayConfig, Reindex, StoredRow
 from lakesync.staging.store import TransactionStore
 from lakesync.staging.store.feed import ClientView
 from lakesync.staging.store.push import RowCommit
@@ -69,6 +70,20 @@ class RulesCache:
         keys = index.client_keys(claims, view.buckets)
         sees_by_values = None if self.is_reindexed(view) else _row_test(index, claims)
         return Access(index.claims_read(claims), keys, config.rules_version, sees_by_values)
+
+    def record(self, view: ClientView, client_id: str, claims: Claims) -> ClientRecord | None:
+        """Return a client's record for the store's epoch; None if it has none.
+
+        Of a record that was erased or lost, only the bucket keys are known that the client's claims may see now.
+
+        Args:
+            view: a consistent read of the gateway's store.
+            client_id: the client's id.
+            claims: the verified claims of the client's token.
+        """
+        stored = view.client(client_id)
+        is_lost = stored is not None and stored.epoch == LOST
+        return current_record(stored, view.epoch, self.access(view, claims).keys if is_lost else ())
 
     def is_reindexed(self, view: ClientView) -> bool:
         """Return whether all rows are stored with the bucket keys of the active rules."""

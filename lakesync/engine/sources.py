@@ -159,7 +159,7 @@ class Sources:
         own = replace(pull, since_hlc=since, source=None)
         reading = page_reading.read_page(view, request._replace(pull=own), self._rules)
         if not reading.position.resync:  # a client that starts again loses its progress in the commit of its page
-            self._update_progress(pull, record)
+            self._update_progress(pull, request.claims, record)
         deltas = with_deletes(reading.page.deltas, record)
         return reading._replace(page=reading.page._replace(deltas=deltas))
 
@@ -183,7 +183,7 @@ class Sources:
         """Return a page; None if another request changed the client's progress in the source while it was read."""
         record, config = self._store.read(
             self._gateway_id,
-            lambda view: (current_record(view.client(pull.client_id), view.epoch), view.config),
+            lambda view: (self._rules.record(view, pull.client_id, claims), view.config),
         ).result()
         claims_read = self._rules.index(config).claims_read(claims)
         rules = config.rules or all_rows_rules()
@@ -195,28 +195,32 @@ class Sources:
         before = source_progress.progress_in(record, name)
         if record is None or progress != before:  # the progress changed, and is stored before the response is sent
             now = self._wall()
-            stored_cursor = self._store.submit(
-                self._gateway_id, lambda commit: _store_progress(commit, before, start, pull, page, now, live=live)
-            ).result()
+
+            def store(commit: ClientCommit) -> int | None:
+                known = self._rules.record(commit, pull.client_id, claims)
+                return _store_progress(commit, known, before, start, pull, page, now, live=live)
+
+            stored_cursor = self._store.submit(self._gateway_id, store).result()
             if stored_cursor is None:
                 return None
             cursor = stored_cursor
         return SyncPage(page.deltas, cursor, page.has_more)
 
-    def _update_progress(self, pull: SyncPull, record: ClientRecord) -> None:
+    def _update_progress(self, pull: SyncPull, claims: Claims, record: ClientRecord) -> None:
         """Store what the cursor of a pull from the gateway's own feed confirms about sources.
 
         The pull does not wait for this write. If it fails, the page that the cursor confirms is sent again.
 
         Args:
             pull: the pull; its cursor may be the mark of a source's page, which it confirms.
+            claims: the verified claims of the client's token.
             record: the client's record.
         """
         if source_progress.after_request(record, pull.since_hlc) == record:
             return
 
         def confirm(commit: ClientCommit) -> None:
-            known = current_record(commit.client(pull.client_id), commit.epoch)
+            known = self._rules.record(commit, pull.client_id, claims)
             if known is not None:
                 commit.put_client(source_progress.after_request(known, pull.since_hlc))
 
@@ -230,6 +234,7 @@ class Sources:
 
 def _store_progress(
     commit: ClientCommit,
+    record: ClientRecord | None,
     before: SourceProgress,
     start: source_progress.PageStart,
     pull: SyncPull,
@@ -245,6 +250,7 @@ def _store_progress(
 
     Args:
         commit: the open transaction in the gateway's store.
+        record: the client's record; None if it has none.
         before: the progress that was stored when the page was read.
         start: where the page began.
         pull: the decoded request.
@@ -255,7 +261,6 @@ def _store_progress(
     Returns:
         The cursor; None, without a change, if another progress is stored now.
     """
-    record = current_record(commit.client(pull.client_id), commit.epoch)
     if source_progress.progress_in(record, start.progress.source) != before:
         return None
     progress, cursor = source_progress.after_page(

@@ -76,7 +76,7 @@ def _subscribe_one(commit: ClientCommit, newcomer: Newcomer, rules: RulesCache, 
     client_id, claims, state = newcomer
     access = rules.access(commit, claims)
     subscription = subscription_of(commit, claims, access, state.subscription, rules)
-    known = current_record(commit.client(client_id), commit.epoch)
+    known = current_record(commit.client(client_id), commit.epoch, access.keys)
     record = known or ClientRecord(client_id, commit.epoch, now_ms)
     if not record.scopes and state.cursor <= NEVER_PULLED:  # it pulled from an empty gateway, or never
         record = with_newest_scope(record, access, commit.arrival)

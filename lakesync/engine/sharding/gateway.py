@@ -72,7 +72,7 @@ class ShardedGateway(SyncGateway):
             name: ShardGateway(gateway_id, each, wall, limits, runner=shared["runner"], names=shared["names"])
             for name, each in store.stores.items()
         }
-        self._vectors = Vectors(gateway_id, store.default_store, wall)
+        self._vectors = Vectors(gateway_id, store.default_store, wall, self.rules)
 
     @property
     def _default_shard(self) -> ShardGateway:
@@ -143,7 +143,7 @@ class ShardedGateway(SyncGateway):
             if not shard.has_checkpoint():
                 raise NotFoundError(f"shard {name!r} of gateway {self.gateway_id!r} has no checkpoint: pull from 0")
         futures = {name: shard.submit_checkpoint(client_id, claims) for name, shard in self._shards.items()}
-        return run(self._checkpoint(client_id, futures))
+        return run(self._checkpoint(client_id, claims, futures))
 
     def submit_not_served_reason(self) -> Future[str | None]:
         """Like `SyncGateway.submit_not_served_reason`: the reason of the first shard that has one."""
@@ -157,11 +157,12 @@ class ShardedGateway(SyncGateway):
                 return reason
         return None
 
-    def _checkpoint(self, client_id: str, futures: dict[str, Future[Checkpoint]]) -> Steps[Checkpoint]:
+    def _checkpoint(self, client_id: str, claims: Claims, futures: dict[str, Future[Checkpoint]]) -> Steps[Checkpoint]:
         """Join the shards' checkpoints to one.
 
         Args:
             client_id: the client's id.
+            claims: the verified claims of the client's token.
             futures: the checkpoint of each shard, by shard name.
 
         Returns:
@@ -171,7 +172,7 @@ class ShardedGateway(SyncGateway):
         for name, future in futures.items():
             checkpoints[name] = yield future
         arrivals = {name: checkpoint.arrival for name, checkpoint in checkpoints.items()}
-        issued: IssuedCursor = yield self._vectors.submit_issue(client_id, arrivals)
+        issued: IssuedCursor = yield self._vectors.submit_issue(client_id, claims, arrivals)
         return with_fields(
             checkpoints[self._shard_map.default],
             arrival=issued.cursor,

@@ -95,7 +95,7 @@ def pull(shards: Mapping[str, ShardGateway], vectors: Vectors, request: PullRequ
         return SyncPage(read.deltas, max(sent.feed_cursor, *read.cursors.values()), read.has_more)
     confirms = sent if request.confirmed else None
     issued: IssuedCursor = yield vectors.submit_issue(
-        client_id, read.cursors, read.next_shard, confirms, above=sent.feed_cursor
+        client_id, request.claims, read.cursors, read.next_shard, confirms, above=sent.feed_cursor
     )
     deltas = read.deltas
     # the client may have the same rows from a source: put a DELETE before their INSERTs

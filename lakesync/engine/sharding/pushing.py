@@ -101,7 +101,8 @@ def push(
             cursors[name] = other_result.server_hlc
     cursor = max(cursors.values())
     if cursor > NEVER_PULLED:  # otherwise no shard has a real cursor for the client yet: there is no vector
-        cursor = (yield vectors.submit_issue(client_id, cursors, above=request.known_cursor or 0)).cursor
+        above = request.known_cursor or 0
+        cursor = (yield vectors.submit_issue(client_id, request.claims, cursors, above=above)).cursor
     return PushResult(cursor, len(request.push.deltas))
 
 

@@ -119,7 +119,7 @@ def resume(shards: Mapping[str, ShardGateway], vectors: Vectors, client_id: str,
     cursors = {name: confirmed.get(name, 0) if cursor is None else cursor for name, cursor in resumed.items()}
     if max(cursors.values()) <= NEVER_PULLED:  # no shard has a real cursor for the client yet: there is no vector
         return NEVER_PULLED
-    issued: IssuedCursor = yield vectors.submit_issue(client_id, cursors)
+    issued: IssuedCursor = yield vectors.submit_issue(client_id, claims, cursors)
     return issued.cursor
 
 

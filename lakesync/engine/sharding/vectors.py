@@ -23,9 +23,11 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from lakesync.engine import source_progress as sources
+from lakesync.engine.active_rules import RulesCache
 from lakesync.feed.client_state import current_record
 from lakesync.feed.positions import NEVER_PULLED
 from lakesync.model.hlc import start_of
+from lakesync.model.types import Claims
 from lakesync.staging.records import ARRIVAL_STEP, ClientRecord
 from lakesync.staging.records.clients import CursorVector, SentCursors
 from lakesync.staging.store import TransactionStore, View
@@ -91,17 +93,19 @@ class IssuedCursor(NamedTuple):
 class Vectors:
     """Resolves and creates the cursors of one gateway's clients."""
 
-    def __init__(self, gateway_id: str, store: TransactionStore, wall: Callable[[], int]) -> None:
+    def __init__(self, gateway_id: str, store: TransactionStore, wall: Callable[[], int], rules: RulesCache) -> None:
         """Create it over the default shard.
 
         Args:
             gateway_id: the gateway's id.
             store: the default shard's store.
             wall: returns the server's wall time in milliseconds since 1970.
+            rules: the gateway's cache of compiled sync rules.
         """
         self._gateway_id = gateway_id
         self._store = store
         self._wall = wall
+        self._rules = rules
 
     def submit_resolve(self, client_id: str, cursor: int) -> Future[ResolvedCursor]:
         """Look up what a cursor that a client sent means; nothing is stored.
@@ -169,6 +173,7 @@ class Vectors:
     def submit_issue(
         self,
         client_id: str,
+        claims: Claims,
         parts: Mapping[str, int],
         next_shard: str = "",
         confirms: ResolvedCursor | None = None,
@@ -178,6 +183,7 @@ class Vectors:
 
         Args:
             client_id: the client's id.
+            claims: the verified claims of the client's token.
             parts: the vector: the cursor in each shard, by shard name.
             next_shard: the shard at which the client's next page begins; empty for any.
             confirms: the cursor that the client sent, which shows that it has everything up to it. None if it sent
@@ -187,7 +193,7 @@ class Vectors:
         now_ms = self._wall()
 
         def create(commit: ClientCommit) -> IssuedCursor:
-            known = current_record(commit.client(client_id), commit.epoch)
+            known = self._rules.record(commit, client_id, claims)
             record = known or ClientRecord(client_id, commit.epoch, now_ms)
             if confirms is not None:
                 record = _after_request(record, confirms)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from lakesync.engine import EngineLimits
+from lakesync.engine.subscribers import Newcomer, SubscriptionState
 from lakesync.model import hlc
 from lakesync.model.errors import ForbiddenError
 from lakesync.model.types import SyncPull, SyncPush
 from lakesync.rules.model import parse_rules
 from tests.conformance.book import make_delta
-from tests.integration.embedded.embedded_support import gateway_over
+from tests.integration.embedded.embedded_support import KINDS, gateway_over
 
 RULES = {
     "version": 1,
@@ -37,6 +38,27 @@ def test_the_cursor_of_an_erased_client_is_not_taken_for_one_of_the_pages_that_i
             gateway.handle_pull(SyncPull("ann", 0, 100), B)
         page = gateway.handle_pull(SyncPull("ann", cursor, 100), B)
         assert [(each.op, each.row_id) for each in page.deltas] == [("DELETE", "b"), ("INSERT", "b")]
+
+
+@pytest.mark.parametrize("first", ["source", "subscription"])
+def test_whatever_an_erased_client_requests_first_it_is_sent_the_delete_of_a_row_that_it_may_have(
+    clock, tmp_path, first
+):
+    adapter = KINDS["sqlite"](tmp_path)
+    with gateway_over(clock) as gateway:
+        gateway.register_source("reports", adapter)
+        gateway.handle_push(SyncPush("ben", tuple(make_delta("ben", clock.now_ms << 16, row, n=1) for row in "ab")))
+        cursor = gateway.handle_pull(SyncPull("ann", 0, 100)).server_hlc
+        gateway._store.erase_client("shop", "ann")
+        gateway.handle_push(SyncPush("ben", (make_delta("ben", clock.now_ms + 1 << 16, "b"),)))
+        if first == "source":
+            gateway.handle_pull(SyncPull("ann", cursor, 100, source="reports"))
+        else:
+            newcomer = Newcomer("ann", {"sub": "ann"}, SubscriptionState(cursor, 100))
+            gateway.submit_subscribe([newcomer]).result(60)
+        page = gateway.handle_pull(SyncPull("ann", cursor, 100))
+    adapter.close()
+    assert [(each.op, each.row_id) for each in page.deltas] == [("DELETE", "a"), ("INSERT", "a"), ("DELETE", "b")]
 
 
 def test_an_erased_delta_of_a_visible_row_does_not_admit_a_delta_of_a_hidden_row(clock):

@@ -168,6 +168,24 @@ def test_a_change_that_reached_only_one_shard_is_completed_on_opening(tmp_path: 
         engine.close()
 
 
+def test_a_client_whose_record_one_shard_lost_is_sent_the_deletes_there_after_a_push_to_another(tmp_path: Path) -> None:
+    engine = opened(tmp_path)
+    try:
+        gateway = engine.gateway("g")
+        gateway.handle_push(both(1))
+        cursor = gateway.handle_pull(SyncPull("bob", 0)).server_hlc
+        engine.store_of("todos").erase_client("g", "bob")
+        removed = replace(delta("todos", 2), op="DELETE", row_id="1", columns=())
+        gateway.handle_push(SyncPush("alice", (removed,)))
+        pushed = gateway.submit_push(
+            SyncPush("bob", (delta("orders", 3, "bob"),)), {"sub": "bob"}, known_cursor=cursor
+        ).result(60)
+        page = gateway.handle_pull(SyncPull("bob", pushed.server_hlc))
+        assert ("DELETE", "todos", "1") in [(each.op, each.table, each.row_id) for each in page.deltas]
+    finally:
+        engine.close()
+
+
 def test_a_client_is_erased_from_every_shard(tmp_path: Path) -> None:
     engine = opened(tmp_path)
     try:
