@@ -11,6 +11,7 @@ call these methods on the gateway of `open_gateway`; `engine.housekeeping` calls
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from itertools import islice
 
 import msgspec
@@ -25,8 +26,9 @@ from lakesync.engine.pushing import CheckedPush, commit_push
 from lakesync.engine.source_reading import Source, read_all
 from lakesync.engine.sources import Sources
 from lakesync.flush import BufferStats, Flusher, FlushReport, Outlet, TableStats
-from lakesync.model.types import PushResult, RowDelta, SyncPush
+from lakesync.model.types import PushResult, RowDelta, RowKey, SyncPush
 from lakesync.model.validation import user_of
+from lakesync.staging.rebuild_commit import ANY_CLIENT
 from lakesync.staging.records import Backlog
 from lakesync.staging.store import StagingStore
 from lakesync.staging.store.push import PushCommit
@@ -172,6 +174,9 @@ class AdapterGateway:
         remaining = iter(deltas)
         total = 0
         while chunk := list(islice(remaining, _DELTAS_PER_READ)):
+            if total == 0 and not any(shard.last_seq for shard in self.backlog()):
+                # the clients' records were lost with the log: any client may have any row, as after a rebuild
+                self._store.submit(self.gateway_id, lambda commit: commit.put_client(ANY_CLIENT)).result()
             self._restore(chunk)
             total += len(chunk)
             if from_adapter:
@@ -192,16 +197,17 @@ class AdapterGateway:
             StagingUnavailableError: the store does not respond. Some commits may still follow; a repeat continues.
         """
         now_ms = self._wall()
+        restored: list[Future[PushResult]] = []
         for part in _in_parts(deltas):
             by_client: dict[str, list[RowDelta]] = {}
             for delta in part:
                 by_client.setdefault(delta.client_id, []).append(delta)
-            restored = [
+            restored += [
                 self._store.submit(self.gateway_id, _restore_job(self.rules, client_id, own, now_ms))
                 for client_id, own in by_client.items()
             ]
-            for each in restored:
-                each.result()
+        for each in restored:
+            each.result()
 
     # -- sources -----------------------------------------------------------------------------------------------------
 
@@ -242,17 +248,21 @@ class AdapterGateway:
 
 
 def _in_parts(deltas: Iterable[RowDelta]) -> Iterator[list[RowDelta]]:
-    """Yield parts of the deltas, each with about `_DELTAS_PER_COMMIT` deltas or `_BYTES_PER_COMMIT` bytes at most."""
-    part: list[RowDelta] = []
+    """Yield parts of the deltas, each with about `_DELTAS_PER_COMMIT` deltas or `_BYTES_PER_COMMIT` bytes at most.
+
+    A part has one delta of a row. So the feed shows that a row existed before it was deleted, and under which bucket
+    keys: clients may have it from then.
+    """
+    part: dict[RowKey, RowDelta] = {}
     size = 0
     for delta in deltas:
-        part.append(delta)
+        if delta.key in part or len(part) >= _DELTAS_PER_COMMIT or size >= _BYTES_PER_COMMIT:
+            yield list(part.values())
+            part, size = {}, 0
+        part[delta.key] = delta
         size += sum(len(cell.value) for cell in delta.columns)
-        if len(part) >= _DELTAS_PER_COMMIT or size >= _BYTES_PER_COMMIT:
-            yield part
-            part, size = [], 0
     if part:
-        yield part
+        yield list(part.values())
 
 
 def _restore_job(

@@ -31,6 +31,8 @@ T = TypeVar("T")
 
 ANYONE = ""
 """Client id of the record that a rebuilt store uses for every client without a record. No real client id is empty."""
+ANY_CLIENT = ClientRecord(ANYONE, epoch=LOST, last_seen_ms=0)
+"""That record."""
 
 _LOG = (
     "INSERT INTO log (gateway, shard, epoch, seq, arrival, client_id, hlc_low, hlc_high, count, id_sum, bytes,"
@@ -117,7 +119,7 @@ class SqlLogCommit(SqlQueries):
         """End the rebuild; see `RebuildCommit.finish_rebuild`."""
         head = self._head
         self._move_head(msgspec.structs.replace(head, arrival=max(head.arrival, floor)))
-        record = msgspec.json.encode(ClientRecord(ANYONE, epoch=LOST, last_seen_ms=0))
+        record = msgspec.json.encode(ANY_CLIENT)
         self._query("INSERT INTO client (gateway, client_id, record) VALUES (?, ?, ?)", ANYONE, record)
 
     def _add_to_log(self, entry: LogEntry, committed_ms: int, *, is_flushed: bool) -> None:
