@@ -1,12 +1,14 @@
 """Reduces the frames of a checkpoint to the rows that a client may see.
 
 A checkpoint is all rows of a gateway (one app's stream of changes) at some time, in files of frames. A frame is a
-length-prefixed protobuf message with rows of one table. The route of the checkpoint streams the frames to new clients.
+length-prefixed protobuf message with rows of one table, each as one or more *deltas* (changes of the row). The route of
+the checkpoint streams the frames to new clients.
 
-The sync rules define buckets: a bucket shows a client the rows of some tables that pass its filters. Decoding every row
-for every client would be slow. If a bucket has a filter by equality, such as `owner = the client`, each row that it
-shows has one of the filter's few values in that column. So each frame is searched for the encoded forms of these values
-(`_required_bytes`), and only rows that contain one are decoded and tested.
+The sync rules define buckets: a bucket shows a client the rows of some tables that pass its filters. These compare
+columns with constants, or with the *claims* (fields) of the client's token. Decoding every row for every client would
+be slow. If a bucket has a filter by equality, such as `owner = the client`, each row that it shows has one of the
+filter's few values in that column. So each frame is searched for the encoded forms of these values (`_required_bytes`),
+and only rows that contain one are decoded and tested.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ The sync routes and WebSocket connections record pushes and pulls. A client's la
 change; finding it needs a read of the store (a check). So before the routes of metrics and explanations report lags,
 `gateway.client_lag` checks a bounded number of clients: `checks_due` lists them, and `record_check` takes the results.
 For the other clients, the routes report the results of earlier checks. A gateway, here, is one app's stream of changes;
-a server has many.
+a server has many. A client's *cursor* says up to which change it was sent everything; *claims* are the fields of its
+token.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ The checks always have the same order: the gateway id's form, the token, whether
 role, the rate limit, the query parameters, and whether the gateway exists. So a caller without a valid token learns
 nothing about gateways.
 
-A gateway is one app's stream of changes; one server serves many. Without a secret that verifies tokens, every caller is
-accepted, and `gateway.bind_policy` restricts the server to this machine.
+A gateway is one app's stream of changes; one server serves many. *Claims* are the fields of a token. Without a secret
+that verifies tokens, every caller is accepted, and `gateway.bind_policy` restricts the server to this machine.
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@ changes; a server serves many. The gauges come from the staging store:
 - *Marks*, small values by which the steps of the pipeline store how far they are. One mark is the pipeline's latest
   report, with its lags and *dead letters*: values, tables and jobs that were set aside, so that the others go on.
 
-An *arrival* is the gateway's timestamp of a commit.
+An *arrival* is the gateway's timestamp of a commit. A *destination table* has the current rows of a synced table, in a
+database to which the server or the pipeline copies changes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The check that writers of the same destination table write the same rows; `Config` calls it when settings are read.
 
-A *backend* is an adapter (one database or object store), or is composed of other backends. A *destination* copies
-all changes of rows from the lake to a backend, a *flow* those that satisfy its filter. Both also maintain *destination
-tables* there, tables with the current rows.
+A *backend* is an adapter (one database or object store), or is composed of other backends. A *destination* copies all
+changes of rows from the lake to a backend, a *flow* those that satisfy its filter. Both also maintain *destination
+tables* there, tables with the current rows. *Tiers* are a hot and a cold adapter: old changes move from one to the
+other.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ class GatewayStats(msgspec.Struct, frozen=True, rename="camel"):
 
     @staticmethod
     def of(shards: Sequence[Backlog]) -> GatewayStats:
-        """Return the counters over all shards of a gateway, given its backlog in each."""
+        """Return the counters of a gateway, given its backlog in each shard (a store with some of the tables)."""
         return GatewayStats(
             log_size=sum(shard.deltas for shard in shards),
             byte_size=sum(shard.bytes for shard in shards),

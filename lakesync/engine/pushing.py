@@ -76,8 +76,8 @@ class ReceivedPush(NamedTuple):
     known_cursor: int | None = None
     """The newest cursor that the client certainly has when it gets the response; None if unknown."""
     trusted: bool = False
-    """Whether it comes from a connector, a flow or an embedding app. The write scope does not apply to these, and their
-    rejections are not recorded."""
+    """Whether it comes from a connector (an external system that is polled), a flow (a copy from a database) or an
+    embedding app. The write scope does not apply to these, and their rejections are not recorded."""
 
 
 class CheckedPush(NamedTuple):

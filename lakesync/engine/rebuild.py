@@ -6,9 +6,9 @@ it yet. Such deltas are lost. Their ids are unknown too, so clients that still h
 clients were sent is not in the lake either. So any client may have any row, and has to start again with its next pull.
 The new store has a new *epoch*, by which cursors and records from before are recognised.
 
-A *gateway* is one app's stream of changes. An *arrival* is its own timestamp of a commit. A *bucket key* names a bucket
-of the sync rules with the claims that may see it. A *feed entry* is a row's history under one bucket key; a *move* is a
-change of an entry. A *shard* is a store with some of the tables.
+A *gateway* is one app's stream of changes. An *arrival* is its own timestamp of a commit (a hybrid logical clock, HLC).
+A *bucket key* names a bucket of the sync rules with the claims that may see it. A *feed entry* is a row's history under
+one bucket key; a *move* is a change of an entry. A *shard* is a store with some of the tables.
 """
 
 from __future__ import annotations

@@ -9,7 +9,8 @@ with the same state lack the same changes, except for their own writes. So they 
 A *bucket key* names a bucket of the sync rules with the claims (fields of a client's token) that may see it. Changes
 that concern one client alone are under a key of its own, its *own bucket*. A *scope* is a period in which a client was
 sent pages under the same claims and rules. At a *complete cursor* the client has exactly what it could see; it belongs
-to the client's newest scope. `NEVER_PULLED` is the cursor of a client that pushed before its first pull. A *re-index*
+to the client's newest scope. The *feed* has the rows in order of their latest change; a *source* is a database from
+which clients pull beside it. `NEVER_PULLED` is the cursor of a client that pushed before its first pull. A *re-index*
 assigns all rows to the buckets of new rules.
 """
 

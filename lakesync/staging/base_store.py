@@ -4,13 +4,13 @@
 a function over those tables of the store that the pipeline uses (`PipelineTables`) in a transaction.
 `staging.store.pipeline` says what each method promises.
 
-A *gateway* is one app's stream of changes. The *log* has one row for each push. A *flush* copies it to the lake
-(Iceberg tables) in *batches*: it plans a batch, writes it, reads it back, confirms it to the store, and then trims the
-log: the store deletes the bodies of its log rows. A *shard* is a store with some of a gateway's tables; without
-sharding there is one, `main`. An *arrival* is the gateway's own timestamp of a commit. A *checkpoint* has all rows of a
-gateway as of one arrival, for new clients. An *epoch* is one copy of a gateway in a store; a rebuild from the lake
-begins a new one. A *mark* says how far a part of the pipeline is. A *connector* is a configured external system that
-clients' actions or polls use.
+A *gateway* is one app's stream of changes. The *log* has one row for each push, a client's request with deltas (changes
+of rows). A *flush* copies it to the lake (Iceberg tables) in *batches*: it plans a batch, writes it, reads it back,
+confirms it to the store, and then trims the log: the store deletes the bodies of its log rows. A *shard* is a store
+with some of a gateway's tables; without sharding there is one, `main`. An *arrival* is the gateway's own timestamp of a
+commit. A *checkpoint* has all rows of a gateway as of one arrival, for new clients. An *epoch* is one copy of a gateway
+in a store; a rebuild from the lake begins a new one. A *mark* says how far a part of the pipeline is. A *connector* is
+a configured external system that clients' actions or polls use.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Converts records to and from the values of database tables, for both stores: on SQLite and on Postgres.
 
 The views (reads) and commits (transactions) of both stores inherit from `SqlQueries`, and implement `_query`, so that
-`side_tables`, `erasure_tables` and `rebuild_commit` run the same SQL on either. The *log* has one row for each push. A
-*gateway* is one app's stream of changes; its *head* has its counters. A *claim* is a field of a client's token. A
-schema is *retired* when it is withdrawn.
+`side_tables`, `erasure_tables` and `rebuild_commit` run the same SQL on either. The *log* has one row for each push, a
+client's request with deltas (changes of rows). A *gateway* is one app's stream of changes; its *head* has its counters.
+A *claim* is a field of a client's token; *sync rules* decide by it which rows the client sees. An *arrival* is the
+gateway's timestamp of a commit. A schema is *retired* when it is withdrawn.
 
 All decoders are created when the module is imported. msgspec caches type information on the type while it creates a
 decoder, and a thread that decodes the same type at that moment may crash. So no decoder is created later.

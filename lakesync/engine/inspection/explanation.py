@@ -2,8 +2,9 @@
 
 The sync rules put rows into *buckets* by filters; a client sees the rows in the buckets that the *claims* (fields) of
 its token allow. A *delta* is a change of a row. The gateway's *record* of a client says what the client was sent, and
-its *cursor* up to where. `inspection.explain` fills these structs and calls `reasons_of` for the sentences. The admin
-route returns the whole as JSON; the console and `lakesync explain` show it.
+its *cursor* up to where. A row is stored with the *bucket keys* of its buckets, which name a bucket with values of its
+filters. An *hlc* is the writing client's timestamp of a delta. `inspection.explain` fills these structs and calls
+`reasons_of` for the sentences. The admin route returns the whole as JSON; the console and `lakesync explain` show it.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ logical clock's timestamp. A *gateway* is one app's stream of changes. An *arriv
 key*: a bucket of the sync rules with the claims that may see it. An *entry* is a row's history under one of these keys.
 A client's *position* in the feed has a *base*: the latest arrival at which the client certainly had everything that it
 could see. The lag is computed from the page that a pull of the client would return, so that it agrees with what the
-client is sent next.
+client is sent next. That pull begins at the client's *cursor*, a number that the client stores.
 """
 
 from __future__ import annotations

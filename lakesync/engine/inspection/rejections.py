@@ -1,7 +1,8 @@
 """The latest rejected delta of each row, in memory. The explain route reads it to show why a pushed row is missing.
 
 A *gateway* is one app's stream of changes. `SyncGateway.submit_push` records the deltas (changes of rows) of rejected
-pushes; the gateways of an engine share one log. It is lost when the process ends.
+pushes; the gateways of an engine share one log, which is lost when the process ends. An *arrival* is a gateway's own
+timestamp of a commit.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@ stream of changes. The *lag* of a client is the age of the oldest change that it
 why a client has a row or lacks it. `ShardedGateway` runs `oldest_unsent` and `explain`, which are generators
 (`engine.futures.Steps`), and so yield futures and get their results. `Vectors` looks up the *vector* of a client's
 cursor: a cursor in each shard. 0 and `NEVER_PULLED` (1, of a client that pushed before its first pull) have none. A
-client on a WebSocket has a *subscription*, whose state says up to where its connection was sent changes.
+client on a WebSocket has a *subscription*, whose state says up to where its connection was sent changes. *Claims* are
+the fields of its token.
 """
 
 from __future__ import annotations

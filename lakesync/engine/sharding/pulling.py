@@ -1,9 +1,9 @@
 """Reads pages over all shards: one shard after another, until the page is full.
 
 A *shard* is a staging store (a database that pushes are committed to) with some of the tables of a gateway, one app's
-stream of changes. It has a *feed* of its own: its rows in order of their latest change. A client pulls next from its
-*cursor*. `Vectors` looks up the cursor's *vector*, a cursor in each shard, and stores new ones. Three cursors are
-special:
+stream of changes. It has a *feed* of its own: its rows in order of their latest change. The *claims* (fields) of a
+client's token decide which rows it sees. The client pulls *deltas* (changes of rows) from its *cursor*. `Vectors` looks
+up the cursor's *vector*, a cursor in each shard, and stores new ones. Three cursors are special:
 
 - 0: the client starts, and has nothing of the shard.
 - `NEVER_PULLED` (1): the client has pushed to the shard, and was sent nothing of it.

@@ -3,10 +3,10 @@
 `push` is a generator (`Steps`): it yields futures, and gets their results.
 
 A *shard* is a staging store (a database that pushes are committed to) with some of the tables of a gateway, one app's
-stream of changes. There is no transaction over several shards. So a push to several is first checked in all of them,
-and then committed in one after another. A client pulls next from its *cursor*, for which the store keeps a *vector*, a
-cursor in each shard; the response has a new cursor. Two cursors need no vector: 0 (the client starts) and
-`NEVER_PULLED` (1: it pushed before its first pull).
+stream of changes. There is no transaction over several shards. So a push of deltas (changes of rows) to several is
+first checked in all of them, and then committed in one after another. A client pulls next from its *cursor*, for which
+the store keeps a *vector*, a cursor in each shard; the response has a new cursor. Two cursors need no vector: 0 (the
+client starts) and `NEVER_PULLED` (1: it pushed before its first pull).
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 A *shard* is a staging store (a database that pushes are committed to) with some of the tables of a gateway, one app's
 stream of changes. `ShardedGateway` creates a `ShardGateway` for each, and calls several of them, one after another, in
-generators (`engine.futures.Steps`). Their cursors are those of the shard's own feed, which clients never see.
+generators (`engine.futures.Steps`). Their cursors are those of the shard's own feed, which clients never see. A *delta*
+is a change of a row, an *arrival* the gateway's own timestamp of a commit. *Claims* are the fields of a client's token.
 """
 
 from __future__ import annotations

@@ -3,9 +3,10 @@
 A *shard* is a staging store (a database that pushes are committed to) with some of the tables of a gateway, one app's
 stream of changes. A *broadcast* is a page of changes that the server sends to connected clients without a request.
 `ShardedGateway` runs `subscribe`, `resume` and `scan` for the gateway's channels: generators (`engine.futures.Steps`)
-that yield futures and get their results. A subscriber's state, its cursor and bucket keys, contains its state in each
-shard. A broadcast joins the pages of all shards, under a new cursor that means the cursor in each shard (a *vector*).
-`NEVER_PULLED` (1) is the cursor of a client that pushed before its first pull, and has no vector.
+that yield futures and get their results. A subscriber's state has its cursor, the bucket keys that the claims (fields)
+of its token may see, and its state in each shard. A broadcast joins the pages of all shards, under a new cursor that
+means the cursor in each shard (a *vector*). `NEVER_PULLED` (1) is the cursor of a client that pushed before its first
+pull, and has no vector.
 
 Subscribers with equal states are a *group*, and share a scan. Its `ScanResult` has the page of the group, and
 `own_pages` for clients that lack something else, for example because they wrote some of these rows themselves.

@@ -53,7 +53,8 @@ _RANGE_IN_ORDER = "e.changed > :since AND e.changed <= :until ORDER BY e.changed
 #   `:since`, `:until`: the range has the entries with `:since < e.changed <= :until`.
 #   `:base`: the arrival at which the reader had exactly what it could see; `NO_BASE` if it had nothing. It stays the
 #   same for all pages until the reader has everything again, while `:since` is where the last page ended.
-#   `:known_from`: a row that stores all of its writers since this arrival shows whether the reader is one of them.
+#   `:known_from`: a row that stores all of its writers (clients that pushed deltas of it) since this arrival shows
+#   whether the reader is one of them.
 #   `:writer`: the reader's client id, encoded as in `r.writers`.
 #   `:bucket_0` and so on: the numbers of the bucket keys to read; `:own` is the one of `RangeBuckets.own`.
 #   `:limit`: about how many entries to read. Under several bucket keys, each has a `:share` of it.

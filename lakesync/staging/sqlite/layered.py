@@ -11,7 +11,8 @@ never changed. So a job is rolled back by dropping its layer, and a group by dro
 A *feed entry* is a row's history under one bucket key (a bucket of the sync rules with the claims that may see it):
 when it joined the bucket, left it, and last changed in it. Entries are needed more often than rows: a read of the feed
 writes the layers' entries to the file first, while the rows stay in memory. An *explicit move* is a change of an entry
-that does not follow from a changed row: the row joins or leaves the bucket.
+that does not follow from a changed row: the row joins or leaves the bucket. An *arrival* is the gateway's own timestamp
+of a commit.
 
 The file has one open transaction, which spans many groups. If a read needs rows or entries of an uncommitted group in
 the file, they are written inside a savepoint, so that the group can still be rolled back alone. `GroupCommit` and

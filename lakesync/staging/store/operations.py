@@ -1,7 +1,8 @@
 """Protocols of a staging store for a gateway's other transactions: one to read and one to write for each caller.
 
 A *gateway* is one app's stream of changes. The engine changes its configuration, registers connectors (external systems
-that execute actions or are polled), and stores the cursors of sharded gateways, whose tables are in several stores.
+that execute actions or are polled), and stores the cursors of sharded gateways, whose tables are in several stores. A
+*broadcast* is a page of changes that the server sends without a request; all its readers get one cursor.
 `lakesync.actions` stores *actions*: commands of clients to connectors. `lakesync.flush` stores the *flush jobs* of a
 flush without a pipeline, and `staging.erasing_store` the progress of *erasures*: permanent deletions of a row or a
 client. A *delta* is a change of one row.

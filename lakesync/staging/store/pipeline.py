@@ -11,6 +11,7 @@ step declares the part that it uses.
 - A *gateway* is one app's stream of changes. An *arrival* is its own timestamp of a commit. A *checkpoint* is a
   snapshot of all rows at one arrival, from which new clients start.
 - A *shard* is a store with some of a gateway's tables; without sharding there is one, `main`.
+- An *erasure* deletes a row, or what a client wrote, permanently. A *mark* says how far a part of the pipeline is.
 - An *epoch* is one copy of a gateway in a store; a rebuild of the store from the lake begins a new one.
 """
 

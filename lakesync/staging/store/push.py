@@ -6,7 +6,8 @@ pull records what its client was sent through a `ClientCommit`.
 - A *push* is a client's request with *deltas*: INSERTs, UPDATEs and DELETEs of single rows. The *log* has a row for
   each push, with the number `seq`. A *replay* applies log rows again, after a crash.
 - A *gateway* is one app's stream of changes. An *arrival* is its own timestamp of a commit. An *hlc* is the timestamp
-  that the client gave its write.
+  that the client gave its write. *Claims* are the fields of its token. An *erasure* deletes a row, or what a client
+  wrote, permanently.
 - A *feed entry* is a row's history under one bucket key of the sync rules. A *move* is a change of an entry.
 - A *re-index* updates the bucket keys of all rows, in many commits, after a change of the rules.
 """
