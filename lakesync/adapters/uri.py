@@ -12,7 +12,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 import msgspec
 
 from lakesync.model.errors import ConfigurationError
-from lakesync.model.secrets import without_password
+from lakesync.model.secrets import REFERENCE_PREFIXES, read_reference, without_password
 
 
 class BackendUri(msgspec.Struct, frozen=True):
@@ -26,7 +26,7 @@ class BackendUri(msgspec.Struct, frozen=True):
     path: str
     """Without the leading slash."""
     options: dict[str, str]
-    """The query's options."""
+    """The query's options, references (`env:NAME`, `file:PATH`) resolved."""
 
     @classmethod
     def parse(cls, uri: str, allowed_options: frozenset[str] = frozenset()) -> BackendUri:
@@ -37,7 +37,7 @@ class BackendUri(msgspec.Struct, frozen=True):
             allowed_options: the names of the query options that the backend knows.
 
         Raises:
-            ConfigurationError: the URI is invalid, or has an unknown option.
+            ConfigurationError: the URI is invalid, has an unknown option, or one whose reference cannot be resolved.
         """
         parts, port = split_uri(uri)
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
@@ -53,7 +53,12 @@ class BackendUri(msgspec.Struct, frozen=True):
             parts.hostname or "",
             port,
             unquote(parts.path).lstrip("/"),
-            options,
+            {
+                name: read_reference(f"{name} of {parts.scheme}://{parts.hostname or ''}", value, Path())
+                if value.startswith(REFERENCE_PREFIXES)
+                else value
+                for name, value in options.items()
+            },
         )
 
 

@@ -10,13 +10,11 @@ import threading
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from lakesync.adapters.object_store.base import ObjectInfo, ObjectPage, check_key
 from lakesync.adapters.uri import BackendUri
 from lakesync.model.errors import AdapterError, ConfigurationError, NotFoundError, extra
-from lakesync.model.secrets import REFERENCE_PREFIXES, read_reference
 
 _OPTIONS = frozenset({"endpoint", "region", "access_key", "secret_key"})
 """Options of the URI."""
@@ -95,7 +93,7 @@ class S3Objects:
 
     @classmethod
     def of(cls, uri: str) -> S3Objects:
-        """Open `s3://BUCKET/PREFIX?endpoint=…&region=…&access_key=…&secret_key=…`; keys may be references, `env:NAME`.
+        """Open `s3://BUCKET/PREFIX?endpoint=…&region=…&access_key=…&secret_key=…`.
 
         Raises:
             ConfigurationError: the URI names no bucket, has an unknown option, or boto3 is not installed.
@@ -105,13 +103,7 @@ class S3Objects:
             raise ConfigurationError(
                 f"the adapter URI {uri.partition('?')[0]!r} names no bucket: write s3://BUCKET/PREFIX"
             )
-        options = {
-            name: read_reference(f"{name} of {address.host}", value, Path())
-            if value.startswith(REFERENCE_PREFIXES)
-            else value
-            for name, value in address.options.items()
-        }
-        return cls(address.host, address.path.rstrip("/"), **options)
+        return cls(address.host, address.path.rstrip("/"), **address.options)
 
     def put_object(self, key: str, data: bytes, *, if_absent: bool = False) -> bool:
         """Write a whole object; `if_absent` uses the store's If-None-Match."""

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from lakesync.adapters import LocalDisk, ObjectDeltas, SqliteAdapter, as_database, open_adapter, schemes
+from lakesync.adapters.uri import BackendUri
 from lakesync.model.errors import ConfigurationError
 
 
@@ -41,6 +42,16 @@ def test_an_installed_package_adds_a_scheme(installed):
     found = open_adapter("mine:somewhere")
     assert isinstance(found, LocalDisk)
     assert str(found.folder) == "/somewhere"
+
+
+def test_an_option_may_be_a_reference(monkeypatch):
+    uri = "bigquery://bikes/warehouse?location=EU&endpoint=env:EMULATOR"
+    monkeypatch.delenv("EMULATOR", raising=False)
+    with pytest.raises(ConfigurationError, match="endpoint of bigquery://bikes refers to the variable EMULATOR"):
+        BackendUri.parse(uri, frozenset({"location", "endpoint"}))
+    monkeypatch.setenv("EMULATOR", "http://127.0.0.1:9050")
+    options = BackendUri.parse(uri, frozenset({"location", "endpoint"})).options
+    assert options == {"location": "EU", "endpoint": "http://127.0.0.1:9050"}
 
 
 def test_an_invalid_uri_is_reported(installed):
