@@ -37,14 +37,25 @@ class BackendUri(msgspec.Struct, frozen=True):
             allowed_options: the names of the query options that the backend knows.
 
         Raises:
-            ConfigurationError: the URI is invalid, has an unknown option, or one whose reference cannot be resolved.
+            ConfigurationError: the URI or its endpoint is invalid, it has an unknown option, or a reference cannot be
+                resolved.
         """
         parts, port = split_uri(uri)
-        options = dict(parse_qsl(parts.query, keep_blank_values=True))
+        options = {
+            name: read_reference(f"{name} of {parts.scheme}://{parts.hostname or ''}", value, Path())
+            if value.startswith(REFERENCE_PREFIXES)
+            else value
+            for name, value in parse_qsl(parts.query, keep_blank_values=True)
+        }
         if unknown := options.keys() - allowed_options:
             raise ConfigurationError(
                 f"{without_password(uri)!r} has the option {min(unknown)!r}, which is unknown "
                 f"(known: {', '.join(sorted(allowed_options)) or 'none'})"
+            )
+        if not options.get("endpoint", "http://").startswith(("http://", "https://")):
+            raise ConfigurationError(
+                f"{without_password(uri)!r} has the endpoint {options['endpoint']!r}, which is not a URL: write"
+                " http://HOST:PORT or https://HOST"
             )
         return cls(
             parts.scheme,
@@ -53,12 +64,7 @@ class BackendUri(msgspec.Struct, frozen=True):
             parts.hostname or "",
             port,
             unquote(parts.path).lstrip("/"),
-            {
-                name: read_reference(f"{name} of {parts.scheme}://{parts.hostname or ''}", value, Path())
-                if value.startswith(REFERENCE_PREFIXES)
-                else value
-                for name, value in options.items()
-            },
+            options,
         )
 
 
