@@ -7,9 +7,12 @@ itself, so that polls find changes.
 from __future__ import annotations
 
 import json
+import os
 import random
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
@@ -31,6 +34,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print its URL and a connec
 _SPACING_MS = 10_000
 """Milliseconds between the times of the initial records. Connectors read the last minutes again in each poll. If all
 records had the same time, all would be read again."""
+
+_POLL_MS = 30_000
+"""Milliseconds between the polls of the printed connector."""
 
 _WORDS = ["engine", "harbour", "lamp", "mill", "river", "signal", "tower", "valve", "window", "yard"]
 
@@ -178,9 +184,12 @@ def _listen(
     check_port(port, "127.0.0.1", "--port")
     with serve(api, port=port) as served:
         kind, settings = connector.kind, {connector.url_setting: served.url, **connector.settings}
-        body = {"name": kind, "type": kind, kind: settings}
+        body = {"name": kind, "type": kind, kind: settings, "ingest": {"intervalMs": _POLL_MS}}
         if as_json:
             print(json.dumps({"url": served.url, "connector": body}), flush=True)
+            # The program that reads a pipe waits for its end, and this process runs on.
+            with Path(os.devnull).open("wb") as devnull:
+                os.dup2(devnull.fileno(), sys.stdout.fileno())
         else:
             print(f"{kind} listens at {served.url}. Register this connector to it:", flush=True)
             print(json.dumps(body, indent=2), flush=True)
