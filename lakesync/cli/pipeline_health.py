@@ -14,7 +14,7 @@ Times named `…Ms` are in milliseconds since 1970.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lakesync.analysis.marks import FAILING
@@ -47,8 +47,8 @@ def failing_parts(report: Mapping[str, Any]) -> list[str]:
     parts = ", ".join(f"{part_name(part)} ({count(part['requests'], 'run')})" for part in failing[:_MAX_NAMED])
     more = f" and {len(failing) - _MAX_NAMED} more" if len(failing) > _MAX_NAMED else ""
     connector = next((part["name"].partition("/")[0] for part in failing if part["part"] == "poll"), None)
-    hint = f"; see `lakesync connectors test {connector}`" if connector else ""
-    return [f"runs fail: several were requested, and these parts are still behind: {parts}{more}{hint}"]
+    remedy = f"see `lakesync connectors test {connector}`" if connector else "the page Runs of Dagster has their errors"
+    return [f"runs fail: several were requested, and these parts are still behind: {parts}{more}; {remedy}"]
 
 
 def stalled_runs(report: Mapping[str, Any], now_ms: float) -> list[str]:
@@ -70,6 +70,25 @@ def stalled_runs(report: Mapping[str, Any], now_ms: float) -> list[str]:
             f"the pipeline last reported {duration(silent_seconds)} ago; its sensors are stopped: restart `lakesync up`"
         )
     return sentences
+
+
+def lag_texts(behind: Sequence[Mapping[str, Any]], now_ms: float) -> list[str]:
+    """Describe how far parts are behind. Parts of one kind that are equally far behind, such as tables, are one text.
+
+    Args:
+        behind: `pipeline.behind` in `/admin/metrics`.
+        now_ms: wall time in milliseconds since 1970.
+    """
+    alike: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for part in behind:
+        key = (part["part"], part["deltas"], part["sinceMs"], part["requests"], part.get("retryMs"))
+        alike.setdefault(key, []).append(part)
+    texts = []
+    for parts in alike.values():
+        names = ", ".join(part["name"] for part in parts[:_MAX_NAMED])
+        more = f" and {len(parts) - _MAX_NAMED} more" if len(parts) > _MAX_NAMED else ""
+        texts.append(lag_text({**parts[0], "name": names + more}, now_ms))
+    return texts
 
 
 def lag_text(part: Mapping[str, Any], now_ms: float) -> str:

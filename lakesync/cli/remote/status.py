@@ -22,7 +22,7 @@ import typer
 from lakesync.cli import exit_codes, output
 from lakesync.cli.commands import ConnectionOptions, Json, command_app, examples
 from lakesync.cli.output import count
-from lakesync.cli.pipeline_health import lag_text, problems
+from lakesync.cli.pipeline_health import lag_texts, problems
 from lakesync.model.errors import LakeSyncError
 from lakesync.model.hlc import wall_of
 
@@ -241,7 +241,7 @@ def _fields(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
         f"version {summary['rulesVersion']}" if summary["rulesVersion"] else "none, every client sees every row",
     )
     if report is not None:
-        yield "behind", "; ".join(lag_text(part, now_ms) for part in report["behind"]) or "nothing"
+        yield "behind", "; ".join(lag_texts(report["behind"], now_ms)) or "nothing"
     if summary["deadLetters"]:
         letters = [
             f"{each['count']:,} of {each['kind']} {each['name']}, since {output.utc_time(each['sinceMs'])}"

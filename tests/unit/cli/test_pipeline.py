@@ -89,6 +89,7 @@ def test_an_asset_that_is_named_twice_runs_once(run, daily):
 
 
 BEHIND = "several were requested, and these parts are still behind"
+RUNS = "the page Runs of Dagster has their errors"
 
 
 def part(requests=0, kind="table", name="planes"):
@@ -102,7 +103,7 @@ def part(requests=0, kind="table", name="planes"):
         ({"reportedMs": 99_000, "behind": [part(2)], "queued": []}, []),
         (
             {"reportedMs": 99_000, "behind": [part(3), part(4, "checkpoint", "")], "queued": []},
-            [f"runs fail: {BEHIND}: table planes (3 runs), checkpoint (4 runs)"],
+            [f"runs fail: {BEHIND}: table planes (3 runs), checkpoint (4 runs); {RUNS}"],
         ),
         (
             {"reportedMs": 99_000, "behind": [part(3, "poll", "desk")], "queued": []},
@@ -137,6 +138,15 @@ def test_problems_of_the_pipeline_are_described(report, words):
 )
 def test_a_part_that_is_behind_is_described_with_its_next_run(lag, words):
     assert pipeline_health.lag_text(lag, 100_000) == words
+
+
+def test_parts_that_are_equally_far_behind_are_one_text():
+    behind = [part(name=f"t{number}") for number in range(5)] + [part(kind="checkpoint", name=""), part(2, name="late")]
+    assert pipeline_health.lag_texts(behind, 100_000) == [
+        "table t0, t1, t2 and 2 more by 3 deltas, for 100.0 s",
+        "checkpoint by 3 deltas, for 100.0 s",
+        "table late by 3 deltas, for 100.0 s",
+    ]
 
 
 @pytest.mark.parametrize(
