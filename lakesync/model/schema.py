@@ -155,7 +155,10 @@ def evolve(old: TableSchema, new: TableSchema) -> TableSchema:
     for column in old.columns:
         replacement = remaining.pop(column.name, None)
         if replacement is None:
-            raise SchemaError(f"column {column.name!r} of table {old.table!r} is missing: a column cannot be removed")
+            raise SchemaError(
+                f"column {column.name!r} of table {old.table!r} is missing: a column cannot be removed. Keep it; to"
+                " rename it, add a column under the new name."
+            )
         if replacement.type != column.type:
             raise SchemaError(
                 f"column {column.name!r} of table {old.table!r} is {column.type} and cannot become "
