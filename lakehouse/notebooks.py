@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 import structlog
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
+import lakesync.config
 from lakehouse.gateway_connections import pipeline_store
 from lakehouse.history.decoding import decode_log
 from lakehouse.landing.connector_source import format_of, register_connectors
 from lakehouse.table_definitions import DELTAS_FIELDS
+from lakesync.cli.data_folder import with_running_services
 from lakesync.connectors import Connectors
 from lakesync.model.errors import ConfigurationError
 from lakesync.staging.log_reader import LogRange, log_rows
@@ -34,6 +36,15 @@ if TYPE_CHECKING:
     from lakesync.staging.store.pipeline import FlushStore
 
 _log = structlog.get_logger(__name__)
+
+
+def project_config() -> Config:
+    """Return the project's configuration, with the services and secrets of a `lakesync up` on its data folder.
+
+    Raises:
+        ConfigurationError: a setting is invalid.
+    """
+    return with_running_services(lakesync.config.load())
 
 
 def register_sources(spark: SparkSession, config: Config) -> list[str]:

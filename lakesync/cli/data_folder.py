@@ -77,6 +77,23 @@ def with_secrets(config: Config, known: Mapping[str, str]) -> Config:
     return config.replace(**{name: SecretStr(known[name]) for name in missing})
 
 
+def with_running_services(config: Config) -> Config:
+    """Complete settings with the services of a running `lakesync up`, and with the secrets in the data folder.
+
+    Settings that are configured stay.
+
+    Raises:
+        ConfigurationError: the file of the secrets is damaged.
+    """
+    from pydantic import SecretStr
+
+    gateway_url = config.gateway.url or running_service(config, "gateway").get("url")
+    running_spark = {} if config.spark.remote else running_service(config, "spark")
+    spark = {"remote": running_spark["remote"], "token": SecretStr(running_spark["token"])} if running_spark else {}
+    completed = with_secrets(config, read_secrets(config.data_dir))
+    return completed.replace(gateway={"url": gateway_url}, spark=spark)
+
+
 def ensure_secrets(folder: Path) -> dict[str, str]:
     """Return the secrets in a data folder by name, after generating those that are missing.
 

@@ -167,10 +167,12 @@ def _query_spark(config: Config, sql: str, as_of: AsOf | None = None) -> pa.Tabl
     """
     import pyarrow as pa
 
+    from lakesync.cli.data_folder import with_running_services
+
     if importlib.util.find_spec("pyspark") is None:
         raise StartupError("--engine spark needs pyspark; run pip install 'lakesync[platform]'")
     request = {"sql": sql, "arrival": as_of.arrival if as_of else None, "snapshot": as_of.snapshot if as_of else None}
-    exit_code, response = _run_child(json.dumps(request).encode(), {**config.environment(), **_spark_variables(config)})
+    exit_code, response = _run_child(json.dumps(request).encode(), with_running_services(config).environment())
     if exit_code == _ERROR_CODE:
         failure = json.loads(response)
         error_class = next((each for each in _CHILD_ERRORS if each.code == failure["code"]), LakeSyncError)
@@ -206,15 +208,3 @@ def _run_child(request: bytes, variables: Mapping[str, str]) -> tuple[int, bytes
             process.stdin.write(request)
         response = responses.read()
         return process.wait(), response
-
-
-def _spark_variables(config: Config) -> dict[str, str]:
-    """Return the address and token of the Spark of a running `lakesync up`, as environment variables.
-
-    Empty if a Spark is configured, or no `lakesync up` is running.
-    """
-    from lakesync.cli.data_folder import running_service
-
-    spark = {} if config.spark.remote else running_service(config, "spark")
-    variables = {"LAKESYNC_SPARK_REMOTE": spark.get("remote"), "LAKESYNC_SPARK_TOKEN": spark.get("token")}
-    return {name: value for name, value in variables.items() if value}

@@ -165,12 +165,7 @@ def _print_check(name: str, detail: str, code: str | None, *, as_json: bool) -> 
 
 def _connector_types(config: Config) -> Connectors:
     """Return the connector types that can decrypt stored settings, with the configured key or the generated one."""
-    from pydantic import SecretStr
-
-    from lakesync.cli.data_folder import read_secrets
+    from lakesync.cli.data_folder import with_running_services
     from lakesync.connectors import Connectors
 
-    key = read_secrets(config.data_dir).get("secret_key")
-    if config.secret_key is None and key:
-        config = config.replace(secret_key=SecretStr(key))
-    return Connectors.configured(config)
+    return Connectors.configured(with_running_services(config))

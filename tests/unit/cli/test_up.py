@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from lakesync import config
 from lakesync.cli.app import app
 from lakesync.cli.connection import local_url
-from lakesync.cli.data_folder import ensure_secrets
+from lakesync.cli.data_folder import ensure_secrets, with_running_services
 from lakesync.cli.up import dagster_home, jars
 from lakesync.cli.up.process import accepts, check_port, free_ports
 from lakesync.cli.up.services import MARKER, services
@@ -207,6 +207,25 @@ def test_damaged_secrets_are_not_replaced(tmp_path):
     with pytest.raises(ConfigurationError, match=r"secrets\.json contains no secrets: .* Restore it from a backup"):
         ensure_secrets(tmp_path)
     assert (tmp_path / "secrets.json").read_text() == '{"secret_key": "ke'
+
+
+def test_settings_are_completed_with_a_running_up(tmp_path, monkeypatch):
+    monkeypatch.setenv("LAKESYNC_CONFIG", "")
+    settings = config.load({"data_dir": tmp_path, "secret_key": "c" * 32})
+    assert with_running_services(settings) == settings
+    secrets = ensure_secrets(tmp_path)
+    spark = {"remote": "sc://localhost:15002/", "token": "t"}
+    (tmp_path / "up.json").write_text(json.dumps({"gateway": {"url": "http://127.0.0.1:1"}, "spark": spark}))
+    completed = with_running_services(settings)
+    assert (completed.gateway.url, completed.spark.remote) == ("http://127.0.0.1:1", spark["remote"])
+    assert [each.get_secret_value() for each in (completed.spark.token, completed.service_token)] == [
+        "t",
+        secrets["service_token"],
+    ]
+    assert completed.secret_key == settings.secret_key
+    elsewhere = settings.replace(gateway={"url": "http://other"}, spark={"remote": "sc://other:1"})
+    completed = with_running_services(elsewhere)
+    assert (completed.gateway.url, completed.spark) == ("http://other", elsewhere.spark)
 
 
 def test_dagster_accepts_the_generated_files(conf):
