@@ -106,80 +106,20 @@ def services(
         workspace: Dagster's workspace file, which names the code server.
         with_gateway: whether to include the gateway.
     """
-    common = {MARKER: str(config.data_dir), "DAGSTER_HOME": str(config.dagster.home), "PYTHONUNBUFFERED": "1"}
-    gateway_url, dagster_url = str(config.gateway.url), str(config.dagster.url)
-    dagster_client = DagsterClient(dagster_url, READY_SECONDS)
-    dagster = (sys.executable, "-m", "dagster")
-    location = ("-m", "lakesync_dagster.definitions", "--location-name", "lakesync")
+    uses_run_host = dagster_home.uses_run_host(config)
     # Only one process creates Dagster's storage: concurrent migrations of its schema fail.
     storage_creator = () if dagster_home.has_storage(config) else ("recovery",)
+    result = [
+        *([_gateway(config)] if with_gateway else ()),
+        *_dagster_processes(config, code_port, workspace, storage_creator),
+        *([_run_host(config, storage_creator)] if uses_run_host else ()),
+        *([_spark(config, spark)] if spark is not None else ()),
+    ]
     # Without the run host, runs get the variables of the process that launches them: the code server
     # (DefaultRunLauncher) or the daemon (launchers of containers). So these need the secrets of runs too.
-    launched_roles = () if dagster_home.uses_run_host(config) else ("runs",)
+    launched_roles = () if uses_run_host else ("runs",)
     roles = {name: (name, *launched_roles) for name in ("code_server", "daemon")}
-    result = [
-        Service(
-            name="code_server",
-            command=(
-                *(*dagster, "code-server", "start", "-h", LOOPBACK, "-p", str(code_port)),
-                *("--heartbeat-ttl", str(_CODE_TTL_SECONDS), *location),
-            ),
-            ready=lambda: accepts(code_port),
-            after=storage_creator,
-            where=f"grpc port {code_port}",
-            needs_child=True,
-        ),
-        Service(
-            name="dagster",
-            command=(
-                *(sys.executable, "-m", "lakesync_dagster.webserver", "--host", config.dagster.host),
-                *("--port", str(config.dagster.port), "--workspace", str(workspace)),
-                *(word for host in config.dagster.allowed_hosts for word in ("--allowed-host", host)),
-            ),
-            ready=lambda: _confirms(dagster_client.is_location_loaded),
-            after=("code_server",),
-            where=dagster_url,
-            hint="The code location must load; see the log of code_server too.",
-        ),
-        Service(
-            name="daemon",
-            command=(str(Path(sys.executable).with_name("dagster-daemon")), "run", "-w", str(workspace)),
-            ready=lambda: _confirms(dagster_client.are_daemons_healthy),
-            after=("code_server", "runs", "recovery", "gateway"),  # its sensors call the gateway
-        ),
-        Service(
-            name="recovery", command=(sys.executable, "-m", "lakesync_dagster.recover"), ready=lambda: True, once=True
-        ),
-    ]
-    if with_gateway:
-        result.insert(
-            0,
-            Service(
-                name="gateway",
-                command=(sys.executable, "-m", "gateway"),
-                ready=lambda: _answers(f"{gateway_url}/ready"),
-                where=gateway_url,
-            ),
-        )
-    if dagster_home.uses_run_host(config):
-        result.append(
-            Service(
-                name="runs",
-                command=(sys.executable, "-m", "lakesync_dagster.run_host", str(dagster_home.run_socket(config))),
-                ready=lambda: dagster_home.run_socket(config).exists(),
-                after=storage_creator,
-            )
-        )
-    if spark is not None:
-        result.append(
-            Service(
-                name="spark",
-                command=spark.command,
-                environment=spark.environment,
-                ready=lambda: accepts(spark.port) and _answers(f"{config.spark.ui_url}/api/v1/applications"),
-                where=f"{spark.remote}, pages {config.spark.ui_url}",
-            )
-        )
+    common = {MARKER: str(config.data_dir), "DAGSTER_HOME": str(config.dagster.home), "PYTHONUNBUFFERED": "1"}
     names = {service.name for service in result}
     return [
         replace(
@@ -194,6 +134,89 @@ def services(
         )
         for service in result
     ]
+
+
+def _gateway(config: Config) -> Service:
+    """Return the gateway server, without its environment."""
+    url = str(config.gateway.url)
+    return Service(
+        name="gateway",
+        command=(sys.executable, "-m", "gateway"),
+        ready=lambda: _answers(f"{url}/ready"),
+        where=url,
+    )
+
+
+def _dagster_processes(
+    config: Config, code_port: int, workspace: Path, storage_creator: tuple[str, ...]
+) -> list[Service]:
+    """Return Dagster's code server, webserver and daemon, and `recovery`, without their environments.
+
+    Args:
+        config: the settings, with every port chosen.
+        code_port: the port of the code server.
+        workspace: Dagster's workspace file.
+        storage_creator: the service that creates Dagster's storage, if it is missing; else empty.
+    """
+    url = str(config.dagster.url)
+    client = DagsterClient(url, READY_SECONDS)
+    return [
+        Service(
+            name="code_server",
+            command=(
+                *(sys.executable, "-m", "dagster", "code-server", "start", "-h", LOOPBACK, "-p", str(code_port)),
+                *("--heartbeat-ttl", str(_CODE_TTL_SECONDS)),
+                *("-m", "lakesync_dagster.definitions", "--location-name", "lakesync"),
+            ),
+            ready=lambda: accepts(code_port),
+            after=storage_creator,
+            where=f"grpc port {code_port}",
+            needs_child=True,
+        ),
+        Service(
+            name="dagster",
+            command=(
+                *(sys.executable, "-m", "lakesync_dagster.webserver", "--host", config.dagster.host),
+                *("--port", str(config.dagster.port), "--workspace", str(workspace)),
+                *(word for host in config.dagster.allowed_hosts for word in ("--allowed-host", host)),
+            ),
+            ready=lambda: _confirms(client.is_location_loaded),
+            after=("code_server",),
+            where=url,
+            hint="The code location must load; see the log of code_server too.",
+        ),
+        Service(
+            name="daemon",
+            command=(str(Path(sys.executable).with_name("dagster-daemon")), "run", "-w", str(workspace)),
+            ready=lambda: _confirms(client.are_daemons_healthy),
+            after=("code_server", "runs", "recovery", "gateway"),  # its sensors call the gateway
+        ),
+        Service(
+            name="recovery", command=(sys.executable, "-m", "lakesync_dagster.recover"), ready=lambda: True, once=True
+        ),
+    ]
+
+
+def _run_host(config: Config, storage_creator: tuple[str, ...]) -> Service:
+    """Return the run host, without its environment; `storage_creator` is as for `_dagster_processes`."""
+    socket = dagster_home.run_socket(config)
+    return Service(
+        name="runs",
+        command=(sys.executable, "-m", "lakesync_dagster.run_host", str(socket)),
+        ready=socket.exists,
+        after=storage_creator,
+    )
+
+
+def _spark(config: Config, spark: SparkServer) -> Service:
+    """Return the embedded Spark server, with the variables that only it needs."""
+    return Service(
+        name="spark",
+        command=spark.command,
+        environment=spark.environment,
+        ready=lambda: accepts(spark.port) and _answers(f"{config.spark.ui_url}/api/v1/applications"),
+        where=f"{spark.remote}, pages {config.spark.ui_url}",
+    )
 
 
 def _confirms(check: Callable[[], bool]) -> bool:
