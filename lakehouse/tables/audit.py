@@ -279,15 +279,17 @@ def _merged_rows(deltas: DataFrame, column_types: Mapping[str, str]) -> DataFram
         column_types: typed column → schema type.
     """
     stamp = "struct(hlc, client_id)"
+    # 1. the newest DELETE and INSERT of each row
     rows = deltas.groupBy("gateway", "row_id").agg(
         sf.max("arrival").alias("arrival"),
         sf.max(sf.expr(f"CASE WHEN op = 'DELETE' THEN {stamp} END")).alias("tombstone"),
         sf.max(sf.expr(f"CASE WHEN op = 'INSERT' THEN {stamp} END")).alias("inserted"),
     )
+    # 2. the value of each column: the greatest, if it is newer than the DELETE; then counts and sums of a row's values
     values = deltas.where("op <> 'DELETE'").selectExpr(
         "gateway", "row_id", "hlc", "client_id", "explode(columns) AS (name, value)"
     )
-    greatest = (
+    value_sums = (
         values.groupBy("gateway", "row_id", "name")
         .agg(sf.max(sf.struct("hlc", "client_id", "value")).alias("cell"))
         .join(rows.select("gateway", "row_id", "tombstone"), ["gateway", "row_id"])
@@ -301,8 +303,9 @@ def _merged_rows(deltas: DataFrame, column_types: Mapping[str, str]) -> DataFram
             *_typed_sums(column_types),
         )
     )
+    # 3. a row is visible if a value or an INSERT is newer than the DELETE
     is_inserted = "(inserted IS NOT NULL AND (tombstone IS NULL OR inserted > tombstone))"
-    return rows.join(greatest, ["gateway", "row_id"], "left").selectExpr(
+    return rows.join(value_sums, ["gateway", "row_id"], "left").selectExpr(
         "gateway",
         "row_id",
         "arrival",
