@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
 from lakesync.adapters.deltas import DeltaBatch, DeltaQuery, StoredDelta
@@ -151,4 +152,24 @@ def test_a_lost_object_is_found_by_day_and_written_again(request, kind, tmp_path
     restore(adapter, "leaf", history(some), DigestScope(days=(day,)))
     assert diff_digests(before, adapter.digests(DigestScope())) == []
     assert adapter.query_deltas_since(DeltaQuery()).end is None
+    adapter.close()
+
+
+@pytest.mark.parametrize("kind", ["parquet on local disk", "json on local disk", "parquet on s3"])
+def test_a_batch_that_was_copied_in_two_runs_is_restored_as_one_object(request, kind, tmp_path):
+    """The first run ends at midnight, within a batch, because an operator has asked for the first day."""
+    request.param = kind
+    start_server(request)
+    adapter = DATABASES[kind](tmp_path)
+    midnight = SECOND * ARRIVALS_PER_DAY
+    pushes = [("g", midnight + at, [make_delta("c", 1000 + at, f"r{at}", title="a")]) for at in (-3, -2, 1, 2)]
+    of_batch = pa.Table.from_batches(history(pushes)).combine_chunks()
+    column = of_batch.schema.get_field_index("batch_id")
+    of_batch = of_batch.set_column(column, "batch_id", pa.array(["g.main.1.4"] * len(of_batch))).to_batches(2)
+    list(follow_history(adapter, "leaf", DeltaSelection(), of_batch[:1], until={"g/main": midnight - 1}))
+    list(follow_history(adapter, "leaf", DeltaSelection(), of_batch, until={"g/main": midnight + 2}))
+    assert sum(each.deltas for each in adapter.digests(DigestScope())) == len(pushes)
+    for _ in range(2):
+        restore(adapter, "leaf", of_batch, DigestScope(days=(FIRST,)))
+        assert sum(each.deltas for each in adapter.digests(DigestScope())) == len(pushes)
     adapter.close()

@@ -227,10 +227,23 @@ class ObjectDeltas(ArrowAdapterBase):
         scope: DigestScope,  # noqa: ARG002
         transform: ContentTransform = unchanged,  # noqa: ARG002
     ) -> None:
-        """Rewrite a batch's objects under their keys."""
+        """Rewrite a batch's objects under their keys.
+
+        A follower that stopped within a batch, at the end of a day, has written it as two objects. The rewritten object
+        replaces both.
+        """
         for gateway, table, of_table in split_by_table(deltas):
             file, data = self._encode(f"{batch_id}.{table}", gateway, of_table)
             self.objects.put_object(file.key, data)
+            first, last = value_range(of_table, "arrival")
+            replaced = [
+                other.key
+                for day in range(day_of(first), day_of(last) + 1)
+                for other in self._files(f"{gateway}/{day_text(day)}")
+                if _name_of(other.key) == _name_of(file.key) and other.key != file.key
+                if first <= other.arrivals.low and other.arrivals.high <= last
+            ]
+            self.objects.delete_objects(replaced)
 
     def remove_surplus(
         self, follower: str, deltas: pa.Table, scope: DigestScope, transform: ContentTransform = unchanged
@@ -289,9 +302,9 @@ class ObjectDeltas(ArrowAdapterBase):
             if segment.overlaps(query):
                 yield segment
 
-    def _files(self, gateway: str | None = None) -> Iterator[DeltaFile]:
-        """Yield all objects with deltas, of one gateway or of all, in order of key."""
-        prefix = f"{DELTAS_PREFIX}/{gateway}/" if gateway else f"{DELTAS_PREFIX}/"
+    def _files(self, folder: str | None = None) -> Iterator[DeltaFile]:
+        """Yield objects with deltas, in order of key: all, or those of a gateway (`GATEWAY`) or day (`GATEWAY/DAY`)."""
+        prefix = f"{DELTAS_PREFIX}/{folder}/" if folder else f"{DELTAS_PREFIX}/"
         after, has_more = "", True
         while has_more:
             page = self.objects.list_objects(prefix, after=after)
@@ -306,6 +319,11 @@ class ObjectDeltas(ArrowAdapterBase):
         """Return an object's deltas, from the cache if the object is unchanged."""
         key = f"{file.key} {file.etag}"
         return self._cache.get(key, lambda: decode_file(self.objects.get_object(file.key), file))
+
+
+def _name_of(key: str) -> str:
+    """Return the part of a file's key that has the batch id, without the ranges before it."""
+    return key.rpartition("/")[2].partition(".")[2]
 
 
 def _identities(deltas: pa.Table) -> pa.Array:
