@@ -16,7 +16,7 @@ import dagster as dg
 
 from assets.asset_metadata import Metadata, content_version, freshness_metadata, spark_metadata
 from assets.failure_policy import brief, failure_policy, raise_set_aside, set_aside
-from assets.names import CHECKPOINT, CHECKPOINT_POOL, DELTAS, SNAPSHOTS, state_key
+from assets.names import CHECKPOINT, CHECKPOINT_POOL, DELTAS, FLUSH_SENSOR, SNAPSHOTS, is_requested_by, state_key
 from lakehouse.run_state import RunState
 from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.config import Config
@@ -57,10 +57,11 @@ def _snapshots_asset(snapshot: SchemaSnapshot, config: Config) -> dg.AssetsDefin
     whose partitions are days. Tables that were registered after the code location was loaded have no asset yet, so this
     step also merges them.
     """
+    sources = [DELTAS, *(state_key(schema.table, namespace) for schema, namespace in snapshot.states)]
 
     @dg.asset(
         key=SNAPSHOTS,
-        deps=[DELTAS, *(state_key(schema.table, namespace) for schema, namespace in snapshot.states)],
+        deps=sources,
         pool=CHECKPOINT_POOL,
         description="For each gateway, the snapshots of all its tables at the newest arrival to which they are merged.",
         group_name="checkpoint_snapshots",
@@ -76,6 +77,14 @@ def _snapshots_asset(snapshot: SchemaSnapshot, config: Config) -> dg.AssetsDefin
     ) -> Iterator[dg.MaterializeResult[None]]:
         from lakehouse.checkpoints.publication import make_checkpoints
 
+        unchecked = [key for key in sources if key.to_user_string() not in run_state.checked]
+        if unchecked and is_requested_by(FLUSH_SENSOR, context.run):
+            raise dg.Failure(
+                "this run repeats a part of a flush without the checks of "
+                f"{', '.join(key.to_user_string() for key in unchecked)}, so it makes no checkpoints: re-execute all "
+                "steps, or wait for the next flush",
+                allow_retries=False,
+            )
         failed: dict[str, Exception] = {}
         with failure_policy(context, pyspark):
             made = make_checkpoints(

@@ -303,6 +303,7 @@ def _checks_of(
                     reason = f"{check.name} could not run: {brief(error)}"
                     run_state.unmerged.setdefault(table, Unmerged(reason, gateways=None))
                     set_aside(context, run_state, error, could_not_run)
+            run_state.checked.add(key.to_user_string())
             has_failed = not_run or any(check.blocking and faults_by_check[check.name] for check in wanted)
             if visit is not None and not has_failed:
                 staging.store.put_mark(audit_mark(key.to_user_string()), msgspec.json.encode(visit).decode())

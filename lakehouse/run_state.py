@@ -96,6 +96,8 @@ class RunState:
         self.erased: dict[str, dict[str, int]] = {}
         """Asset of a copy outside the lake → `deltas` and `rows`: how many this run erased there. Such a copy is a
         destination (a database with current rows) or a flow (a copy of deltas)."""
+        self.checked: set[str] = set()
+        """Assets, by key, whose checks this run has made. A run that repeats a part of another one may lack some."""
         self.faults: dict[str | None, list[str]] = {}
         """Gateway → faults that checks of this run found, which delay its checkpoint. The key None means all gateways.
         """

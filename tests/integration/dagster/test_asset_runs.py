@@ -142,6 +142,13 @@ def test_a_run_reports_its_figures_and_publishes_no_faulty_checkpoint(house, spa
     unmade = {"checkpoint_snapshots", "checkpoint"}
     kept = {asset: version for asset, version in after.items() if asset not in unmade}
     assert versions(third) == kept
+    published = house.engine.store.newest_checkpoint("house")
+    house.push("flights", [1], 3)
+    assert not house.run().success
+    # as "re-execute from failure" does: the new run repeats no check, and knows no fault of the first one
+    repeated = house.run(selection=[dg.AssetKey("checkpoint_snapshots")])
+    assert house.engine.store.newest_checkpoint("house") == published
+    assert not repeated.success
 
     planes = [dg.AssetKey(["tables", "planes"])]
     mended = house.run("tables", planes, ops={"tables__planes": {"config": {"rebuild": True}}})
