@@ -103,6 +103,8 @@ class Intake(Protocol):
         """
 
 
+MAX_REQUEST_BYTES = 16 << 20
+"""Bytes of the deltas in one request, about, unless a single delta is larger. The gateway server accepts 64 MiB."""
 OpenIntake = Callable[[], AbstractContextManager[Intake]]
 """Opens an intake. It can be sent to Spark tasks."""
 

@@ -22,7 +22,7 @@ import msgspec
 from msgspec.structs import replace
 
 from lakehouse.backends.adapter_tasks import on_executors, one_report_each, open_backends
-from lakehouse.gateway_connections import Intake, open_intake
+from lakehouse.gateway_connections import MAX_REQUEST_BYTES, Intake, open_intake
 from lakesync.adapters.arrow import from_arrow
 from lakesync.adapters.arrow_access import max_writers
 from lakesync.adapters.backend_config import Backend, SingleBackend, TieredBackend, WriteTarget
@@ -217,14 +217,20 @@ def _push(intake: Intake, deltas: pa.Table, into: str | None) -> tuple[Rejection
 
 
 def _push_accepted(intake: Intake, gateway: str, client: str, deltas: list[RowDelta]) -> Iterator[Rejection]:
-    """Push a client's deltas without those that the gateway rejects, and yield these.
+    """Push a client's deltas without those that the gateway rejects, and yield these. A large push is divided.
 
     Raises:
         RejectedError: the gateway rejects the push as a whole.
     """
     while deltas:
+        body = encode_push(SyncPush(client, tuple(deltas)))
+        if len(body) > MAX_REQUEST_BYTES and len(deltas) > 1:
+            half = len(deltas) // 2
+            yield from _push_accepted(intake, gateway, client, deltas[:half])
+            yield from _push_accepted(intake, gateway, client, deltas[half:])
+            return
         try:
-            return intake.push(gateway, encode_push(SyncPush(client, tuple(deltas))))
+            return intake.push(gateway, body)
         except RejectedError as error:
             rejected_ids = {each.delta_id for each in error.rejected}
             accepted = [each for each in deltas if each.delta_id not in rejected_ids]

@@ -31,6 +31,7 @@ from lakehouse.erasure.redaction import (
     has_old_snapshots,
     redact_history,
 )
+from lakehouse.gateway_connections import MAX_REQUEST_BYTES
 from lakehouse.maintenance import location_of
 from lakehouse.spark_errors import lake_errors
 from lakehouse.task_runner import failure_text, prepare_worker, raise_failure
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
     from lakesync.staging.store.pipeline import ErasureStore, OpenStaging, PipelineStore
 
 _RESTORE_CHUNK = 5_000
-"""Number of deltas that one call sends to staging."""
+"""Number of deltas that one call sends to staging, at most."""
 
 
 class ErasureProof(msgspec.Struct, frozen=True):
@@ -237,11 +238,20 @@ class _RestoreTask(NamedTuple):
         try:
             with self.open_staging() as store:
                 for batch in batches:
-                    for first in range(0, batch.num_rows, _RESTORE_CHUNK):
-                        rows = batch.slice(first, _RESTORE_CHUNK).to_pylist()
-                        store.restore(self.gateway, self.seq, [delta_of_row(row) for row in rows])
+                    for chunk in _chunks(batch):
+                        store.restore(self.gateway, self.seq, [delta_of_row(row) for row in chunk.to_pylist()])
         except LakeSyncError as error:
             yield pa.RecordBatch.from_pydict({"failure": [failure_text(error)]})
+
+
+def _chunks(deltas: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Divide deltas into chunks that one call sends to staging."""
+    if deltas.num_rows > _RESTORE_CHUNK or (deltas.num_rows > 1 and deltas.nbytes > MAX_REQUEST_BYTES):
+        half = deltas.num_rows // 2
+        yield from _chunks(deltas.slice(0, half))
+        yield from _chunks(deltas.slice(half))
+    elif deltas.num_rows:
+        yield deltas
 
 
 @lake_errors

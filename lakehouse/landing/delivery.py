@@ -15,8 +15,11 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from lakehouse.gateway_connections import MAX_REQUEST_BYTES
 from lakehouse.spark_errors import lake_errors
 from lakehouse.task_runner import Failure, column_ddl, prepare_worker
 from lakesync.model.crash_points import crash_point
@@ -83,7 +86,7 @@ class PushTask(NamedTuple):
     client_id: str
     """The client id of the connector's deltas."""
     chunk: int
-    """Deltas in one push."""
+    """Deltas in one push, at most."""
     skipped: int
     """Number of deltas that earlier tasks have pushed, from the start of the partition."""
 
@@ -130,11 +133,17 @@ class PushTask(NamedTuple):
                 yield rows.slice(0, skipped), False
                 rows, skipped = rows.slice(min(skipped, rows.num_rows)), max(0, skipped - rows.num_rows)
             buffered = pa.concat_tables([buffered, rows]) if buffered.num_rows else rows
-            while buffered.num_rows >= self.chunk:
-                yield buffered.slice(0, self.chunk), True
-                buffered = buffered.slice(self.chunk)
+            while (end := self._end_of_chunk(buffered)) is not None:
+                yield buffered.slice(0, end), True
+                buffered = buffered.slice(end)
         if buffered.num_rows:
             yield buffered, True
+
+    def _end_of_chunk(self, rows: pa.Table) -> int | None:
+        """Return how many deltas are the next chunk; None if further deltas fit in it."""
+        sizes = pc.binary_length(rows["delta"].slice(0, self.chunk)) if rows.num_rows else []
+        end = int(np.searchsorted(np.cumsum(sizes), MAX_REQUEST_BYTES, side="right"))
+        return None if end == rows.num_rows and end < self.chunk else max(1, end)
 
 
 class Delivery:

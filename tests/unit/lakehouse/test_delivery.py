@@ -98,6 +98,19 @@ def test_one_task_pushes_everything_in_ordered_chunks(batch):
     assert (landed.rows.tasks, landed.noted, landed.settled) == (1, [5], 1)
 
 
+@pytest.mark.parametrize("batch", [1, 7, 100])
+def test_a_push_is_not_larger_than_the_gateway_accepts_unless_one_delta_is(batch, monkeypatch):
+    monkeypatch.setattr(delivery, "MAX_REQUEST_BYTES", 6)
+    landed, gateway = Landed((1, 120), batch=batch), Gateway(None, FULL)
+    done = deliver(landed, gateway)
+    assert gateway.deltas() == [str(number) for number in range(120)]
+    parts = [body.partition(b"[")[2].removesuffix(b"]}").split(b",") for body in gateway.bodies]
+    assert [len(part) for part in parts] == [6, 5] + [3] * 29 + [2] * 11, "of 1, 2 and 3 bytes"
+    assert done.pushes == len(parts)
+    monkeypatch.setattr(delivery, "MAX_REQUEST_BYTES", 1)
+    assert deliver(Landed((1, 12), batch=batch), Gateway()).pushes == 12
+
+
 def test_a_delivery_waits_for_a_full_gateway_outside_of_tasks_and_repeats_no_push():
     landed, gateway, pauses = Landed((1, 20), (2, 10), (5, 30)), Gateway(None, None, FULL, FULL, None, FULL), []
     done = deliver(landed, gateway, pauses)
