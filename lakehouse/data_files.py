@@ -64,7 +64,9 @@ def parse_iceberg_uri(iceberg_uri: str) -> tuple[pafs.FileSystem, str]:
 
 
 ROWS_AT_ONCE = 50_000
-"""Rows of a file that are decoded at once."""
+"""Rows of a file that are decoded at once, at most."""
+BYTES_AT_ONCE = 128 << 20
+"""Bytes of a file that are decoded at once, about, so that a column has less than Arrow's maximum of 2 GiB."""
 
 
 class DataFile(NamedTuple):
@@ -83,12 +85,15 @@ class DataFile(NamedTuple):
     """Index of the first row group to read. The others are `first + every`, `first + 2 * every`, and so on."""
     every: int = 1
     """Distance between the row groups to read; 1 reads all from `first` on."""
+    bytes: int = 0
+    """Size of the whole file, compressed."""
 
     @classmethod
     def of(cls, scan_task: FileScanTask) -> DataFile:
         """Return the file of a planned scan task of pyiceberg."""
         deletes = tuple(sorted(each.file_path for each in scan_task.delete_files))
-        return cls(scan_task.file.file_path, deletes, scan_task.file.record_count)
+        file = scan_task.file
+        return cls(file.file_path, deletes, file.record_count, bytes=file.file_size_in_bytes)
 
 
 def divide_files(files: Iterable[DataFile], rows_per_task: int) -> list[list[DataFile]]:
@@ -136,7 +141,8 @@ def read_rows(
             column `key` is read.
         skip_without: name of a string column, and a value; row groups whose statistics exclude this value are skipped.
             Rows with other values may still be returned.
-        batch_rows: number of rows in a table, at most. With `wanted`, a table has those of a row group instead.
+        batch_rows: number of rows in a table, at most; fewer if they are wide. With `wanted`, a table has those of a
+            row group instead.
     """
     opened = open_file(file.path)
     metadata = opened.metadata
@@ -157,6 +163,8 @@ def read_rows(
         return
     if not groups:
         return
+    size = sum(metadata.row_group(group).total_byte_size for group in groups)
+    batch_rows = min(batch_rows, max(1, sum(sizes[group] for group in groups) * BYTES_AT_ONCE // max(1, size)))
     positions = np.concatenate([np.arange(begins[group], begins[group + 1]) for group in groups])
     is_kept_by_position = ~np.isin(positions, deleted)
     begin = 0

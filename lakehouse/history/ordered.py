@@ -35,10 +35,14 @@ if TYPE_CHECKING:
     from lakesync.adapters.transfer.follower import DeltaSelection
 
 ROWS_IN_MEMORY = 25_000
-"""Rows that are sorted in memory at once."""
+"""Rows that are sorted in memory at once, at most."""
+_BYTES_IN_MEMORY = 128 << 20
+"""Bytes that are sorted in memory at once, about."""
 
 _BATCH = 5_000
-"""Rows of a batch of the result."""
+"""Rows of a batch of the result, at most."""
+_BATCH_BYTES = 8 << 20
+"""Bytes of a batch of the result, about."""
 _MERGED_RUNS = 16
 """Number of sorted runs of one level that are merged into a larger one."""
 _ORDER = ("arrival", "seq", "ordinal")
@@ -152,7 +156,7 @@ def in_order(
         read = (rows for file in each.files for rows in read_rows(file, schema, batch_rows=rows_in_memory))
         wanted = (_wanted(rows, after_arrival, last_arrival, selection) for rows in read)
         for rows in ordered(wanted, rows_in_memory):
-            yield from rows.select(list(columns)).combine_chunks().to_batches(max_chunksize=_BATCH)
+            yield from rows.select(list(columns)).combine_chunks().to_batches(max_chunksize=_batch_rows(rows))
 
 
 def ordered(rows: Iterable[pa.Table], rows_in_memory: int) -> Iterator[pa.Table]:
@@ -167,7 +171,8 @@ def ordered(rows: Iterable[pa.Table], rows_in_memory: int) -> Iterator[pa.Table]
         pending: list[pa.Table] = []
         for table in rows:
             pending.append(table)
-            if sum(map(len, pending)) >= rows_in_memory:
+            is_full = sum(map(len, pending)) >= rows_in_memory
+            if is_full or sum(each.nbytes for each in pending) >= _BYTES_IN_MEMORY:
                 runs.add([_sorted(pending)])
                 pending = []
         left = [_sorted(pending)] if any(map(len, pending)) else []
@@ -286,7 +291,12 @@ def _spill(rows: Iterable[pa.Table], path: Path) -> None:
     options = pa.ipc.IpcWriteOptions(compression="lz4")
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, first.schema, options=options) as writer:
         for table in chain((first,), rows):
-            writer.write_table(table, max_chunksize=_BATCH)
+            writer.write_table(table, max_chunksize=_batch_rows(table))
+
+
+def _batch_rows(rows: pa.Table) -> int:
+    """Return the number of rows in a batch, by the size of the rows."""
+    return min(_BATCH, max(1, len(rows) * _BATCH_BYTES // max(1, int(rows.nbytes))))
 
 
 def _wanted(rows: pa.Table, after: int, last: int, selection: DeltaSelection) -> pa.Table:

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 ROWS_PER_SLICE = 50_000
 """Approximate number of deltas and stored rows that are merged at once: 25 MB with a task's copies. Each merge takes at
 least 5 ms."""
+BYTES_PER_SLICE = 32 << 20
+"""Approximate bytes of a slice, compressed as in its files, if its rows are wide."""
 
 ROWS_PER_MERGE_TASK = 1_000_000
 """Approximate number of deltas and stored rows of one task of the second stage."""
@@ -110,15 +112,17 @@ class Division(NamedTuple):
     """Number of tasks of the second stage."""
 
     @classmethod
-    def of(cls, rows: int, buckets: int) -> Division:
+    def of(cls, rows: int, buckets: int, size: int = 0) -> Division:
         """Return the division of a merge.
 
         Args:
             rows: approximate number of its deltas and stored rows.
             buckets: number of the state table's buckets.
+            size: approximate bytes of these deltas and rows, compressed; 0 if it is not known.
         """
         tasks = min(buckets, MAX_TASKS, max(2, -(-rows // ROWS_PER_MERGE_TASK)))
-        return cls(buckets, max(1, -(-rows // (ROWS_PER_SLICE * buckets))), tasks)
+        slices = max(1, -(-rows // (ROWS_PER_SLICE * buckets)), -(-size // (BYTES_PER_SLICE * buckets)))
+        return cls(buckets, slices, tasks)
 
     def split(self, rows: pa.Table, ids: str, *, is_deltas: bool) -> pa.RecordBatch:
         """Divide rows into chunks, one for each slice that has rows, in the columns `_CHUNKS`.
@@ -166,6 +170,8 @@ class Merge(NamedTuple):
     """Name and schema type of each typed column."""
     rows: int
     """Approximate number of deltas and stored rows."""
+    size: int
+    """Approximate bytes of these, compressed as in the files."""
     division: Division
     rebuilt: frozenset[str] = frozenset()
     """Gateways whose stored rows are ignored, because their rows are rebuilt from the whole history."""
@@ -196,14 +202,18 @@ class Merge(NamedTuple):
             touched_only: whether the result has only the rows that the deltas touch.
         """
         # each delta touches at most one stored row
-        rows = 2 * history.max_deltas if touched_only else history.max_deltas + rows_in(state)
+        stored = min(history.max_deltas, rows_in(state)) if touched_only else rows_in(state)
+        rows = 2 * history.max_deltas if touched_only else history.max_deltas + stored
+        size = sum(file.bytes for file in history.files)
+        size += sum(file.bytes for file in state) * stored // max(1, rows_in(state))
         return cls(
             increment,
             history.files,
             tuple(state),
             tuple(columns),
             rows,
-            Division.of(rows, buckets),
+            size,
+            Division.of(rows, buckets, size),
             frozenset(rebuilt),
             touched_only,
         )
@@ -211,7 +221,8 @@ class Merge(NamedTuple):
     @property
     def is_one_slice(self) -> bool:
         """Whether one task can read and merge everything."""
-        return self.rows <= ROWS_PER_SLICE and rows_in(self.state) <= SEARCHED_ROWS_PER_TASK
+        is_small = self.rows <= ROWS_PER_SLICE and self.size <= BYTES_PER_SLICE
+        return is_small and rows_in(self.state) <= SEARCHED_ROWS_PER_TASK
 
     def whole(self) -> pa.Table:
         """Read and merge everything in the calling task, and return the rows ordered by bucket."""

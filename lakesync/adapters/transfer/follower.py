@@ -38,7 +38,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 TRANSACTION_DELTAS = 25_000
-"""A database's chunk ends at the first whole arrival after this many deltas."""
+"""A database's chunk ends at the first whole arrival after this many deltas, or after `TRANSACTION_BYTES`."""
+TRANSACTION_BYTES = 128 << 20
+"""Bytes after which a database's chunk ends, in memory."""
 HISTORY_COLUMNS = (*DELTA_COLUMNS, "shard", "batch_id")
 """The columns of the lake's `deltas` that followers read."""
 _PUSH_COLUMNS = ("gateway", "shard", "arrival")
@@ -259,26 +261,30 @@ def split_chunks(history: Iterable[pa.RecordBatch], key_columns: Sequence[str], 
     Args:
         history: sorted so that deltas with equal values in `key_columns` are adjacent.
         key_columns: deltas with equal values in these columns stay in one chunk.
-        min_deltas: the least number of deltas per chunk, except the last.
+        min_deltas: the least number of deltas per chunk, except the last; fewer if they have `TRANSACTION_BYTES`.
     """
     import pyarrow as pa
 
+    def least(count: int, size: int) -> int:
+        """Return `min_deltas`, or the number of deltas with `TRANSACTION_BYTES`, if `count` deltas have `size`."""
+        return min(min_deltas, max(1, count * TRANSACTION_BYTES // max(1, size)))
+
     pending: list[pa.RecordBatch] = []
-    count = 0
+    count = size = 0
     for batch in history:
         pending.append(batch)
-        count += batch.num_rows
-        while count > min_deltas:
+        count, size = count + batch.num_rows, size + batch.nbytes
+        while count > least(count, size):
             table = pa.Table.from_batches(pending)
-            end = _chunk_end(table, key_columns, min_deltas)
+            end = _chunk_end(table, key_columns, least(count, size))
             if end is None:
                 break
             yield table.slice(0, end)
             rest = table.slice(end)
-            pending, count = rest.to_batches(), len(rest)
+            pending, count, size = rest.to_batches(), len(rest), rest.nbytes
     if pending:
         table = pa.Table.from_batches(pending)
-        while (end := _chunk_end(table, key_columns, min_deltas)) is not None:
+        while (end := _chunk_end(table, key_columns, least(len(table), table.nbytes))) is not None:
             yield table.slice(0, end)
             table = table.slice(end)
         yield table

@@ -15,9 +15,16 @@ from tests.lake_support import arrivals, fill
 pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy
 
 
-@pytest.mark.parametrize("rows_a_slice", [merge_job.ROWS_PER_SLICE, 3])
-def test_b4_state_equals_the_merge_of_deltas_in_any_steps(spark, names, monkeypatch, rows_a_slice):
-    monkeypatch.setattr(merge_job, "ROWS_PER_SLICE", rows_a_slice)
+SLICES = pytest.mark.parametrize(
+    ("limit", "value"),
+    [("ROWS_PER_SLICE", merge_job.ROWS_PER_SLICE), ("ROWS_PER_SLICE", 3), ("BYTES_PER_SLICE", 500)],
+)
+"""How a merge is divided into slices: into one, by rows, and by bytes, as if the rows were wide."""
+
+
+@SLICES
+def test_b4_state_equals_the_merge_of_deltas_in_any_steps(spark, names, monkeypatch, limit, value):
+    monkeypatch.setattr(merge_job, limit, value)
     rng = random.Random(1)
     one, two = story(rng, "one"), story(rng, "two")
     fill(spark, names, one, "one")
@@ -53,9 +60,9 @@ def test_b4_state_equals_the_merge_of_deltas_in_any_steps(spark, names, monkeypa
     assert content(spark, names) == before
 
 
-@pytest.mark.parametrize("rows_a_slice", [merge_job.ROWS_PER_SLICE, 3])
-def test_b4_merge_on_read_equals_copy_on_write(spark, names, monkeypatch, rows_a_slice):
-    monkeypatch.setattr(merge_job, "ROWS_PER_SLICE", rows_a_slice)
+@SLICES
+def test_b4_merge_on_read_equals_copy_on_write(spark, names, monkeypatch, limit, value):
+    monkeypatch.setattr(merge_job, limit, value)
     rng = random.Random(2)
     pushes = story(rng, "g", pushes_a_day=9)
     fill(spark, names, pushes)

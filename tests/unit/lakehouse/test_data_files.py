@@ -5,6 +5,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from lakehouse import data_files
 from lakehouse.data_files import DataFile, deleted_rows, divide_files, read_rows, rows_in
 
 SCHEMA = pa.schema([("row", pa.string()), ("size", pa.int64())])
@@ -37,6 +38,17 @@ def test_deleted_rows_are_left_out_wherever_batches_end(file, tmp_path, batch):
     gone = [0, 9, 10, 55, 99]
     found = rows_of(deleting(file, tmp_path, *gone), SCHEMA, batch_rows=batch)
     assert found == [f"r{number}" for number in range(100) if number not in gone]
+
+
+def test_few_wide_rows_are_decoded_at_once(tmp_path, monkeypatch):
+    """A column of a table has at most 2 GiB in Arrow."""
+    monkeypatch.setattr(data_files, "BYTES_AT_ONCE", 100_000)
+    values = [f"{number:05d}" * 2000 for number in range(50)]
+    rows = pa.table({"row": values, "size": range(50)})
+    pq.write_table(rows, tmp_path / "wide.parquet", row_group_size=20, use_dictionary=False)
+    found = list(read_rows(DataFile(f"file:{tmp_path}/wide.parquet", (), 50), SCHEMA))
+    assert pa.concat_tables(found)["row"].to_pylist() == values
+    assert max(each.nbytes for each in found) <= 110_000
 
 
 def test_the_parts_of_a_file_cover_each_row_once(file, tmp_path):

@@ -10,6 +10,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.types import DateType, IntegerType, LongType, MapType, NestedField, StringType
 
+from lakehouse.history import ordered as ordered_history
 from lakehouse.history.decoding import DELTAS_ARROW, day_of
 from lakehouse.history.ordered import arrival_ranges, in_order, latest_arrivals, ordered
 from lakesync.adapters.deltas import Part
@@ -41,6 +42,18 @@ def test_rows_are_read_in_order_with_any_size_of_parts(places, chunk, part):
     ]  # nothing of the latter is wanted
     found = [tuple(row.values()) for table in ordered(segments, part) for row in table.to_pylist()]
     assert found == sorted(places)
+
+
+def test_wide_rows_are_sorted_in_smaller_parts(monkeypatch):
+    monkeypatch.setattr(ordered_history, "_BYTES_IN_MEMORY", 100_000)
+    monkeypatch.setattr(ordered_history, "_BATCH_BYTES", 20_000)
+    numbers = [number * 7 % 400 for number in range(400)]
+    tables = [
+        pa.table({"arrival": [number], "seq": [0], "ordinal": [0], "columns": ["x" * 5000]}) for number in numbers
+    ]
+    found = list(ordered(tables, 25_000))
+    assert pa.concat_tables(found)["arrival"].to_pylist() == list(range(400))
+    assert max(each.nbytes for each in found) < 1_000_000
 
 
 @pytest.fixture
