@@ -12,6 +12,7 @@ databases keep beside the deltas for the current rows.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -70,6 +71,8 @@ from lakesync.model.types import Position
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_MAX_NAME_CHARS = 179
+"""Characters of the batch id in a key, at most. With the ranges and the ending, they fit a part of a key."""
 _BYTES_PER_DELTA = 100
 """An estimate, to derive the number of an object's deltas from its size."""
 
@@ -273,6 +276,8 @@ class ObjectDeltas(ArrowAdapterBase):
         day = day_text(day_of(arrivals.low))
         spans = "-".join(f"{value:016x}" for value in (*arrivals, *hlcs))
         name = quote(batch_id.removeprefix(f"{gateway}."), safe="")
+        if len(name) > _MAX_NAME_CHARS:  # of a flow with a long name
+            name = hashlib.sha256(batch_id.encode()).hexdigest()
         ending = "parquet" if self._format == "parquet" else "json"
         key = f"{DELTAS_PREFIX}/{gateway}/{day}/{spans}.{name}.{ending}"
         file = parse_key(key)

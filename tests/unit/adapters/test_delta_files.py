@@ -7,7 +7,10 @@ import json
 import pytest
 
 from lakesync.adapters import StoredDelta
+from lakesync.adapters.deltas import DeltaBatch
 from lakesync.adapters.object_store.delta_files import decode_envelope, encode_envelope
+from lakesync.adapters.object_store.deltas import ObjectDeltas
+from lakesync.adapters.object_store.local import LocalDisk
 from lakesync.model.errors import IntegrityError
 from tests.conformance.book import make_delta
 
@@ -30,6 +33,17 @@ def test_an_envelope_has_the_documented_format():
     assert list(found["deltas"][0]) == ["op", "table", "rowId", "clientId", "columns", "hlc", "deltaId"]
     assert found["deltas"][0]["hlc"] == str(2**62 + 1)
     assert found["deltas"][0]["columns"] == [{"column": "x", "value": 1.5}, {"column": "y", "value": None}]
+
+
+@pytest.mark.parametrize("flush_format", ["parquet", "json"])
+def test_a_batch_is_stored_however_long_its_id_is(flush_format, tmp_path):
+    adapter = ObjectDeltas(LocalDisk(tmp_path), flush_format)
+    for chars in (1, 64, 170, 171, 180, 300):
+        for name in ("a" * chars, "b" * chars):
+            deltas = [StoredDelta("g" * 64, 2**62, make_delta("c", 2**62, name, "t" * 64, x=1))]
+            for _ in range(2):
+                assert adapter.insert_deltas(DeltaBatch(name, "g" * 64, tuple(deltas))).deltas == 1
+    assert len(adapter.objects.list_objects().objects) == 12
 
 
 def test_an_envelope_can_be_read_back():
