@@ -16,13 +16,14 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 
+import msgspec
 import structlog
 
 from lakesync.feed.client_state import current_record
 from lakesync.feed.reindex import reindex_some
 from lakesync.feed.row_buckets import keys_of
 from lakesync.feed.scopes import Access
-from lakesync.model.errors import StagingUnavailableError
+from lakesync.model.errors import StagingUnavailableError, ValidationError
 from lakesync.model.types import Claims
 from lakesync.rules.keys import BucketIndex
 from lakesync.rules.model import SyncRules, all_rows_rules
@@ -64,12 +65,24 @@ class RulesCache:
         Args:
             view: a consistent read of the gateway's store.
             claims: the verified claims of the client's token.
+
+        Raises:
+            ValidationError: a claim that the rules read contains a lone surrogate. Tokens with such claims are rejected
+                earlier, but an embedding app may pass any claims. They are stored when the commits of several requests
+                end, so that all of these would fail.
         """
         config = view.config
         index = self.index(config)
+        claims_read = index.claims_read(claims)
+        try:
+            msgspec.json.encode(claims_read)
+        except UnicodeEncodeError as error:
+            raise ValidationError(
+                "a claim contains a lone surrogate, which is no Unicode text: leave it out"
+            ) from error
         keys = index.client_keys(claims, view.buckets)
         sees_by_values = None if self.is_reindexed(view) else _row_test(index, claims)
-        return Access(index.claims_read(claims), keys, config.rules_version, sees_by_values)
+        return Access(claims_read, keys, config.rules_version, sees_by_values)
 
     def record(self, view: ClientView, client_id: str, claims: Claims) -> ClientRecord | None:
         """Return a client's record for the store's epoch; None if it has none.

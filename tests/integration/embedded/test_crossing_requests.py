@@ -8,6 +8,7 @@ import pytest
 
 from lakesync.engine.futures import run
 from lakesync.engine.page_reading import PullRequest
+from lakesync.model.errors import ValidationError
 from lakesync.model.types import SyncPull, SyncPush
 from lakesync.rules.model import parse_rules
 from tests.conformance.book import make_delta
@@ -159,3 +160,24 @@ def test_a_client_that_polls_and_lacks_nothing_is_recorded_no_more_than_once(gat
         assert pull(gateway, mine, ann.cursor).deltas == ()
         recorded.append(gateway._store.read("shop", lambda view: view.client("ann")).result(20).last_seen_ms)
     assert len(set(recorded)) == 1
+
+
+def test_a_request_with_claims_that_cannot_be_stored_fails_alone(clock):
+    above = {"name": "above", "tables": [], "filters": [{"column": "n", "op": "gt", "value": "jwt:n"}]}
+    broken, fine = {"sub": "ann", "n": "\ud800"}, {"sub": "ben", "n": "1"}
+    with gateway_over(clock) as gateway:
+        gateway.set_rules(parse_rules({"version": 1, "buckets": [above]}))
+        begun, proceed = Event(), Event()
+        gateway._store.submit("shop", lambda _: (begun.set(), proceed.wait(60)))
+        assert begun.wait(60)
+        pushed = [
+            gateway.submit_push(SyncPush(claims["sub"], (make_delta(claims["sub"], 1, claims["sub"], n="2"),)), claims)
+            for claims in (fine, broken)
+        ]
+        pulled = [gateway.submit_pull(SyncPull(claims["sub"], 0), claims) for claims in (fine, broken)]
+        proceed.set()
+        assert pushed[0].result(60).accepted == 1
+        pulled[0].result(60)
+        for each in (pushed[1], pulled[1]):
+            with pytest.raises(ValidationError, match="lone surrogate"):
+                each.result(60)
