@@ -34,6 +34,7 @@ from lakesync.model.schema import TableSchema, evolve, parse_schema
 from lakesync.model.types import Claims, PushResult, RowDelta, SyncPage, SyncPush
 from lakesync.rules.model import SyncRules
 from lakesync.staging.records import Checkpoint, WriteScope
+from lakesync.staging.records.configuration import with_schema
 from lakesync.staging.sharded import ShardedStore
 
 
@@ -190,6 +191,7 @@ class ShardedGateway(SyncGateway):
         had a schema.
         """
         parsed = parse_schema(schema)
+        with_schema(self.config(), parsed)  # a schema that is rejected here must not leave its names in a shard
         self._shards[self._shard_map.of(parsed.table)].check_names(parsed)
         version = self._default_shard.register_schema(parsed)
         self._align_schemas()

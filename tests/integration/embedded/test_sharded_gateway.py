@@ -20,6 +20,7 @@ from lakesync.model.errors import (
     FlushError,
     NotFoundError,
     ResyncRequiredError,
+    SchemaError,
     StagingUnavailableError,
 )
 from lakesync.model.schema import parse_schema
@@ -164,6 +165,21 @@ def test_a_change_that_reached_only_one_shard_is_completed_on_opening(tmp_path: 
         ] * 2
         page = engine.gateway("g").handle_pull(SyncPull("bob", 0))
         assert {each.key for each in page.deltas} == {("orders", "1"), ("todos", "1")}
+    finally:
+        engine.close()
+
+
+def test_a_rejected_schema_reserves_no_spelling(tmp_path: Path) -> None:
+    engine = opened(tmp_path)
+    try:
+        gateway = engine.gateway("g")
+        schema = {"table": "orders", "columns": [{"name": "n", "type": "number"}]}
+        gateway.register_schema(schema)
+        wrong = [{"name": "n", "type": "string"}, {"name": "Note", "type": "string"}]
+        with pytest.raises(SchemaError, match="cannot become"):
+            gateway.register_schema(schema | {"columns": wrong})
+        right = [*schema["columns"], {"name": "note", "type": "string"}]
+        assert gateway.register_schema(schema | {"columns": right}) == 2
     finally:
         engine.close()
 
