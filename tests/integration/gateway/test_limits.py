@@ -105,7 +105,7 @@ def test_a_row_has_at_most_a_thousand_columns_over_all_pushes(serve, shards):
 
 
 @pytest.mark.parametrize("shards", [None, ShardMap({"others": "others"}, "rest")], ids=["one store", "sharded"])
-def test_a_row_has_at_most_fourteen_mebibytes_over_all_pushes(serve, shards):
+def test_a_row_has_at_most_eight_mebibytes_over_all_pushes(serve, shards):
     large = serve(shards=shards)
     client = large.client()
     value = "a" * (1_000_000 - 2)  # as JSON, with its quotes, a million bytes
@@ -117,7 +117,7 @@ def test_a_row_has_at_most_fourteen_mebibytes_over_all_pushes(serve, shards):
     more = delta("t", {**before, "b": value}, before=before)
     answer = client.push(delta("t", {"n": 1}, table="others"), more)
     assert answer.status_code == 400
-    assert answer.json()["error"].startswith("row 't' of table 'todos' would have 15000000 bytes, at most 14680064")
+    assert answer.json()["error"].startswith("row 't' of table 'todos' would have 9000000 bytes, at most 8388608")
     assert [each["deltaId"] for each in answer.json()["rejected"]] == [more["deltaId"]]
     assert client.push(delta("t", {**before, "a0": "small"}, before=before)).status_code == 200
     assert client.push(delta("t", {**before, "a0": "small", "b": value}, before=before)).status_code == 200
