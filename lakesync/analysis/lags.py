@@ -182,6 +182,7 @@ def collect_progress(
     # Qualified name → table. Such a table is merged for every gateway of its namespace, also before its first merge.
     always_merged = {namespaces.table_name(table.namespace, table.name): table for table in tables}
     progress = []
+    # state tables
     for qualified in sorted(always_merged.keys() | lake.tables.keys()):
         marks = lake.tables.get(qualified, {})
         name = qualified.rpartition(".")[2]
@@ -190,11 +191,13 @@ def collect_progress(
             table = always_merged.get(qualified)
             if (table is not None and namespaces.of(gateway) == table.namespace) or gateway in marks:
                 progress.append(Progress("table", qualified, gateway, marks.get(gateway, 0), shards_of_table, name))
+    # checkpoints
     checkpoints: dict[str, int] = {}  # gateway → the least arrival of its checkpoint, which has one in each shard
     for each in backlog:
         arrival = each.checkpoint_arrival or 0
         checkpoints[each.gateway] = min(arrival, checkpoints.get(each.gateway, arrival))
     progress += [Progress("checkpoint", "", gateway, checkpoints[gateway]) for gateway in placed]
+    # destinations
     for follower in followers:
         for each in backlog:
             if each.gateway in flushed and (not follower.gateways or each.gateway in follower.gateways):

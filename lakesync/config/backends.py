@@ -258,7 +258,9 @@ def check_backends(backends: Backends) -> None:
     _check_step_names(backends)
     for name, migration in backends.migrations.items():
         if migration.until is not None and migration.until < migration.since:
-            raise ValueError(f"migrations.{name}.until, {migration.until}, lies before since, {migration.since}")
+            raise ValueError(
+                f"migrations.{name}.until, {migration.until}, lies before since, {migration.since}; set a later day"
+            )
         if migration.source == migration.to:
             raise ValueError(f"migrations.{name} leads from {migration.to!r} to itself; name two different backends")
     for name, flow in backends.flows.items():

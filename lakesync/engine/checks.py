@@ -141,7 +141,9 @@ def check_client(client_id: str, claims: Claims) -> None:
     if fault := check_id("clientId", client_id):
         raise ValidationError(fault)
     if client_id != claims.get("sub"):
-        raise ForbiddenError(f"clientId is {client_id!r} but the token's sub is {claims.get('sub')!r}")
+        raise ForbiddenError(
+            f"clientId is {client_id!r} but the token's sub is {claims.get('sub')!r}: use a token of that client"
+        )
 
 
 def check_page_size(limit: int) -> None:
