@@ -185,6 +185,13 @@ class DagsterClient:
         runs: list[dict[str, Any]] = [run for node in nodes for job in node["jobs"] for run in job["runs"]]
         return sorted(runs, key=lambda run: -float(run["creationTime"]))
 
+    def switched_off(self) -> list[str]:
+        """Return the names of the sensors and schedules that somebody has switched off, so that they request no run."""
+        nodes = self._request("Automations", {}, "repositoriesOrError", "RepositoryConnection")["nodes"]
+        states = {each["name"]: each["sensorState"] for node in nodes for each in node["sensors"]}
+        states |= {each["name"]: each["scheduleState"] for node in nodes for each in node["schedules"]}
+        return sorted(name for name, state in states.items() if state["status"] == "STOPPED")
+
     def assets(self) -> dict[str, dict[str, Any]]:
         """Return the assets that can be materialised, by key: `groupName`, `isPartitioned`, `repository` of each."""
         nodes = self._query("Assets", {})["assetNodes"]

@@ -371,7 +371,10 @@ def dagster(config: Config) -> CheckResult:
     if url is None:
         return _off("none is known; `lakesync up` starts it")
     with suppress(LakeSyncError):
-        if DagsterClient(url, READY_SECONDS).is_location_loaded():
+        client = DagsterClient(url, READY_SECONDS)
+        if client.is_location_loaded():
+            if names := ", ".join(client.switched_off()):
+                return _problem(f"switched off, so that no run is requested: {names}", f"see {url}/automation")
             return _ok(f"{url} has loaded the assets")
     return _problem(
         f"{url} does not answer, or the code location did not load",

@@ -13,7 +13,7 @@ gateway is one app's stream of changes; `{gateway}` in the path of a request is 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -57,8 +57,8 @@ def status(
         ready = _ready(remote)
         unanswered: list[str] = []
         merged_arrivals = _answer(lambda: _merged_arrivals(remote.config, remote.gateway), unanswered)
-        runs = _answer(lambda: _runs(remote.config), unanswered)
-    summary = _summary(remote, metrics, ready, merged_arrivals, runs)
+        dagster = _answer(lambda: _dagster_state(remote.config), unanswered)
+    summary = _summary(remote, metrics, ready, merged_arrivals, dagster or {"runs": None, "switchedOff": None})
     if as_json:
         output.print_json({**summary, "unanswered": unanswered})
     else:
@@ -83,7 +83,7 @@ def _summary(
     metrics: dict[str, Any],
     ready: str,
     merged_arrivals: dict[str, int | None] | None,
-    runs: list[dict[str, Any]] | None,
+    dagster: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Return the object that `--json` prints.
 
@@ -92,7 +92,7 @@ def _summary(
         metrics: the gateway's `/admin/metrics`.
         ready: the result of `_ready`.
         merged_arrivals: the result of `_merged_arrivals`; None also if the lake does not answer.
-        runs: the result of `_runs`; None also if Dagster does not answer.
+        dagster: the result of `_dagster_state`, with None if Dagster does not answer.
     """
     now_ms = time.time() * 1000
     unflushed = {each["table"]: each for each in metrics["tables"] or ()}
@@ -124,7 +124,7 @@ def _summary(
         "pipeline": metrics["pipeline"],
         "deadLetters": metrics["deadLetters"],
         "clients": [_with_lag(each) for each in metrics["clients"]],
-        "runs": runs,
+        **dagster,
     }
 
 
@@ -162,11 +162,12 @@ def _merged_arrivals(config: Config, gateway: str) -> dict[str, int | None] | No
         return {name: merge_marks(table).get(gateway) for name, table in tables.items() if table is not None}
 
 
-def _runs(config: Config) -> list[dict[str, Any]] | None:
-    """Return the newest run of each Dagster job, newest first, with its error if it failed.
+def _dagster_state(config: Config) -> dict[str, Any] | None:
+    """Return what Dagster knows of the pipeline; None if no Dagster is configured.
 
     Returns:
-        The runs; None if no Dagster is configured.
+        `runs`: the newest run of each job, newest first, with its error if it failed. `switchedOff`: the names of the
+        sensors and schedules that are switched off.
 
     Raises:
         UnreachableError: Dagster does not answer.
@@ -177,13 +178,14 @@ def _runs(config: Config) -> list[dict[str, Any]] | None:
     if url is None:
         return None
     client, fields = DagsterClient(url), ("runId", "jobName", "status", "creationTime", "startTime", "endTime")
-    return [
+    runs = [
         {
             **{name: run[name] for name in fields},
             "error": client.error_of(run["runId"]) if run["status"] == "FAILURE" else None,
         }
         for run in client.last_runs()
     ]
+    return {"runs": runs, "switchedOff": client.switched_off()}
 
 
 def _print_summary(summary: dict[str, Any]) -> None:
@@ -216,7 +218,11 @@ def _print_summary(summary: dict[str, Any]) -> None:
 def _fields(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the lines above the tables, each as a heading and a text."""
     report, now_ms = summary["pipeline"], time.time() * 1000
-    for number, problem in enumerate(problems(report, now_ms)):
+    pipeline_problems = problems(report, now_ms)
+    if summary["switchedOff"]:
+        names = ", ".join(summary["switchedOff"])
+        pipeline_problems.append(f"switched off, so that no run is requested: {names}; see Dagster's page Automation")
+    for number, problem in enumerate(pipeline_problems):
         yield "pipeline" + " " * number, problem  # spaces, because headings are the keys of a mapping
     yield "gateway", f"{summary['gateway']} at {summary['url']}, {summary['ready']}"
     yield "newest commit", output.utc_time(summary["newestMs"]) or "none yet"

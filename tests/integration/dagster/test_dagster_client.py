@@ -27,7 +27,15 @@ def plain(): ...
 @dg.asset(partitions_def=dg.StaticPartitionsDefinition(["a", "b"]))
 def large(): ...
 
-defs = dg.Definitions(assets=[later, plain, large], jobs=[dg.define_asset_job("all", [later])])
+job = dg.define_asset_job("all", [later])
+runs = dg.DefaultSensorStatus.RUNNING
+sensors = [
+    dg.SensorDefinition(name=name, job=job, evaluation_fn=lambda _: None, default_status=status)
+    for name, status in (("running", runs), ("stopped", dg.DefaultSensorStatus.STOPPED))
+]
+schedules = [dg.ScheduleDefinition(name="nightly", job=job, cron_schedule="0 0 * * *")]  # stopped by default
+
+defs = dg.Definitions(assets=[later, plain, large], jobs=[job], sensors=sensors, schedules=schedules)
 """
 
 
@@ -79,6 +87,11 @@ def test_the_error_of_a_failed_run_is_the_first_cause_in_its_log(dagster):
     def succeed(): ...
 
     assert client.error_of(dg.materialize([succeed], instance=instance).run_id) == ""
+
+
+def test_sensors_and_schedules_that_are_switched_off_are_named(dagster):
+    client, _ = dagster
+    assert client.switched_off() == ["nightly", "stopped"]
 
 
 def test_an_asset_without_partitions_has_none(dagster):

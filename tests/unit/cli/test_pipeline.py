@@ -173,8 +173,11 @@ def test_status_names_the_error_of_a_failed_last_run(monkeypatch, capsys):
     runs += [{"runId": "2", "jobName": "poll", "status": "SUCCESS", **times}]
     monkeypatch.setattr(dagster_client.DagsterClient, "last_runs", lambda _client: runs)
     monkeypatch.setattr(dagster_client.DagsterClient, "error_of", lambda _client, run_id: f"no java in run {run_id}")
+    monkeypatch.setattr(dagster_client.DagsterClient, "switched_off", lambda _client: ["flush_sensor"])
     monkeypatch.setattr(status, "_fields", lambda _summary: ())
-    found = status._runs(config.load().replace(dagster={"url": "http://localhost:1"}))
+    state = status._dagster_state(config.load().replace(dagster={"url": "http://localhost:1"}))
+    found = state["runs"]
+    assert state["switchedOff"] == ["flush_sensor"]
     assert [each["error"] for each in found] == ["no java in run 1", None]
     status._print_summary({"runs": found, "tables": [], "clients": []})
     assert re.search(r"^flush:? +no java in run 1$", capsys.readouterr().out, re.MULTILINE)
