@@ -210,7 +210,9 @@ async def authenticate(
         identity = await services.verifier.identify(token)
         record.client = identity.client_id
         if gateway_id not in identity.gateways:
-            raise ForbiddenError(f"the token is for {_named(identity.gateways)}, not for {gateway_id!r}")
+            raise ForbiddenError(
+                f"the token is for {_named(identity.gateways)}, not for {gateway_id!r}: use one that names it"
+            )
         if admin and identity.role != "admin":
             raise ForbiddenError(f"this needs a token with role 'admin'; this one has {identity.role!r}")
         services.rate.check(gateway_id, identity.client_id)

@@ -2,8 +2,9 @@
 
 `python -m gateway` and tests call both. The application has the routers, middleware, exception handlers and the shared
 services (`Services` in `gateway.dependencies`): the engine, which does the work of all gateways, and everything else of
-which a server has one, such as rate limiters, metrics, and the hub of all WebSocket connections. The server listens
-before the engine's store is open, and finishes requests before it stops.
+which a server has one, such as rate limiters, metrics, and the hub of all WebSocket connections. Apart from
+these names, a *gateway* is one app's stream of changes; a server has many. The server listens before the engine's store
+is open, and finishes requests before it stops.
 """
 
 from __future__ import annotations
@@ -209,7 +210,9 @@ class GatewayServer(uvicorn.Server):
         self._hub = cast("Hub", app.state.hub)
         self._drain_seconds = settings.limits.request_timeout_seconds
         self._loop: asyncio.AbstractEventLoop | None = None
+        """The event loop; None before `startup`."""
         self._drain_task: asyncio.Task[None] | None = None
+        """Runs `_drain`; None before the first signal."""
         self._start_engine = start_engine
         if start_engine is not None:
             self._gate.close_for_startup()

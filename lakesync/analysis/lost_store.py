@@ -1,6 +1,8 @@
 """Checks before a start that the staging store was not lost: the database with every push that is not in the lake yet.
 
-The gateway's process calls `check_not_lost`, and so do `lakesync up`, `lakesync gateway` and `lakesync doctor`.
+The gateway server calls `check_not_lost`, and so do `lakesync up`, `lakesync gateway` and `lakesync doctor`. The *lake*
+is the Iceberg tables that the pipeline copies *deltas* (changes of rows) to. A *shard* is a store for some of the
+tables.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 An *action* is a request to an external system, for example "create a Jira issue". A *connector* is such a system, as
 configured; its rows may also be *polled*, which means read at intervals. The *staging store*, the database that pushes
-are committed to, has the outcomes of actions and the registered connectors. The routes of `gateway/` and embedding apps
-call these methods.
+are committed to, has the outcomes of actions and the registered connectors. *Claims* are the fields of a client's
+token. The routes of `gateway/` and embedding apps call these methods.
 """
 
 from __future__ import annotations
