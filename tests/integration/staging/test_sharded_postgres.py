@@ -65,11 +65,11 @@ def test_a_source_returns_rows_of_a_commit_that_had_an_arrival_and_had_not_ended
             connection.execute(f"CREATE DATABASE {name}")
     shards = ShardMap({"orders": "shard-orders"}, "shard-default", {"shard-orders": f"{server}/sharded_slow_orders"})
     adapter = open_adapter(f"sqlite://{tmp_path / 'kept.db'}")
-    slow, other = (
+    slow, third, other = engines = [
         Engine(open_staging(f"{server}/sharded_slow_main", shards, clock), clock, outlet=Outlet(adapter))
-        for _ in range(2)
-    )
-    for engine in (slow, other):
+        for _ in range(3)
+    ]
+    for engine in engines:
         engine.open()
     gateway = other.gateway("g")
     gateway.register_source("kept", adapter, gateway="g")
@@ -94,10 +94,10 @@ def test_a_source_returns_rows_of_a_commit_that_had_an_arrival_and_had_not_ended
 
         return submit(gateway_id, run)
 
-    def waits_for_a_lock():
+    def waiting_for_a_lock():
         with psycopg.connect(postgres_uri) as connection:
             query = "SELECT 1 FROM pg_stat_activity WHERE datname = 'sharded_slow_orders' AND wait_event_type = 'Lock'"
-            return connection.execute(query).fetchone() is not None
+            return len(connection.execute(query).fetchall())
 
     def pull():
         nonlocal cursor
@@ -106,22 +106,25 @@ def test_a_source_returns_rows_of_a_commit_that_had_an_arrival_and_had_not_ended
         return [(each.table, each.row_id) for each in page.deltas if each.op == "INSERT"]
 
     monkeypatch.setattr(store, "submit", submit_slowly)
-    with ThreadPoolExecutor(2) as threads:
+    with ThreadPoolExecutor(3) as threads:
         pushed = threads.submit(slow.gateway("g").handle_push, SyncPush("alice", orders))
         assert has_arrival.wait(120)
         clock.advance(1)
-        gateway.handle_push(SyncPush("carol", todos))
+        # stores its delta, and then waits for the other shard, from which its answer needs a cursor
+        stored = threads.submit(third.gateway("g").handle_push, SyncPush("carol", todos))
+        until(lambda: stored.done() or waiting_for_a_lock() == 1, "the push to be stored")
         gateway.flush()
         clock.advance(1)
         pulled = threads.submit(pull)
-        until(lambda: pulled.done() or waits_for_a_lock(), "the pull to wait for the commit")
+        until(lambda: pulled.done() or waiting_for_a_lock() == 2, "the pull to wait for the commit")
         go_on.set()
         received = pulled.result()
         pushed.result()
+        stored.result()
     gateway.flush()
     received += pull() + pull()
     assert sorted(received) == [(table, row) for table in ("orders", "todos") for row in ("0", "1")]
-    for engine in (slow, other):
+    for engine in engines:
         engine.close()
     adapter.close()
 
