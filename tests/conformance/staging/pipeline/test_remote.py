@@ -8,6 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import msgspec
 import pytest
 import requests
+import stamina
 
 from lakesync.model.errors import (
     IntegrityError,
@@ -88,6 +89,13 @@ class Handler(BaseHTTPRequestHandler):
 
 def _error(message, code):
     return msgspec.json.encode({"error": message, "code": code, "requestId": "r"})
+
+
+@pytest.fixture(autouse=True)
+def without_waits():
+    """Attempts follow one another without stamina's wait of up to a second."""
+    with stamina.set_testing(True, attempts=10):
+        yield
 
 
 @pytest.fixture
