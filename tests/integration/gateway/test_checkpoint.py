@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 import pytest
+import requests
 
 from lakesync.model.errors import IntegrityError
 from lakesync.model.types import RowDelta, SyncResponse
@@ -75,6 +76,10 @@ def test_a_new_client_gets_the_frames_and_then_pulls_from_their_cursor(served, t
     assert answer.headers["content-type"] == "application/x-lakesync-checkpoint-stream"
     assert answer.headers["x-checkpoint-hlc"] == str(checkpoint.arrival)
     assert received(answer) == [list(rows(first)), list(rows(second))]
+    metrics = requests.get(f"{served.url}/metrics", timeout=DEADLINE).text
+    assert re.search(r"^lakesync_checkpoints_total [1-9]", metrics, re.MULTILINE)
+    (served_bytes,) = re.findall(r"^lakesync_checkpoint_bytes_total (.+)$", metrics, re.MULTILINE)
+    assert float(served_bytes) >= len(answer.content)
     rest = bob.pull(answer.headers["x-checkpoint-hlc"]).json()
     assert [(each["rowId"], each["op"]) for each in rest["deltas"]] == [("t3", "INSERT")]
 

@@ -93,6 +93,7 @@ def test_metrics_count_pushed_pulled_and_unflushed_deltas(served):
     client.call("GET", "/admin/schema/{gw}")
     assert sample('lakesync_errors_total{code="FORBIDDEN"}') >= 1
     assert sample('lakesync_requests_total{method="POST",route="/sync/{gateway}/push",status="200"}') >= 1
+    assert sample('lakesync_request_seconds_count{route="/sync/{gateway}/push"}') >= 1
 
 
 def test_metrics_require_the_configured_token(serve):

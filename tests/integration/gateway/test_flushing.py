@@ -34,7 +34,7 @@ def test_the_gateway_flushes_old_deltas_and_the_rest_on_shutdown(spawn, tmp_path
     assert alice.push(first).status_code == 200
     until(lambda: metric(server, "lakesync_flushed_deltas_total") == 1, "the flush")
     assert [stored.delta.delta_id for stored in kept(disk, "gw")] == [first["deltaId"]]
-    assert metric(server, "lakesync_flushes_total") == 1
+    assert metric(server, "lakesync_flushes_total") == metric(server, "lakesync_flush_seconds_count") == 1
     assert alice.call("GET", "/sync/{gw}/metrics").json()["logSize"] == 0
     last = delta("t2", {"n": 2}, client="alice")
     assert alice.push(last).status_code == 200

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
+import requests
 
 from lakesync.model.types import SyncPull, SyncResponse
 from lakesync.wire import protobuf
@@ -70,6 +73,8 @@ def test_a_push_over_http_is_broadcast_too(pair):
         reader.pull()
         alice.push(delta("t1", {"n": 1}, client="alice"))
         assert ops(reader.broadcast()) == [("INSERT", "t1")]
+    metrics = requests.get(f"{alice.url}/metrics", timeout=DEADLINE).text
+    assert re.search(r"^lakesync_broadcast_deltas_total [1-9]", metrics, re.MULTILINE)
 
 
 def test_a_client_that_has_not_pulled_gets_no_broadcast(pair):
