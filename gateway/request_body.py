@@ -25,6 +25,7 @@ from lakesync.model.errors import PayloadTooLargeError, ValidationError
 from lakesync.model.types import PushResult, SyncPage, SyncPull, SyncPush, SyncResponse
 from lakesync.wire import json, protobuf
 from lakesync.wire.encoded import EncodedDeltas, encode_page
+from lakesync.wire.malformed import MalformedDeltasError
 
 T = TypeVar("T")
 
@@ -108,12 +109,24 @@ def parse_json(body: bytes) -> Any:
         raise ValidationError(f"the body is not JSON: {error}") from error
 
 
-def push_decoder(request: Request) -> Callable[[bytes], SyncPush]:
+DecodedPush = tuple[SyncPush, ValidationError | None]
+"""A push, and the error of its malformed deltas, which the push does not have; None if there are none."""
+
+
+def push_decoder(request: Request) -> Callable[[bytes], DecodedPush]:
     """Return the decoder of a push in the format of a request's body, by its content type: JSON or protobuf.
 
     It raises ValidationError for a body that is not a push.
     """
-    return protobuf.decode_push if sends_protobuf(request) else json.decode_push
+    decode = protobuf.decode_push if sends_protobuf(request) else json.decode_push
+
+    def decode_push(body: bytes) -> DecodedPush:
+        try:
+            return decode(body), None
+        except MalformedDeltasError as error:
+            return error.others, ValidationError(str(error), error.rejected)
+
+    return decode_push
 
 
 async def decode_if_large(decode: Callable[[bytes], T], body: bytes) -> Callable[[], T]:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from gateway.dependencies import Caller, Services
 from gateway.futures import result_of
+from gateway.request_body import DecodedPush
 from gateway.request_log import RequestRecord
 from lakesync.engine.pushing import ReceivedPush
 from lakesync.model.types import PushResult, SyncPage, SyncPull, SyncPush
@@ -27,7 +28,7 @@ async def serve_push(
     services: Services,
     record: RequestRecord,
     caller: Caller,
-    decode: Callable[[], SyncPush],
+    decode: Callable[[], DecodedPush],
     known_cursor: Callable[[SyncPush], int | None],
 ) -> PushResult:
     """Commit a client's deltas.
@@ -41,7 +42,8 @@ async def serve_push(
         services: the server's shared objects.
         record: the request's record; client and number of deltas are stored in it.
         caller: the authenticated caller.
-        decode: returns the decoded push, or raises an error, with which the request fails.
+        decode: returns the decoded push and the error of its malformed deltas, or raises an error, with which the
+            request fails.
         known_cursor: returns the cursor in the feed up to which the sender of a push certainly has all changes; None if
             none is known.
 
@@ -51,9 +53,9 @@ async def serve_push(
     """
 
     def receive() -> ReceivedPush:
-        push = decode()
+        push, fault = decode()
         record.client, record.deltas = push.client_id, len(push.deltas)
-        return ReceivedPush(push, caller.claims(push.client_id), known_cursor(push))
+        return ReceivedPush(push, caller.claims(push.client_id), known_cursor(push), fault=fault)
 
     result = await result_of(caller.gateway.submit_received(receive), finish_if_cancelled=False)
     services.metrics.pushed.inc(result.accepted)

@@ -207,7 +207,7 @@ class LiveConnection:
             subscriber = None
         # the newest cursor that the client certainly has: the connection delivers pages in order
         confirmed = subscriber.cursor if subscriber is not None and not subscriber.state.has_not_pulled else None
-        result = await serve_push(self._services, record, self._caller, lambda: message, lambda _: confirmed)
+        result = await serve_push(self._services, record, self._caller, lambda: (message, None), lambda _: confirmed)
         if subscriber is not None:
             subscriber.after_push(result.server_hlc)
         self._start_resuming()  # from its first push on, the store has a record of the client

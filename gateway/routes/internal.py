@@ -80,8 +80,8 @@ async def push_as_connector(request: Request, services: ServicesDependency, gate
     decode = await decode_if_large(push_decoder(request), await read_body(request, MAX_BODY_BYTES))
 
     def receive() -> ReceivedPush:
-        push = decode()
-        return ReceivedPush(push, {"sub": push.client_id}, trusted=True)
+        push, fault = decode()
+        return ReceivedPush(push, {"sub": push.client_id}, trusted=True, fault=fault)
 
     result = await result_of(found.submit_received(receive))
     return push_response(request, result)

@@ -150,15 +150,17 @@ class SyncGateway(ConfigurationGateway, ActionGateway, AdapterGateway):
 
         def check() -> CheckedPush:
             nonlocal is_recorded
-            push, claims, known_cursor, trusted = receive()
+            push, claims, known_cursor, trusted, fault = receive()
             is_recorded = not trusted
-            request = CheckedPush(push, claims, now, known_cursor, trusted=trusted)
+            request = CheckedPush(push, claims, now, known_cursor, trusted=trusted, fault=fault)
             try:
                 check_push(push, claims, now, self._limits)
             except RejectedError as error:
-                request = request.without_rejected(error)
-                if len(request.push.deltas) in (0, len(push.deltas)):  # the whole push is rejected
+                if not error.rejected:  # the problem is not in the deltas
                     raise
+                request = request.without_rejected(error)
+            if request.fault is not None and not request.push.deltas:
+                raise request.fault
             return request
 
         def record(done: Future[PushResult]) -> None:
@@ -169,7 +171,7 @@ class SyncGateway(ConfigurationGateway, ActionGateway, AdapterGateway):
             """
             error = None if done.cancelled() else done.exception()
             if is_recorded and isinstance(error, RejectedError | BackpressureError):
-                push, claims, _, _ = receive()
+                push, claims, *_ = receive()
                 self._record_rejection(push, claims, error)
 
         try:

@@ -78,6 +78,8 @@ class ReceivedPush(NamedTuple):
     trusted: bool = False
     """Whether it comes from a connector (an external system that is polled), a flow (a copy from a database) or an
     embedding app. The write scope does not apply to these, and their rejections are not recorded."""
+    fault: RejectedError | None = None
+    """The error of deltas that cannot be decoded and are not in `push`; None if there are none."""
 
 
 class CheckedPush(NamedTuple):
@@ -108,6 +110,7 @@ class CheckedPush(NamedTuple):
         """
         named = {each.delta_id for each in fault.rejected}
         others = tuple(delta for delta in self.push.deltas if delta.delta_id not in named)
+        fault = fault if self.fault is None else self.fault.with_rejections_of([fault])
         return self._replace(push=replace(self.push, deltas=others), prepared=None, fault=fault)
 
     def prepare(self) -> CheckedPush:

@@ -27,7 +27,7 @@ from lakesync.model.types import (
     SyncPush,
     SyncResponse,
 )
-from lakesync.wire.malformed import DECODE_ERRORS, check_hlc_texts, check_range, check_values, push_error, repair_values
+from lakesync.wire.malformed import DECODE_ERRORS, check_range, check_values, decode_singly, has_certainly_plain_hlcs
 
 T = TypeVar("T")
 
@@ -72,21 +72,21 @@ def decode_push(body: bytes) -> SyncPush:
     """Decode a push request. Its values are views that keep `body` alive. Lone surrogates in them become U+FFFD.
 
     Raises:
-        ValidationError: the body is not a push; its attribute `rejected` lists each malformed delta, if the list of
-            deltas can be decoded.
+        MalformedDeltasError: deltas are malformed; it lists each of them, and has the push without them.
+        ValidationError: the body is not a push.
     """
     try:
         push = _decode_push(body)
     except DECODE_ERRORS as error:
-        repaired = repair_values(body)
-        if repaired != body:
-            return decode_push(repaired)
-        if isinstance(error, msgspec.ValidationError):
-            raise push_error(body, f"push: {error}") from None
-        raise _unreadable("push", error) from None
-    check_hlc_texts(body, push)
+        push = decode_singly(body, str(_unreadable("push", error)))
+    else:
+        if not has_certainly_plain_hlcs(body, push):
+            push = decode_singly(body, "the push cannot be decoded")
     check_range("lastSeenHlc", push.last_seen_hlc)
-    check_values(push.deltas)
+    try:
+        check_values(push.deltas)
+    except ValidationError as error:
+        return decode_singly(body, str(error))
     return push
 
 

@@ -19,16 +19,33 @@ import msgspec
 from lakesync.model.delta import jcs_raw
 from lakesync.model.errors import Rejection, ValidationError
 from lakesync.model.types import RowDelta, SyncPush
-from lakesync.model.validation import check_hlc, find_malformed
+from lakesync.model.validation import check_hlc, check_shape
 
 DECODE_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """The errors that decoders raise for text that is not the JSON of a message, or is nested too deeply."""
 
 
+class MalformedDeltasError(ValidationError):
+    """Deltas of a push are malformed."""
+
+    def __init__(self, rejected: Sequence[Rejection], others: SyncPush) -> None:
+        """Create the error.
+
+        Args:
+            rejected: the rejections of the malformed deltas, at least one.
+            others: the push without these deltas.
+        """
+        super().__init__(rejected[0].message, rejected)
+        self.others = others
+        """The push without the malformed deltas. The gateway checks it too, to list every rejected delta."""
+
+
 class _Envelope(msgspec.Struct, rename="camel"):
     """A push, with its deltas as JSON."""
 
+    client_id: str
     deltas: list[msgspec.Raw]
+    last_seen_hlc: Any = 0
 
 
 class _WithId(msgspec.Struct, rename="camel"):
@@ -37,18 +54,16 @@ class _WithId(msgspec.Struct, rename="camel"):
     delta_id: str
 
 
-class _WithHlcs(msgspec.Struct, rename="camel"):
-    """A delta or a push, with nothing but its hlc or cursor, as it is written; None if it has none."""
+class _WithHlc(msgspec.Struct, rename="camel"):
+    """A delta, with nothing but its hlc, as it is written; None if it has none."""
 
     hlc: Any = None
-    last_seen_hlc: Any = None
 
 
-_decode_push = msgspec.json.Decoder(SyncPush, strict=False).decode
 _decode_delta = msgspec.json.Decoder(RowDelta, strict=False).decode
 _decode_envelope = msgspec.json.Decoder(_Envelope).decode
 _decode_id = msgspec.json.Decoder(_WithId).decode
-_decode_hlcs = msgspec.json.Decoder(_WithHlcs).decode
+_decode_hlc = msgspec.json.Decoder(_WithHlc).decode
 
 _DECIMAL = re.compile("0|[1-9][0-9]*")
 """The text of an hlc."""
@@ -78,25 +93,6 @@ def replace_lone_surrogates(text: bytes, replacement: bytes = rb"\ufffd") -> byt
     return _ESCAPE.sub(lambda escape: replacement if escape[1] else escape[0], text) if b"\\u" in text else text
 
 
-def repair_values(body: bytes) -> bytes:
-    """Return a push in JSON with U+FFFD for each lone surrogate in a value; the push unchanged if it has none.
-
-    Raises:
-        ValidationError: an id or a name contains a lone surrogate. Two ids might become equal by a replacement. Its
-            attribute `rejected` lists each such delta.
-    """
-    repaired = replace_lone_surrogates(body)
-    if repaired != body:
-        try:
-            push = _decode_push(replace_lone_surrogates(body, rb"\u0000"))  # NUL, which no id may contain
-        except DECODE_ERRORS:
-            return repaired  # it is malformed in another way too
-        rejected = find_malformed(push.deltas)
-        if rejected:
-            raise ValidationError(rejected[0].message, rejected)
-    return repaired
-
-
 def hlc_problem(name: str, given: object) -> str | None:
     """Return what is wrong with an hlc that is given as text; None if it is a plain decimal, or no text.
 
@@ -123,44 +119,63 @@ def check_range(name: str, value: int) -> None:
         raise ValidationError(problem)
 
 
-def check_hlc_texts(body: bytes, push: SyncPush) -> None:
-    """Check that every hlc of a decoded push was written as a number or a plain decimal.
+def decode_singly(body: bytes, default_message: str) -> SyncPush:
+    """Decode a push delta by delta, with U+FFFD for each lone surrogate in a value.
+
+    `wire.json.decode_push` calls it for a push that it cannot decode as a whole, or not without doubt.
 
     Args:
         body: the push as JSON.
-        push: the same, decoded.
+        default_message: the message if the problem is not in the deltas.
 
     Raises:
-        ValidationError: an hlc was not; its attribute `rejected` lists every such delta.
+        MalformedDeltasError: deltas are malformed; it has a rejection of each of them.
+        ValidationError: the body is malformed elsewhere.
     """
-    if _has_certainly_plain_hlcs(body, push):
-        return
-    error = push_error(body, default_message="")
-    if str(error):  # empty: no problem was found
-        raise error
+    repaired = replace_lone_surrogates(body)
+    try:
+        envelope = _decode_envelope(repaired)
+        # lone surrogates in ids and names are rejected: two ids might become equal by a replacement
+        marked = _decode_envelope(replace_lone_surrogates(body, rb"\u0000")).deltas if repaired != body else None
+        if problem := hlc_problem("lastSeenHlc", envelope.last_seen_hlc):
+            raise ValidationError(problem)
+        cursor = msgspec.convert(envelope.last_seen_hlc, int, strict=False)
+    except DECODE_ERRORS:
+        raise ValidationError(default_message) from None
+    deltas, rejected = [], []
+    for index, raw in enumerate(envelope.deltas):
+        try:
+            deltas.append(_decode_alone(raw, raw if marked is None else marked[index], f"deltas[{index}]"))
+        except ValidationError as error:
+            rejected.append(Rejection(_delta_id(raw), ValidationError.code, str(error)))
+    push = SyncPush(envelope.client_id, tuple(deltas), cursor)
+    if rejected:
+        raise MalformedDeltasError(rejected, push)
+    return push
 
 
-def push_error(body: bytes, default_message: str) -> ValidationError:
-    """Return the error for a malformed push, with a rejection for every malformed delta; the caller raises it.
+def _decode_alone(raw: msgspec.Raw, marked: msgspec.Raw, where: str) -> RowDelta:
+    """Decode one delta, or raise ValidationError.
 
     Args:
-        body: the push as JSON.
-        default_message: the message if no problem is found.
+        raw: the delta as JSON.
+        marked: the same, with NUL, which no id or name may contain, for each lone surrogate.
+        where: its place in the push, for the message.
     """
-    rejected = _malformed_deltas(body)
-    problem = rejected[0].message if rejected else _cursor_problem(body)
-    return ValidationError(problem or default_message, rejected)
-
-
-def _cursor_problem(body: bytes) -> str | None:
-    """Return what is wrong with the cursor `lastSeenHlc` of a push; None if it is valid or cannot be read."""
     try:
-        return hlc_problem("lastSeenHlc", _decode_hlcs(body).last_seen_hlc)
-    except DECODE_ERRORS:
-        return None
+        if problem := hlc_problem("hlc", _decode_hlc(raw).hlc):
+            raise ValidationError(f"{where}: {problem}")
+        delta = _decode_delta(raw)
+        if raw is not marked and (rejection := check_shape(_decode_delta(marked))):
+            raise ValidationError(rejection.message)
+    except DECODE_ERRORS as error:
+        raise ValidationError(f"{where}: {error}") from None
+    if problem := _value_problem(delta):
+        raise ValidationError(where + problem)
+    return delta
 
 
-def _has_certainly_plain_hlcs(body: bytes, push: SyncPush) -> bool:
+def has_certainly_plain_hlcs(body: bytes, push: SyncPush) -> bool:
     """Return True if the hlcs of a push were certainly not rounded, by a quick search in its text.
 
     Each hlc that may have been rounded is searched for in the form in which clients write it. False means that the
@@ -186,35 +201,6 @@ def _has_certainly_plain_hlcs(body: bytes, push: SyncPush) -> bool:
     return True
 
 
-def _malformed_deltas(body: bytes) -> list[Rejection]:
-    """Return a rejection for every malformed delta of a push; an empty list if the problem is elsewhere.
-
-    Args:
-        body: the push as JSON.
-    """
-    try:
-        deltas = _decode_envelope(body).deltas
-    except DECODE_ERRORS:
-        return []
-    rejected = []
-    for index, raw in enumerate(deltas):
-        problem = _problem(raw)
-        if problem is not None:
-            rejected.append(Rejection(_delta_id(raw), ValidationError.code, f"deltas[{index}]: {problem}"))
-    return rejected
-
-
-def _problem(raw: msgspec.Raw) -> str | None:
-    """Return what is wrong with the JSON of a delta; None if it can be decoded."""
-    try:
-        problem = hlc_problem("hlc", _decode_hlcs(raw).hlc)
-        if problem is None:
-            _decode_delta(raw)
-    except DECODE_ERRORS as error:
-        return str(error)
-    return problem
-
-
 def _delta_id(raw: msgspec.Raw) -> str:
     """Return the id in the JSON of a malformed delta; empty if it cannot be read."""
     try:
@@ -231,8 +217,12 @@ _PlainFloat = Annotated[float, msgspec.Meta(ge=-_SAFELY_FINITE, le=_SAFELY_FINIT
 _decode_plain = msgspec.json.Decoder(list[str | bool | _PlainInt | _PlainFloat | None]).decode
 
 
-def check_values(deltas: Sequence[RowDelta]) -> None:
+def check_values(deltas: Sequence[RowDelta], first: int = 0) -> None:
     """Check that every value has a canonical form.
+
+    Args:
+        deltas: the deltas.
+        first: the index of the first one in its push, for error messages.
 
     Raises:
         ValidationError: a value contains invalid UTF-8, lone surrogates, numbers beyond doubles, or is nested too
@@ -240,17 +230,23 @@ def check_values(deltas: Sequence[RowDelta]) -> None:
     """
     if _all_plain([cell.value for delta in deltas for cell in delta.columns]):
         return
-    rejected = []
-    for index, delta in enumerate(deltas):
-        for cell in delta.columns:
-            try:
-                jcs_raw(cell.value)
-            except ValidationError as error:
-                message = f"deltas[{index}], column {cell.column!r}: {error}"
-                rejected.append(Rejection(delta.delta_id, ValidationError.code, message))
-                break
+    rejected = [
+        Rejection(delta.delta_id, ValidationError.code, f"deltas[{index}]{problem}")
+        for index, delta in enumerate(deltas, first)
+        if (problem := _value_problem(delta)) is not None
+    ]
     if rejected:
         raise ValidationError(rejected[0].message, rejected)
+
+
+def _value_problem(delta: RowDelta) -> str | None:
+    """Return which value of a delta has no canonical form, as text after the delta's place; None if all have one."""
+    for cell in delta.columns:
+        try:
+            jcs_raw(cell.value)
+        except ValidationError as error:
+            return f", column {cell.column!r}: {error}"
+    return None
 
 
 def _all_plain(texts: Sequence[msgspec.Raw]) -> bool:

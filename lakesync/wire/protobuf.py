@@ -12,8 +12,9 @@ from typing import TypeVar
 
 import msgspec
 from google.protobuf.message import DecodeError, Message
+from msgspec.structs import replace
 
-from lakesync.model.errors import ValidationError
+from lakesync.model.errors import Rejection, ValidationError
 from lakesync.model.types import (
     DEFAULT_MAX_DELTAS,
     ColumnValue,
@@ -25,7 +26,7 @@ from lakesync.model.types import (
     SyncResponse,
 )
 from lakesync.wire import lakesync_pb2 as pb
-from lakesync.wire.malformed import check_range, check_values, replace_lone_surrogates
+from lakesync.wire.malformed import MalformedDeltasError, check_range, check_values, replace_lone_surrogates
 
 M = TypeVar("M", bound=Message)
 
@@ -46,18 +47,41 @@ def decode_push(data: bytes) -> SyncPush:
     """Decode a SyncPush message. Lone surrogates in its values become U+FFFD.
 
     Raises:
-        ValidationError: `data` has another form; its attribute `rejected` lists each delta with an invalid value.
+        MalformedDeltasError: deltas are malformed; it lists each of them, and has the push without them.
+        ValidationError: `data` has another form.
     """
     message = parse(pb.SyncPush(), data)
     check_range("lastSeenHlc", message.last_seen_hlc)
+    push = SyncPush(message.client_id, (), message.last_seen_hlc)
     try:
-        deltas = _deltas(message.deltas)
+        return replace(push, deltas=_deltas(message.deltas))
     except ValidationError:
-        for delta in message.deltas:
-            for cell in delta.columns:
-                cell.value = replace_lone_surrogates(cell.value)
-        deltas = _deltas(message.deltas)
-    return SyncPush(message.client_id, deltas, message.last_seen_hlc)
+        return _decode_singly(push, message.deltas)
+
+
+def _decode_singly(push: SyncPush, messages: Iterable[pb.RowDelta]) -> SyncPush:
+    """Decode the deltas of a push one by one, with U+FFFD for each lone surrogate in a value.
+
+    Args:
+        push: the push without deltas.
+        messages: its deltas.
+
+    Raises:
+        MalformedDeltasError: deltas are malformed.
+    """
+    deltas: list[RowDelta] = []
+    rejected = []
+    for index, message in enumerate(messages):
+        for cell in message.columns:
+            cell.value = replace_lone_surrogates(cell.value)
+        try:
+            deltas += _deltas([message], index)
+        except ValidationError as error:
+            rejected.append(Rejection(message.delta_id, ValidationError.code, str(error)))
+    push = replace(push, deltas=tuple(deltas))
+    if rejected:
+        raise MalformedDeltasError(rejected, push)
+    return push
 
 
 def encode_pull(pull: SyncPull) -> bytes:
@@ -143,10 +167,15 @@ def _message(delta: RowDelta) -> pb.RowDelta:
     )
 
 
-def _deltas(messages: Iterable[pb.RowDelta]) -> tuple[RowDelta, ...]:
-    """Convert RowDelta messages to deltas, and check their values; raises ValidationError."""
-    deltas = tuple(_delta(message, f"deltas[{index}]") for index, message in enumerate(messages))
-    check_values(deltas)
+def _deltas(messages: Iterable[pb.RowDelta], first: int = 0) -> tuple[RowDelta, ...]:
+    """Convert RowDelta messages to deltas, and check their values; raises ValidationError.
+
+    Args:
+        messages: the messages.
+        first: the index of the first one in its push, for error messages.
+    """
+    deltas = tuple(_delta(message, f"deltas[{index}]") for index, message in enumerate(messages, first))
+    check_values(deltas, first)
     return deltas
 
 

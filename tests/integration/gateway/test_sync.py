@@ -136,7 +136,17 @@ def test_without_the_listed_deltas_a_push_is_accepted(spawn, shards):
     def of_alice(row, after, *, table="todos", **options):
         return delta(row, after, table=table, client="alice", **options)
 
+    deep: list[object] = []
+    for _ in range(101):
+        deep = [deep]
+    lacking = of_alice("t1", {"n": 1})
+    del lacking["columns"]
     faults = {
+        "an operation": (of_alice("t1", {"n": 1}) | {"op": "UPSERT"}, "VALIDATION_ERROR"),
+        "a lacking field": (lacking, "VALIDATION_ERROR"),
+        "an hlc's notation": (of_alice("t1", {"n": 1}) | {"hlc": "1e3"}, "VALIDATION_ERROR"),
+        "half of a character": (of_alice("t1", {"n": 1}) | {"rowId": "\ud83d"}, "VALIDATION_ERROR"),
+        "a value": (of_alice("t1", {"n": 1}) | {"columns": [{"column": "n", "value": deep}]}, "VALIDATION_ERROR"),
         "a row id": (of_alice("", {"n": 1}), "VALIDATION_ERROR"),
         "a column name": (of_alice("t1", {"n-1": 1}, table="notes"), "VALIDATION_ERROR"),
         "a sender": (delta("t1", {"n": 1}, client="bob"), "FORBIDDEN"),

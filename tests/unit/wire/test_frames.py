@@ -12,7 +12,9 @@ from msgspec import Raw
 from lakesync.model.errors import ValidationError
 from lakesync.model.types import ActionPush, ActionResponse, SyncResponse
 from lakesync.wire import actions, frames, json, protobuf
+from lakesync.wire import lakesync_pb2 as pb
 from lakesync.wire.delta_fields import split_deltas
+from lakesync.wire.malformed import MalformedDeltasError
 
 VECTORS = msgspec.json.decode((Path(__file__).parents[2] / "vectors/frames.json").read_bytes(), type=dict[str, Raw])
 
@@ -44,6 +46,18 @@ def test_a_push_agrees_with_the_vectors():
     assert protobuf.encode_push(push) == data
     assert protobuf.decode_push(data) == push
     assert json.encode_push(push) == text
+
+
+def test_exactly_the_invalid_deltas_are_listed():
+    message = pb.SyncPush(client_id="c")
+    for name, op, value in (("op", 0, b"1"), ("good", 1, rb'"\ud83d"'), ("value", 2, b"{")):
+        column = pb.ColumnDelta(column="a", value=value)
+        message.deltas.append(pb.RowDelta(op=op, table="t", row_id="r", columns=[column], delta_id=name))
+    with pytest.raises(MalformedDeltasError) as raised:
+        protobuf.decode_push(message.SerializeToString())
+    assert [rejected.delta_id for rejected in raised.value.rejected] == ["op", "value"]
+    assert raised.value.rejected[1].message.startswith("deltas[2]")
+    assert [delta.delta_id for delta in raised.value.others.deltas] == ["good"]
 
 
 def test_a_pull_agrees_with_the_vectors():

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from lakesync.model.errors import ValidationError
 from lakesync.model.types import ColumnValue, PushResult, RowDelta, SyncPull, SyncResponse
 from lakesync.wire import json
+from lakesync.wire.malformed import MalformedDeltasError
 
 DELTA = {
     "op": "UPDATE",
@@ -106,9 +107,10 @@ def test_exactly_the_invalid_deltas_are_listed():
         {**DELTA, "deltaId": "bad-2", "table": 1},
         {**DELTA, "deltaId": 7},
     ]
-    with pytest.raises(ValidationError) as raised:
+    with pytest.raises(MalformedDeltasError) as raised:
         json.decode_push(stdlib.dumps({"clientId": "c", "deltas": deltas}).encode())
     assert [rejected.delta_id for rejected in raised.value.rejected] == ["bad-1", "bad-2", ""]
+    assert [delta.delta_id for delta in raised.value.others.deltas] == ["good"]
 
 
 @pytest.mark.parametrize("value", [b"1e400", b'"\xff"', b"[" * 101 + b"]" * 101, b"9" * 400])
