@@ -118,6 +118,24 @@ def test_a_rejected_push_lists_every_rejected_delta_and_stores_nothing(served):
     assert alice.call("GET", "/sync/{gw}/metrics").json()["logSize"] == 0
 
 
+def test_a_client_is_sent_only_columns_that_others_changed_since_its_cursor(served):
+    alice = served.client("alice")
+    bob = served.client("bob", alice.gateway)
+    start, cursor = wall_ms(), "0"
+
+    def push(client, ms, before, after):
+        made = delta("t1", after, before=before, client=client.client_id, hlc=(start + ms) << 16)
+        assert client.push(made, cursor=cursor).status_code == 200
+        return made
+
+    push(alice, 0, None, {"a": 0, "b": 0, "c": 0})
+    push(bob, 1, {"b": 0}, {"b": 1})
+    cursor = alice.pull().json()["serverHlc"]  # the arrival of the change of b
+    wanted = push(bob, 2, {"c": 0}, {"c": 2})
+    push(alice, 3, {"a": 0}, {"a": 3})
+    assert alice.pull(cursor).json()["deltas"] == [wanted]
+
+
 @pytest.mark.parametrize("shards", [{}, {"shards": {"notes": "second"}, "default": "first"}], ids=["whole", "sharded"])
 def test_without_the_listed_deltas_a_push_is_accepted(spawn, shards):
     """Each check of a push rejects a delta of it: the client can set all of them aside at once."""
