@@ -291,7 +291,8 @@ def _status_reasons(explanation: Explanation, status: ClientStatus | None) -> It
     elif status.repeats:
         yield (
             f"it has asked {status.repeats + 1} times in a row with the same cursor, though each answer brought "
-            "something: it cannot keep what it is sent, as its db.status.last_error says, or no answer comes through"
+            "something: it cannot keep what it is sent, as its db.status.last_error says, no answer comes through, or "
+            "two databases use its id"
         )
     elif status.connected:
         yield "it is connected and is sent changes as they happen"

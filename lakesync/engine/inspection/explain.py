@@ -94,7 +94,7 @@ def explain(
     erased = max((each.requested_ms for each in view.erasures() if (each.table, each.row_id) == key), default=None)
     unconfirmed = () if pending_ops else _unconfirmed(view, key, client_id, valid_record, access, tracked)
     explanation = Explanation(verdict, (), explained, client, buckets, pending_ops, unconfirmed, erased)
-    return replace(explanation, reasons=tuple(reasons_of(explanation, key)))
+    return replace(explanation, reasons=tuple(reasons_of(explanation, key, view.config.schemas)))
 
 
 def _unconfirmed(

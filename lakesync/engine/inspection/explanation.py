@@ -9,7 +9,8 @@ filters. An *hlc* is the writing client's timestamp of a delta. `inspection.expl
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from difflib import get_close_matches
 from typing import Literal
 
 import msgspec
@@ -31,6 +32,9 @@ _NOT_PUSHED = (
     "its writer has not pushed it yet, or the push was rejected: db.pending() at the writer lists unsent and rejected "
     "changes; a change that it does not list was not committed, is in a table without a schema there, or went to "
     "another gateway"
+)
+_UNKNOWN_CLAIMS = (
+    "its claims are not known here, so the rules were evaluated with its id alone: pass its token's claims (`--as`)"
 )
 _IF_STILL_MISSING = (
     "if the client lacks it nevertheless: the table must be among its schemas, db.pending() may list a newer change of "
@@ -147,21 +151,26 @@ class Explanation(msgspec.Struct, frozen=True, rename="camel"):
     """Server wall time when the row was last erased; null if it never was."""
 
 
-def reasons_of(explanation: Explanation, key: RowKey) -> Iterator[str]:
+def reasons_of(explanation: Explanation, key: RowKey, tables: Collection[str]) -> Iterator[str]:
     """Yield the reasons of an explanation, the most important first.
 
     Args:
         explanation: the explanation, complete except for its `reasons`.
         key: the row's table and id.
+        tables: the tables with a registered schema.
     """
     named = f"row {key[1]!r} of table {key[0]!r}"  # the subject of the sentences
     if not explanation.row.exists:
         yield f"no delta of {named} was ever accepted by this gateway"
+        if tables and key[0] not in tables:
+            near = get_close_matches(key[0], tables, 1)
+            hint = f"did you mean {near[0]!r}?" if near else "`lakesync schema list` lists the tables that have one"
+            yield f"the gateway has no schema of table {key[0]!r}; {hint}"
         yield _NOT_PUSHED
         return
     yield from _verdict(explanation, named)
-    if explanation.buckets and explanation.client.claims_from == "client id":
-        yield "its claims are not known here, so the rules were evaluated with its id alone: pass its token's claims"
+    if explanation.buckets and explanation.client.claims_from == "client id" and explanation.verdict != "hidden":
+        yield _UNKNOWN_CLAIMS
     yield from _row(explanation, named)
     if explanation.row.visible and not explanation.buckets:
         yield "there are no buckets: everyone sees every row"
@@ -183,7 +192,8 @@ def _verdict(explanation: Explanation, named: str) -> Iterator[str]:
     elif explanation.verdict == "delivered":
         yield f"the client was sent everything that it may see of {named}, or wrote it itself"
     elif explanation.verdict == "hidden":
-        yield f"no bucket shows {named} to this client, and the client has no copy of it"
+        unknown = f"; {_UNKNOWN_CLAIMS}" if explanation.client.claims_from == "client id" else ""
+        yield f"no bucket shows {named} to this client, and the client has no copy of it{unknown}"
     else:
         yield _deleted(explanation, named)
     if explanation.unconfirmed:

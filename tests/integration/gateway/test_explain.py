@@ -47,6 +47,14 @@ def test_a_row_that_was_never_pushed_is_absent(alice):
     assert explanation["row"]["exists"] is False
 
 
+def test_a_row_of_a_table_without_a_schema_is_absent_with_a_hint(alice):
+    columns = [{"name": "owner", "type": "string"}]
+    alice.admin().call("POST", "/admin/schema/{gw}", json={"table": "todos", "columns": columns})
+    assert says(explain(alice, "t1", "bob", table="todo"), "has no schema of table 'todo'; did you mean 'todos'?")
+    assert says(explain(alice, "t1", "bob", table="x"), "has no schema of table 'x'; `lakesync schema list`")
+    assert not says(explain(alice, "t1", "bob"), "has no schema")
+
+
 def test_a_row_whose_push_was_rejected_is_absent_with_the_reason(alice):
     alice.admin().call(
         "POST", "/admin/schema/{gw}", json={"table": "todos", "columns": [{"name": "owner", "type": "string"}]}
