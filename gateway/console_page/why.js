@@ -25,6 +25,22 @@ function clauses(explanation) {
   });
 }
 
+/** Return the cause in one line: for a hidden row the first clause of each bucket that does not match. */
+function cause(explanation) {
+  const [verdict, ...details] = explanation.reasons;
+  if (explanation.verdict === "absent") return `${verdict}; ${details[0]}`;
+  if (explanation.verdict !== "hidden") return verdict ?? "";
+  const about = explanation.buckets.filter((bucket) => bucket.coversTable);
+  if (!about.length) return "no bucket contains the table";
+  const unknown = explanation.client.claimsFrom === "client id" ? "its claims are not known here; " : "";
+  const failed = about.map((bucket) => {
+    const { column, op, value, found, operands } = bucket.filters.find((filter) => !filter.holds);
+    const compared = operands.length ? `is ${found ?? "missing"}, not ${op} ${operands.join(" or ")}` : "has no claim to match";
+    return `bucket ${bucket.bucket}: ${column} ${compared}${value.startsWith("jwt:") ? ` (${value})` : ""}`;
+  });
+  return unknown + failed.join("; ");
+}
+
 function one(explanation) {
   const facts = [
     explanation.row.changedMs ? `The row last changed ${ago(explanation.row.changedMs)}.` : null,
@@ -63,7 +79,7 @@ async function every(api, asked, clients, choose) {
   const rows = explanations.map((each) => [
     element("button", { className: "link", onclick: () => choose(each.client.clientId) }, each.client.clientId),
     chip(each.verdict),
-    each.reasons[0] ?? "",
+    cause(each),
     ago(each.standing?.seenMs ?? each.client.lastSeenMs),
   ]);
   const left = clients.length - rows.length;

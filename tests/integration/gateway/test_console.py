@@ -63,6 +63,7 @@ def test_an_operator_sees_which_clients_lack_a_row_and_why(page, world):
     expect(lines).to_have_count(len(TEAMS))
     verdicts = {line.locator("td").nth(0).inner_text(): line.locator("td").nth(1).inner_text() for line in lines.all()}
     assert verdicts == {"alice": "delivered", "bob": "waiting", "carol": "hidden"}
+    expect(lines.filter(has_text="carol")).to_contain_text("bucket team: team is red, not eq blue (jwt:team)")
     lines.get_by_role("button", name="carol").click()
     expect(page.locator("#because h3")).to_contain_text("<b>t1</b>")
     expect(page.locator("#because tbody").first).to_contain_text("team eq jwt:team")
