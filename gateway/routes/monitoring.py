@@ -100,7 +100,7 @@ def _check_disk(folder: Path, min_free_bytes: int) -> None:
         raise StagingUnavailableError(f"disk: the folder of staging cannot be looked at: {error}") from error
     if free < min_free_bytes:
         raise StagingUnavailableError(
-            f"disk: {free} bytes are free for staging, {min_free_bytes} are needed: make room"
+            f"disk: {free:,} bytes are free for staging, [limits] min_free_disk_bytes is {min_free_bytes:,}: free space"
         )
 
 

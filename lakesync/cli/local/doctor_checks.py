@@ -33,7 +33,7 @@ from lakesync.cli.output import count
 from lakesync.cli.pipeline_health import failing_parts, stalled_runs
 from lakesync.cli.up.process import LOOPBACK, LOOPBACK_HOSTS, check_port
 from lakesync.client.errors import UnreachableError
-from lakesync.client.transports.http import clock_difference
+from lakesync.client.transports.http import clock_difference, error_from_response
 from lakesync.model.errors import ConfigurationError, LakeSyncError, StartupError
 from lakesync.model.hlc import MAX_DRIFT_MS
 from lakesync.wire.http_sessions import RedirectSession, no_auth
@@ -301,7 +301,8 @@ def gateway(config: Config) -> CheckResult:
         return _off(f"no answer from {url}", "start one with `lakesync up` or `lakesync gateway`")
     if response.ok:
         return _ok(f"{url} is ready")
-    return _problem(f"{url} is not ready: {response.text[:200]}", "see 'Is it ready?' in docs/operations.md")
+    reason = error_from_response(response.status_code, response.content, response.headers)
+    return _problem(f"{url} is not ready: {reason}", "see 'Is it ready?' in docs/operations.md")
 
 
 def pipeline(config: Config) -> CheckResult:

@@ -420,6 +420,14 @@ def test_doctor_finds_the_port_of_a_remote_gateway_used_by_another_program(run, 
     assert (result["state"], result["found"]) == ("warning", f"used by another program: {port} (--port)")
 
 
+def test_doctor_shows_why_a_gateway_is_not_ready(run, monkeypatch):
+    response = requests.Response()
+    response.status_code, response._content = 503, b'{"error": "disk: 5 bytes are free", "code": "STAGING_UNAVAILABLE"}'
+    monkeypatch.setattr(doctor_checks, "_get", lambda _: response)
+    (found,) = (json.loads(line) for line in run("doctor", "--only", "gateway", "--json").stdout.splitlines())
+    assert (found["state"], found["found"].partition(" is not ready: ")[2]) == ("problem", "disk: 5 bytes are free")
+
+
 def test_doctor_checks_the_store_of_every_shard(run, monkeypatch):
     shards, place = ShardMap({"orders": "shard-orders"}, "shard-default"), Path.cwd() / "staging"
     monkeypatch.setenv("LAKESYNC_SHARD_CONFIG", json.dumps({"shards": shards.tables, "default": shards.default}))
