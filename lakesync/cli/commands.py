@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from lakesync.cli.connection import GatewayConnection
     from lakesync.config import Config
 
+_RESERVED_CLAIMS = frozenset({"sub", "gw", "role", "exp"})
+"""Claims of each token that a command signs; the command's options set them."""
+
 CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 """Settings of every command's click context: help by `-h` too, and lines of at most 100 characters."""
 
@@ -285,9 +288,16 @@ def parse_claim_options(options: list[str] | None) -> dict[str, str | list[str]]
     """Parse the values of repeated `--claim` options.
 
     Raises:
-        typer.BadParameter: a value is not NAME=VALUE.
+        typer.BadParameter: a value is not NAME=VALUE, or names a claim that the signing command sets itself.
     """
-    return _parse_pairs(options or (), "--claim")
+    claims = _parse_pairs(options or (), "--claim")
+    reserved = sorted(_RESERVED_CLAIMS & claims.keys())
+    if reserved:
+        raise typer.BadParameter(
+            f"--claim cannot set {reserved[0]!r}: use --client for 'sub' and --gateway for 'gw'; 'role' is that of "
+            "`token create --role`, and 'exp' that of its --hours"
+        )
+    return claims
 
 
 def _parse_pairs(pairs: Iterable[str], where: str) -> dict[str, str | list[str]]:

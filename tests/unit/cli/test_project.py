@@ -162,6 +162,14 @@ def test_partitions_begin_on_the_day_of_init(run):
     assert config.load().dagster.partitions_start == f"{datetime.now(UTC):%Y-%m-%d}"
 
 
+@pytest.mark.parametrize("claim", ["sub=bob", "gw=desk", "role=admin", "exp=1"])
+def test_a_claim_that_an_option_sets_is_rejected(run, monkeypatch, claim):
+    monkeypatch.setenv("LAKESYNC_JWT_SECRET", "s" * 32)
+    result = run("token", "create", "--gateway", "shop", "--client", "alice", "--claim", claim)
+    assert result.exit_code == ExitCode.USAGE
+    assert f"--claim cannot set '{claim.partition('=')[0]}'" in result.stderr
+
+
 def test_a_token_is_for_the_projects_gateway_by_default(run, monkeypatch):
     assert run("init", "--gateway", "shop").exit_code == 0
     monkeypatch.setenv("LAKESYNC_JWT_SECRET", "s" * 32)
