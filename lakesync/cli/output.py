@@ -7,8 +7,8 @@ are not wrapped, and nothing is asked.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import date, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, cast
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 _NO_TERMINAL_WIDTH = 10_000
 """Width of tables without a terminal, so that rich does not wrap their lines."""
+_UNWRAPPED_CELL = 40
+"""Characters of cells that are not wrapped on a terminal, such as times and ids."""
+_WRAPPED_CELL = 20
+"""Characters of a line to which longer cells are wrapped at most."""
 
 
 def print_json(value: Any) -> None:
@@ -63,20 +67,24 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[RenderableType]
         rows: the cells of each row, as `cell` returns them.
         right: whether each column is aligned to the right; missing entries mean left.
     """
+    from rich.cells import cell_len
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     rich_table = Table(box=None, header_style="bold", pad_edge=False)
+    all_rows = list(rows)
+    width = 0
     for index, heading in enumerate(headings):
         justify = "right" if index < len(right) and right[index] else "left"
-        rich_table.add_column(Text(heading), justify=cast("Any", justify), overflow="fold")
-    for row in rows:
+        longest = max(cell_len(text) for text in (heading, *(str(row[index]) for row in all_rows)))
+        is_short = longest <= _UNWRAPPED_CELL
+        rich_table.add_column(Text(heading), justify=cast("Any", justify), overflow="fold", no_wrap=is_short)
+        width += 2 + (longest if is_short else _WRAPPED_CELL)
+    for row in all_rows:
         rich_table.add_row(*row)
-    if sys.stdout.isatty():
-        Console(highlight=False).print(rich_table)
-        return
-    console = Console(width=_NO_TERMINAL_WIDTH, highlight=False)
+    terminal_width = Console().width if sys.stdout.isatty() else _NO_TERMINAL_WIDTH
+    console = Console(width=max(terminal_width, width), height=len(all_rows), highlight=False)  # may exceed a terminal
     with console.capture() as capture:
         console.print(rich_table)
     for line in capture.get().splitlines():
@@ -105,13 +113,16 @@ def note(text: str) -> None:
         print(text, file=sys.stderr)
 
 
-def spinner(text: str) -> AbstractContextManager[object]:
-    """Return a context manager that shows a spinner with `text` while it is active, on a terminal only."""
+@contextmanager
+def spinner(text: str) -> Iterator[Callable[[str], None]]:
+    """Show a spinner with `text`, on a terminal only, and yield a function that replaces the text."""
     if not sys.stderr.isatty():
-        return nullcontext()
+        yield lambda _: None
+        return
     from rich.console import Console
 
-    return Console(stderr=True).status(text)
+    with Console(stderr=True).status(text) as status:
+        yield status.update
 
 
 def confirm(question: str, *, assume_yes: bool) -> None:

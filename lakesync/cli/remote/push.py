@@ -108,13 +108,14 @@ def push(
         return _complete_delta(record, number, importer_id, clock)
 
     records = read_records(file, id_column, column_types)
-    accepted, newest_arrival, rejections = 0, 0, Rejections(client_id, as_json=as_json)
+    accepted, rejections = 0, Rejections(client_id, as_json=as_json)
     try:
-        with closing(records), output.spinner("pushing"):
+        with closing(records), output.spinner("pushing") as show:
             for deltas in _requests(delta_of(record, number) for number, record in enumerate(records, 1)):
                 result, rejected = _push(transport, importer_id, deltas)
-                accepted, newest_arrival = accepted + result.accepted, max(newest_arrival, result.server_hlc)
+                accepted += result.accepted
                 rejections.report(deltas, rejected)
+                show(f"pushing; {output.count(accepted, 'delta')} accepted")
     except (LakeSyncError, KeyboardInterrupt):
         if accepted:
             output.note(f"{output.count(accepted, 'delta was', 'deltas were')} accepted before this error")
@@ -122,9 +123,7 @@ def push(
     finally:
         transport.close()
     rejections.report_summary()
-    output.print_fields(
-        {"accepted": accepted, "rejected": len(rejections), "serverHlc": str(newest_arrival)}, as_json=as_json
-    )
+    output.print_fields({"accepted": accepted, "rejected": len(rejections)}, as_json=as_json)
     if rejections:
         raise typer.Exit(ExitCode.PARTIAL if accepted else ExitCode.INVALID)
 

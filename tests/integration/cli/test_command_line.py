@@ -91,7 +91,7 @@ def test_the_examples_of_the_page_work(played, line):
 
 
 def test_the_examples_print_what_the_page_shows(played):
-    assert "accepted   2" in played["lakesync push todos.csv --table todos --id id --client alice"].stdout
+    assert "accepted  2" in played["lakesync push todos.csv --table todos --id id --client alice"].stdout
     pulled = played["lakesync pull --client alice --table todos --json"].stdout.splitlines()
     assert {json.loads(line)["rowId"] for line in pulled} == {"t1", "t2"}
     assert {len(json.loads(line)["deltaId"]) for line in pulled if json.loads(line)["op"] != "DELETE"} == {64}
@@ -126,10 +126,9 @@ def test_rejected_deltas_are_reported_and_the_others_are_pushed(played, tmp_path
     mixed = '{"row_id": "m1", "owner": "alice"}\n{"row_id": "m2", "owner": "bob"}\n'
     result = command("push", _file(tmp_path, mixed), "--table", "todos", "--client", "alice", "--json")
     assert result.exit_code == ExitCode.PARTIAL
-    assert json.loads(result.stdout)["accepted"] == json.loads(result.stdout)["rejected"] == 1
+    assert json.loads(result.stdout) == {"accepted": 1, "rejected": 1}
     refused = json.loads(result.stderr)["rejected"]
     assert (refused["rowId"], refused["table"], refused["code"]) == ("m2", "todos", "FORBIDDEN")
-    assert int(json.loads(result.stdout)["serverHlc"]) > 0
     result = command("push", _file(tmp_path, mixed.splitlines()[1]), "--table", "todos")
     assert result.exit_code == ExitCode.INVALID
     assert "rejected row 'm2' of todos: FORBIDDEN" in result.stderr
