@@ -26,7 +26,7 @@ The name of an event. A listener is called with the arguments of its event:
 - `onError(error: LakeSyncError)`: a request failed.
 - `onRejected(edits: tuple[Edit, ...])`: the gateway rejected these changes, whose status is now `refused`.
 - `onActionComplete(action_id: str, queued: QueuedAction)`: an action is done or has failed for good.
-- `onProgress(progress: Progress)`: a part of the first sync's checkpoint arrived.
+- `onProgress(progress: Progress)`: a part of the first sync's checkpoint, or a page that others follow, was received.
 """
 _EVENT_NAMES: tuple[Event, ...] = get_args(Event)
 
@@ -43,11 +43,12 @@ class SyncReport(msgspec.Struct, frozen=True):
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """How much was received of the checkpoint, the snapshot of all rows from which a new client starts."""
+    """How much one synchronisation has received so far, if that comes in several parts."""
 
     rows: int
+    """Number of rows of the checkpoint, the snapshot from which a new client starts, and of the pages of a pull."""
     bytes: int
-    """Size of the received messages."""
+    """Size of the checkpoint's messages. The pages are not counted."""
 
 
 class SyncStatus(msgspec.Struct, frozen=True):

@@ -9,6 +9,7 @@ page that the gateway sends without a request. An edit is a change of the app th
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -58,6 +59,8 @@ class CycleResult(msgspec.Struct):
     """Edits that the gateway rejected."""
     tables: set[str] = set()
     """Tables with changed rows."""
+    progress: Progress = Progress(0, 0)
+    """What was received of a checkpoint, and of pages that others follow."""
     error: LakeSyncError | None = None
     """The latest failure; None after a later success of the same kind: of a push, or of a pull."""
     had_contact: bool = False
@@ -79,7 +82,7 @@ class Exchange:
         Args:
             replica: the app's database with the core.
             transport: sends the requests.
-            on_progress: called after each part of a checkpoint that was stored.
+            on_progress: called after each part of a checkpoint, and each page that others follow, was stored.
         """
         self._replica = replica
         self._transport = transport
@@ -146,6 +149,9 @@ class Exchange:
         refused = [edit for edit in changes.edits.values() if edit is not None and edit.status == "refused"]
         result.had_contact = True
         result.received_page = result.received_page or isinstance(response, SyncResponse | Broadcast)
+        if isinstance(response, SyncResponse) and response.has_more:
+            rows = len({delta.key for delta in response.deltas})
+            self._report(result, Progress(result.progress.rows + rows, result.progress.bytes))
         if isinstance(request, SyncPush) and isinstance(response, PushResult):
             result.pushed += len(request.deltas)
         else:
@@ -220,10 +226,15 @@ class Exchange:
             from lakesync.client.sync.checkpoint_load import load_checkpoint  # imports protobuf, for first syncs only
 
             with self._transport.checkpoint(request.client_id) as checkpoint:
-                loaded = load_checkpoint(self._replica, checkpoint, self._on_progress)
+                loaded = load_checkpoint(self._replica, checkpoint, partial(self._report, result))
             result.pulled += loaded.rows
             result.tables |= loaded.tables
         return None
+
+    def _report(self, result: CycleResult, progress: Progress) -> None:
+        """Report how much the cycle has received so far."""
+        result.progress = progress
+        self._on_progress(progress)
 
 
 def response_of(error: LakeSyncError) -> ErrorResponse | NoResponse:

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from lakesync.client import Client, DbError, HttpTransport, MemoryQueue, UnreachableError, open_client
-from lakesync.client.core import Changes
+from lakesync.client.core import Changes, CoreLimits
 from lakesync.client.transports import tokens as client_tokens
 from lakesync.model.action_handlers import ActionDescriptor
 from lakesync.model.delta import extract_delta
@@ -142,6 +142,20 @@ def test_a_first_sync_loads_the_checkpoint_and_continues_from_it(served: Served,
     assert alice["todos"]["t2"] == {"row_id": "t2", "title": "row 2", "done": True, "n": 1}
     assert changes[0][1] == {"todos"}
     assert not list(tmp_path.glob("*lakesync-first*"))
+
+
+def test_a_client_without_a_checkpoint_reports_its_pages(served: Served, opened: Open) -> None:
+    writer = served.client("writer", opened.gateway)  # type: ignore[attr-defined]
+    writer.push(*(delta(f"t{place}", {"title": f"row {place}"}, client="writer") for place in range(5)))
+    alice = opened("alice", limits=CoreLimits(pull_deltas=2))
+    progress: list[Any] = []
+    alice.on("onProgress", progress.append)
+    alice.sync()
+    assert [(each.rows, each.bytes) for each in progress] == [(2, 0), (4, 0)]
+    alice.sync()
+    assert len(progress) == 2
+    alice.verify()
+    assert [each.rows for each in progress[2:]] == [1, 2, 3, 4], "a page has a DELETE and an INSERT of a row"
 
 
 def test_a_rejected_token_is_renewed(served: Served, opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
