@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 from msgspec.structs import replace
 
@@ -170,6 +170,16 @@ class SyncSession:
             raise
         finally:
             self.exchange.prefetcher.stop()
+
+    def adopt_refused_columns(self) -> None:
+        """Adopt columns that the gateway got since it refused edits for them, so that these edits are pushed next.
+
+        A failure ends the method. `finish` repeats it for edits that are still refused, and reports the failure.
+        """
+        if isinstance(self.transport, SchemaTransport):
+            with suppress(LakeSyncError):
+                for table in self._schemas.tables_with_refused_edits():
+                    self._schemas.fetch(self.transport, table)
 
     def push_custom_deltas(self, result: CycleResult, should_stop: Callable[[], bool] = lambda: False) -> None:
         """Push the deltas that the app itself has put into its custom queue, which it passed to `lakesync.open`.

@@ -52,6 +52,17 @@ def test_a_table_whose_schema_conflicts_does_not_keep_others_from_new_columns(op
     assert [row[1] for row in alice.conn.execute("PRAGMA table_info(others)")] == ["row_id", "a", "b"]
 
 
+def test_an_edit_with_an_unknown_column_is_pushed_by_the_first_sync_after_the_gateway_has_it(opened, gateway):
+    gateway.register_schema(parse_schema(NARROW))
+    alice = opened(schemas=[WIDE])
+    alice["notes"].insert({"text": "one", "mark": 1}, row_id="x")
+    assert [edit.code for edit in alice.sync().refused] == ["SCHEMA_ERROR"]
+    assert alice.sync().pushed == 0
+    gateway.register_schema(parse_schema(WIDE))
+    assert alice.sync().pushed == 1
+    assert alice.pending() == []
+
+
 def test_an_added_column_is_filled_in_rows_with_unrecorded_writes(opened):
     bob, alice = opened("bob", schemas=[WIDE]), opened()
     for row_id in ("read", "written", "deleted"):
