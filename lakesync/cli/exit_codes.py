@@ -61,7 +61,8 @@ Names, because importing the classes would slow down every command."""
 REMEDIES: dict[str, str] = {
     "UnreachableError": "start a gateway with `lakesync up` or `lakesync gateway`, or name another one with --url",
     "DagsterUnreachableError": "start Dagster with `lakesync up` or `lakesync pipeline`, or set [dagster] url",
-    "AuthError": "set LAKESYNC_TOKEN or give --token-file; `lakesync token create` creates a token",
+    "AuthError": "set LAKESYNC_TOKEN or give --token-file; `lakesync token create` creates a token, with the secret of "
+    "these settings: if the gateway has another LAKESYNC_JWT_SECRET, set it here too",
     "ForbiddenError": "create an admin's token: `lakesync token create --gateway ID --client ME --role admin`",
     "BackpressureError": "flush the backlog with `lakesync flush`; `lakesync status` shows it",
     "LakeUnavailableError": "check the catalogue and Spark with `lakesync doctor`",
