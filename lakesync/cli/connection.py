@@ -174,7 +174,10 @@ def connect(
     if claims and token is not None:
         raise ConfigurationError(f"{_NO_CLAIMS} a token is given, which has its own claims")
     if claims and not secret:
-        raise ConfigurationError(f"{_NO_CLAIMS} there is no secret to sign with")
+        raise ConfigurationError(
+            f"{_NO_CLAIMS} there is no secret to sign with: set the gateway's LAKESYNC_JWT_SECRET here, or start the "
+            "gateway with one"
+        )
     chosen = _chosen_gateway(config, gateway, token)
     if chosen is None and gateway_required:
         raise ConfigurationError(_NO_GATEWAY)
