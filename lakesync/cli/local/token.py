@@ -127,7 +127,7 @@ def inspect(
     *,
     as_json: Json = False,
 ) -> None:
-    """Explain, check by check, why a gateway accepts or rejects a token.
+    """Explain why a gateway accepts or rejects a token.
 
     Uses the settings that a gateway would have here, and fetches the keys of issuers. Other users of the machine can
     see a token on the command line; prefer stdin or a file. Exits with 4 if the token is rejected.

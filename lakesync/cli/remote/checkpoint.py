@@ -85,7 +85,7 @@ def fetch(
     options: ConnectionOptions,
     as_json: Json = False,
 ) -> None:
-    """Fetch the newest checkpoint as a client and verify that it is complete.
+    """Fetch and verify the newest checkpoint as a client.
 
     It contains only the rows that the client may see. The gateway counts the client as seen. FILE appears when it is
     complete.

@@ -153,7 +153,7 @@ def diff(
     with_ids: WithIds = False,
     as_json: Json = False,
 ) -> None:
-    """Compare sync rules: count the rows that each client would gain or lose.
+    """Count the rows that each client would gain or lose.
 
     Without --as, compares for each client that called the gateway process since it started. The process knows only
     those claims of a client that the active rules use; rules on other claims need --as.
@@ -239,7 +239,7 @@ def apply_schemas(
 def retire(
     table: Annotated[str, typer.Argument(help="The table.")], *, options: ConnectionOptions, as_json: Json = False
 ) -> None:
-    """Retire a table's schema, so that pushes to the table are not validated.
+    """Retire a table's schema; pushes to it are not validated then.
 
     Rows and the columns of the lake's table stay. A schema that is still in lakesync.toml stays retired when the
     gateway restarts; only `lakesync schema apply` registers it again.

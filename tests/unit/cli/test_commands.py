@@ -47,6 +47,13 @@ def test_a_summary_is_an_imperative_sentence_of_at_most_72_characters(words):
     assert not summary.split()[0].endswith("s")
 
 
+@pytest.mark.parametrize("words", [words for words in ALL if words not in LEAVES], ids=" ".join)
+def test_a_group_lists_whole_summaries(words, run):
+    listed = run(*words, "--help").stdout.partition("Commands:")[2]
+    assert listed
+    assert "...\n" not in listed
+
+
 @pytest.mark.parametrize("words", LEAVES, ids=" ".join)
 def test_every_command_has_help_and_an_example_of_itself(words):
     command = LEAVES[words]
