@@ -2,9 +2,9 @@
 
 `python -m gateway` and tests call both. The application has the routers, middleware, exception handlers and the shared
 services (`Services` in `gateway.dependencies`): the engine, which does the work of all gateways, and everything else of
-which a server has one, such as rate limiters, metrics, and the hub of all WebSocket connections. Apart from
-these names, a *gateway* is one app's stream of changes; a server has many. The server listens before the engine's store
-is open, and finishes requests before it stops.
+which a server has one, such as rate limiters, metrics, and the hub of all WebSocket connections. Apart from these
+names, a *gateway* is one app's stream of changes; a server has many. The server listens before the engine's store is
+open, and finishes requests before it stops.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class Hub:
         self._starting: asyncio.Future[None] | None = None
         """The call of `watch` in a worker thread, for which all connections wait; None before the first connection."""
         self._stop_watching: Callable[[], None] | None = None
-        """Ends the subscription to the store's notices; None if there is none."""
+        """Ends the subscription to the store's notices; None before `watch`."""
 
     def __len__(self) -> int:
         return self._count

@@ -97,7 +97,7 @@ def _check_disk(folder: Path, min_free_bytes: int) -> None:
     try:
         free = shutil.disk_usage(folder).free
     except OSError as error:
-        raise StagingUnavailableError(f"disk: the folder of staging cannot be looked at: {error}") from error
+        raise StagingUnavailableError(f"disk: the folder of staging cannot be read: {error}") from error
     if free < min_free_bytes:
         raise StagingUnavailableError(
             f"disk: {free:,} bytes are free for staging, [limits] min_free_disk_bytes is {min_free_bytes:,}: free space"

@@ -46,7 +46,7 @@ from lakesync.engine.inspection.rejections import RejectedDelta
 from lakesync.feed import MAX_PAGE_BYTES
 from lakesync.model.errors import ResyncRequiredError, ValidationError
 from lakesync.model.hlc import iso_time
-from lakesync.model.schema import is_identifier
+from lakesync.model.schema import IDENTIFIER_FORM, is_identifier
 from lakesync.model.types import Claims, RowDelta, RowKey
 from lakesync.model.validation import check_id
 from lakesync.staging.records import StoredRow
@@ -114,6 +114,7 @@ class TableRow(msgspec.Struct, frozen=True, rename="camel"):
     arrival_hlc: int
     """The gateway's timestamp of its latest change."""
     values: dict[str, msgspec.Raw]
+    """Column → its value, as JSON."""
 
 
 class TableRows(msgspec.Struct, frozen=True, rename="camel"):
@@ -262,7 +263,7 @@ def _check_row_key(table: str, ids: Mapping[str, str]) -> None:
         ValidationError: one of them is malformed.
     """
     if not is_identifier(table):
-        raise ValidationError(f"table {table!r} is no identifier: name a table as pushes do")
+        raise ValidationError(f"table {table!r} is no identifier: use {IDENTIFIER_FORM}")
     for name, value in ids.items():
         fault = check_id(name, value)
         if fault is not None:

@@ -331,7 +331,7 @@ def _number(value: float) -> str:
     mantissa, _, exponent = repr(abs(double)).partition("e")
     whole, _, fraction = mantissa.partition(".")
     fraction = "" if fraction == "0" else fraction
-    # `digits` are the significant digits; the decimal point stands after the first `point` of them
+    # `digits` are the significant digits; the decimal point comes after the first `point` of them
     digits = (whole + fraction).lstrip("0")
     point = len(whole) + int(exponent or "0") - (len(whole + fraction) - len(digits))
     digits = digits.rstrip("0")
