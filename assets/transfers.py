@@ -30,7 +30,7 @@ from assets.failure_policy import failure_policy
 from assets.names import TRANSFER_SENSOR, is_requested_by
 from assets.partitions import arrivals_of, days_of, ms_of_days
 from lakehouse.backends.declared import flow_tasks, lake_flow_task, migration_task
-from lakehouse.marks import TransferKind, record_copied, transfer_mark, utc_day
+from lakehouse.marks import TransferKind, record_copied, suspended_mark, transfer_mark, utc_day
 from lakesync.adapters.backend_config import TieredBackend, resolve_backend, single_backends, write_targets
 from lakesync.config import Config
 from lakesync.config.backends import LAKE, DeclaredFlow, DeclaredMigration
@@ -115,11 +115,11 @@ def _flow_asset(
         replayed = None if requested_by_sensor else arrivals_of(days_of(context))
         with failure_policy(context, pyspark, retried=False):  # the sensor requests a flow that is due again
             spark, begun_ms = pyspark.spark_session, staging.now_ms()
+            of_adapters = [] if to_lake else flow_tasks(config, staging.store, name, declared)
             tasks: list[Flow | LakeFlow]
             if to_lake:  # a flow into the lake pushes to a gateway as a client does
                 tasks = [lake_flow_task(config, name, declared)._replace(replay_range=replayed)]
             else:
-                of_adapters = flow_tasks(config, staging.store, name, declared)
                 tasks = [msgspec.structs.replace(each, replay_range=replayed) for each in of_adapters]
             by_target = flow(spark, tasks)
             counts = [
@@ -131,6 +131,9 @@ def _flow_asset(
             report_by_day(context, ["deltas_in"] if replayed is None else ["deltas_in", "deltas_replayed"], counts)
             if requested_by_sensor:
                 staging.store.put_mark(transfer_mark("flow", name), str(begun_ms))
+            for task, pages in zip(of_adapters, by_target, strict=not to_lake):
+                suspended = [table for page in pages for table in page.suspended]
+                staging.store.put_mark(suspended_mark(task.name), msgspec.json.encode(suspended).decode())
             _check_rejected([each for pages in by_target for page in pages for each in page.rejected])
         return dg.MaterializeResult(metadata=_flow_metadata(by_target))
 

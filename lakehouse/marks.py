@@ -60,6 +60,15 @@ def transfer_mark(kind: TransferKind, name: str) -> str:
     return f"{kind}s/{name}"
 
 
+def suspended_mark(flow_mark: str) -> str:
+    """Return the name of the mark with a flow's suspended tables at one adapter, as a JSON list.
+
+    Args:
+        flow_mark: the name of the flow's mark at the adapter: `flows/FLOW/ADAPTER`.
+    """
+    return f"suspended/{flow_mark}"
+
+
 def destination_mark(destination: str, adapter: str) -> str:
     """Return the name of the mark of one adapter (database or object store) that a destination writes to.
 

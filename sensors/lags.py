@@ -27,6 +27,8 @@ import dagster as dg
 import msgspec
 
 from assets.names import SLOT, UPKEEP_SLOT
+from lakehouse.backends.declared import flow_marks
+from lakehouse.marks import suspended_mark
 from lakehouse.schema_snapshot import SchemaSnapshot, merged_tables
 from lakesync.analysis.lags import FollowerPosition, Lag, compare_marks
 from lakesync.analysis.marks import (
@@ -246,6 +248,9 @@ class PipelineLags:
         found += [
             each for name in destinations if name in marks for each in _destination_dead_letters(name, marks[name])
         ]
+        for name in flow_marks(self._config):
+            tables = msgspec.json.decode(marks.get(suspended_mark(name), "[]"), type=list[str])
+            found += [DeadLetters("destination", f"{name}!{table}", "", count=1, since_ms=now_ms) for table in tables]
         for each in found:
             since_ms = known.get((each.kind, each.name, each.gateway), now_ms)
             yield msgspec.structs.replace(each, since_ms=since_ms)

@@ -179,13 +179,17 @@ def _followers(config: Config, source: Backend) -> tuple[str, ...]:
 def _flows_into(config: Config, source: Backend) -> tuple[str, ...]:
     """Return the names of the marks of flows that write to an adapter of a backend."""
     adapters = {each.name for each in single_backends(source)}
-    return tuple(
-        _flow_mark(name, target)
+    return tuple(mark for mark, adapter in flow_marks(config).items() if adapter in adapters)
+
+
+def flow_marks(config: Config) -> dict[str, str]:
+    """Return the name of each flow's mark at each adapter that it writes to → the adapter's name."""
+    return {
+        _flow_mark(name, target): target.name
         for name, declared in config.flows.items()
         if declared.to != LAKE
         for target in write_targets(resolve_backend(config, declared.to), declared.tables)
-        if target.name in adapters
-    )
+    }
 
 
 def _flow_mark(name: str, target: WriteTarget) -> str:

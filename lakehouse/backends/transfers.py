@@ -26,7 +26,7 @@ from lakehouse.gateway_connections import MAX_REQUEST_BYTES, Intake, open_intake
 from lakesync.adapters.arrow import from_arrow
 from lakesync.adapters.arrow_access import max_writers
 from lakesync.adapters.backend_config import Backend, SingleBackend, TieredBackend, WriteTarget
-from lakesync.adapters.base import MarkStore
+from lakesync.adapters.base import MarkStore, SuspendsTables
 from lakesync.adapters.composite import LifecycleAdapter, TierReport
 from lakesync.adapters.deltas import DeltaQuery
 from lakesync.adapters.transfer.flows import (
@@ -52,7 +52,7 @@ from lakesync.adapters.transfer.migration import (
     end_division,
     migrate_adapter,
 )
-from lakesync.adapters.transfer.progress import ProgressInFile, ProgressInMark, ProgressStore
+from lakesync.adapters.transfer.progress import ProgressInFile, ProgressInMark, ProgressStore, require_marks
 from lakesync.config import Config
 from lakesync.model import hlc
 from lakesync.model.crash_points import crash_point
@@ -93,7 +93,7 @@ class Flow(msgspec.Struct, frozen=True):
     """Names of the marks of other flows at the source, for the same purpose."""
 
     def run(self) -> Iterator[FlowStep]:
-        """Copy new deltas, then the range to copy again. Yield a step for each page.
+        """Copy new deltas, then the range to copy again. Yield a step for each page, and one with suspended tables.
 
         The source may be a destination that tasks are filling in parallel (a load). A `LoadBarrier` keeps the flow from
         reading deltas before the load is complete.
@@ -118,6 +118,11 @@ class Flow(msgspec.Struct, frozen=True):
                     cold=cold,
                     written=written,
                 )
+            suspended = target.suspended_tables(self.name) if isinstance(target, SuspendsTables) else []
+            if suspended:
+                progress = ProgressInMark(require_marks(target), self.name, FlowProgress).read()
+                tables = tuple(each.table for each in suspended)
+                yield FlowStep(0, 0, progress or FlowProgress(self.row_filter), suspended=tables)
 
 
 class LakeFlow(NamedTuple):

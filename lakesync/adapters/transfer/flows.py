@@ -114,6 +114,8 @@ class FlowStep(msgspec.Struct, frozen=True):
     """Whether the page belongs to a replay of chosen days."""
     rejected: tuple[Rejection, ...] = ()
     """The deltas that a gateway rejected, of a flow into the lake. They were not copied."""
+    suspended: tuple[str, ...] = ()
+    """The suspended destination tables. Only a last step without deltas has them, if there are any."""
 
 
 class FilteredPage(NamedTuple):

@@ -2,13 +2,17 @@
 
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock
 
 import dagster as dg
 import msgspec
 import pytest
 
+from lakehouse.marks import suspended_mark
 from lakehouse.schema_snapshot import SchemaSnapshot
+from lakesync.analysis.marks import REPORT, DeadLetters, Report
 from lakesync.config import load
+from lakesync.config.backends import DeclaredFlow
 from lakesync.engine import Engine
 from lakesync.model.hlc import wall_clock
 from lakesync.staging import open_store
@@ -45,3 +49,22 @@ def test_a_sensor_can_make_its_first_request_while_the_report_is_written(store, 
     with dg.DagsterInstance.ephemeral() as instance:
         assert lags.read(store, lambda: instance) == []
     assert lags.attempts("second", cursor).by_part.keys() == {"flush"}
+
+
+def test_suspended_tables_of_flows_are_dead_letters(tmp_path, monkeypatch):
+    monkeypatch.setattr(PipelineLags, "_mark_reader", lambda _lags: Mock(rejected={}))
+    config = load({"data_dir": tmp_path}).model_copy(
+        update={
+            "adapters": {"old": f"sqlite://{tmp_path}/old.db", "new": f"sqlite://{tmp_path}/new.db"},
+            "flows": {
+                "out": DeclaredFlow(source="old", to="new", tables=("todos",)),
+                "home": DeclaredFlow(source="old", to="lake", into="home"),
+            },
+        }
+    )
+    lags = PipelineLags(config, SchemaSnapshot())
+    assert list(lags._dead_letters({}, [], 5)) == []
+    marks = {suspended_mark("flows/out/new"): '["todos"]'}
+    assert list(lags._dead_letters(marks, [], 5)) == [DeadLetters("destination", "flows/out/new!todos", "", 1, 5)]
+    marks[REPORT] = msgspec.json.encode(Report(5, dead_letters=tuple(lags._dead_letters(marks, [], 5)))).decode()
+    assert [each.since_ms for each in lags._dead_letters(marks, [], 9)] == [5]

@@ -1,6 +1,7 @@
 """Tasks reach executors as values, and their errors come back with type and fields."""
 
-from contextlib import nullcontext
+import sqlite3
+from contextlib import closing, nullcontext
 
 import msgspec
 import pytest
@@ -88,6 +89,15 @@ def test_a_flow_into_the_lake_continues_without_the_deltas_that_the_gateway_reje
     assert gateway.stored == ["r0", "r3"] * 2
     assert [each.message for each in first.rejected] == ["r1", "r2"] == [each.message for each in again.rejected]
     assert first.progress.position.value == (9 << 16) + 3
+
+
+@pytest.mark.usefixtures("into_lake")  # which fills the source
+def test_a_flow_reports_its_suspended_tables(backend, tmp_path):
+    with closing(sqlite3.connect(tmp_path / "t.db")) as connection:
+        connection.execute("CREATE TABLE flights (row_id TEXT)")  # the operator's own
+    written, last = Flow("flows/f/t", backend("s"), WriteTarget("t", backend("t").uri), RowFilter(), (SCHEMA,)).run()
+    assert (written.deltas, written.suspended) == (4, ())
+    assert (last.scanned, last.suspended, last.progress) == (0, ("flights",), written.progress)
 
 
 def test_a_flow_into_the_lake_stops_if_the_gateway_rejects_the_whole_push(into_lake):
