@@ -180,7 +180,7 @@ def _rebuild_gateway(
     first_arrival: Callable[[int], int],
     on_progress: Callable[[str, int], object],
 ) -> list[RebuildReport]:
-    """Restore one gateway in all stores.
+    """Restore one gateway in all stores: first its configuration, then its pushes, then the counters of its stores.
 
     Args:
         stores: the new store of each shard that is rebuilt, by shard name.
@@ -191,6 +191,7 @@ def _rebuild_gateway(
         first_arrival: returns the arrival above which new ones begin, given the newest restored one.
         on_progress: called with the gateway's id and the number of its deltas restored so far.
     """
+    # configuration
     config = history.config(gateway)
     for store in stores.values():
         store.ensure_gateway(gateway)
@@ -199,6 +200,7 @@ def _rebuild_gateway(
     connectors = history.connectors(gateway) if default_shard in stores else []
     for connector in connectors:
         stores[default_shard].run(gateway, partial(_put_connector, connector))
+    # pushes
     rules = RulesCache()
     restored = dict.fromkeys(stores, (0, 0, 0))  # pushes, deltas and newest arrival of each shard
     feed_ends = dict.fromkeys(stores, 0)
@@ -210,7 +212,7 @@ def _rebuild_gateway(
             pushes, deltas, _ = restored[name]
             restored[name] = pushes + len(own), deltas + sum(len(push.deltas) for push in own), own[-1].arrival
         on_progress(gateway, sum(deltas for _, deltas, _ in restored.values()))
-    # new arrivals begin above this, in every shard
+    # counters: new arrivals begin above `floor`, in every shard
     floor = max(first_arrival(max(newest for _, _, newest in restored.values())), *feed_ends.values())
     rebuilt = []
     for name, store in stores.items():

@@ -197,6 +197,10 @@ def _scan_group(
 ) -> ScanResult:
     """Return what one group lacks: a page that most of its clients share, and pages of the others.
 
+    The steps: find the clients that need a page of their own for sure; read the shared page for the others; read a page
+    for each client of the first kind, and for each that wrote to a row of the shared page. If any page is full, every
+    client has to pull instead.
+
     Args:
         view: a consistent read of the gateway's store.
         group: the subscribers that share a state.

@@ -45,6 +45,9 @@ def push(
 ) -> Steps[PushResult]:
     """Commit a push shard by shard, after all of its shards have accepted it.
 
+    The steps: 1. check the push in each shard that has a part of it; 2. commit the parts, one after another; 3. get a
+    cursor from each other shard; 4. create the cursor of the response.
+
     After a crash in between, the client repeats the push, which completes it: each shard recognises the deltas that it
     has by their ids.
 
@@ -70,9 +73,11 @@ def push(
     client_id = request.push.client_id
     known_cursors = yield from _known_cursors(shards, vectors, request)
     parts = split(request.push, shard_map)
+    # 1. check
     has_several_parts = len(parts) > 1  # then all are checked first, so that no shard rejects its part after a commit
     if has_several_parts or request.fault is not None:
         yield from _check(shards, parts, request)
+    # 2. commit
     cursors: dict[str, int] = {}
     for name, part in parts.items():
         if not cursors and outcome.cancelled():  # nothing is stored yet, so the push may still be cancelled
@@ -85,6 +90,7 @@ def push(
             mark_running(outcome)
         cursors[name] = result.server_hlc
         crash_point("sharding.after_part")
+    # 3. other shards
     empty = request._replace(push=SyncPush(client_id, ()), already_accepted=True)
     others: dict[str, Future[PushResult]] = {
         name: shard.submit_push_part(empty._replace(known_cursor=known_cursors.get(name)))
@@ -99,6 +105,7 @@ def push(
             cursors[name] = confirmed.get(name, 0)
         else:
             cursors[name] = other_result.server_hlc
+    # 4. cursor
     cursor = max(cursors.values())
     if cursor > NEVER_PULLED:  # otherwise no shard has a real cursor for the client yet: there is no vector
         above = request.known_cursor or 0
