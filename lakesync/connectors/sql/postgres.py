@@ -152,7 +152,8 @@ class PostgresReader:
             addresses = [self._hosts.resolve(host, port) for host, port in self._hosts_and_ports]
         except OSError as error:
             raise AdapterError(f"Postgres' host cannot be resolved: {error}") from error
-        given = {"password": "", **self._wire.KEEPALIVE, **self._parameters}
+        # in the encoding of a database with SQL_ASCII, psycopg would return texts as bytes
+        given = {"password": "", "client_encoding": "UTF8", **self._wire.KEEPALIVE, **self._parameters}
         return {**given, **_NO_SERVER_CREDENTIALS, "hostaddr": ",".join(addresses)}
 
     def quoted(self, name: str) -> str:
@@ -250,6 +251,11 @@ def map_error(error: psycopg.Error) -> LakeSyncError:
         return AuthError(f"Postgres rejects the login ({reason}): check the user and the password")
     if state == "42501":
         return ForbiddenError(f"Postgres denies permission ({reason}): grant the user SELECT")
+    if state == "22021":  # in a database with SQL_ASCII
+        return ConfigurationError(
+            f"Postgres cannot send a text as UTF-8 ({reason}): set its encoding in connectionString, such as "
+            "?client_encoding=LATIN1"
+        )
     if state.startswith(("42", "22", "3D")):
         return ConfigurationError(f"Postgres rejects the query ({reason}): correct the connector's query")
     return AdapterError(f"Postgres failed ({reason})")

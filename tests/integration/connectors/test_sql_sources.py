@@ -207,6 +207,26 @@ def test_an_infinite_time_in_the_cursor_column_does_not_end_the_polls(in_postgre
         assert source.split("orders", None).cursor["at"] is None
 
 
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
+def test_texts_of_a_postgres_database_with_another_encoding_are_read(own_database, encoding):
+    name = f"own_{uuid.uuid4().hex[:12]}"
+    with psycopg.connect(own_database, autocommit=True) as sql:
+        sql.execute(f"CREATE DATABASE {name} ENCODING '{encoding}' TEMPLATE template0 LOCALE 'C'")
+    uri = f"{own_database.rpartition('/')[0]}/{name}"
+    made = Orders(postgres.source, uri, lambda: psycopg.connect(uri, client_encoding="UTF8"))
+    made.run("CREATE TABLE orders (id text, name text, changed timestamptz)")
+    made.run("INSERT INTO orders VALUES ('é', 'ü', '2026-01-01')")
+    assert made.poll(**BY_CHANGE).error is None
+    assert made.rows()["é"]["name"] == "ü"
+    if encoding == "SQL_ASCII":
+        made.run(r"INSERT INTO orders VALUES ('b', E'\xfc', '2026-01-02')")
+        error = made.poll(**BY_CHANGE).error
+        assert isinstance(error, ConfigurationError)
+        assert "client_encoding" in str(error)
+        assert made.poll(**BY_CHANGE, uri=f"{uri}?client_encoding=LATIN1").error is None
+        assert made.rows()["b"]["name"] == "ü"
+
+
 def test_a_lone_surrogate_in_json_of_postgres_becomes_a_replacement_character(in_postgres):
     in_postgres.run("ALTER TABLE orders ALTER COLUMN extra TYPE json", order(1, "2026-01-01"))
     in_postgres.run(r"""UPDATE orders SET extra = '{"cut": "a\ud83d", "whole": "\ud83d\ude00"}'""")
