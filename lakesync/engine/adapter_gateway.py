@@ -29,7 +29,7 @@ from lakesync.flush import BufferStats, Flusher, FlushReport, Outlet, TableStats
 from lakesync.model.types import PushResult, RowDelta, RowKey, SyncPush
 from lakesync.model.validation import user_of
 from lakesync.staging.rebuild_commit import ANY_CLIENT
-from lakesync.staging.records import Backlog
+from lakesync.staging.records import LOST, Backlog
 from lakesync.staging.store import StagingStore
 from lakesync.staging.store.push import PushCommit
 from lakesync.wire.log import MAX_BODY_BYTES
@@ -279,4 +279,12 @@ def _restore_job(
     push = SyncPush(client_id, tuple(deltas))
     # `already_accepted`: they were accepted once, so they are not checked
     request = CheckedPush(push, {"sub": user_of(client_id)}, now_ms, already_accepted=True)
-    return lambda commit: commit_push(commit, request, rules, _LIMITS, _NAMES)
+
+    def restore(commit: PushCommit) -> PushResult:
+        record = commit.client(client_id)
+        result = commit_push(commit, request, rules, _LIMITS, _NAMES)
+        if record is not None and record.epoch == LOST:  # the claims of its next request say what it may have
+            commit.put_client(record)
+        return result
+
+    return restore

@@ -31,7 +31,7 @@ from lakesync.model.errors import (
 )
 from lakesync.model.schema import parse_schema
 from lakesync.model.types import SyncPull, SyncPush
-from lakesync.rules.model import all_rows_rules, user_scoped
+from lakesync.rules.model import all_rows_rules, parse_rules, user_scoped
 from lakesync.staging import open_store
 from tests.integration.embedded.embedded_support import KINDS, Author, Failing, ids, kept, objects
 
@@ -246,6 +246,25 @@ def test_l7_after_rehydrating_a_client_that_only_pulled_drops_rows_that_it_may_n
         ("kept", "INSERT"),
         ("moved", "DELETE"),
     ]
+
+
+@pytest.mark.parametrize("since", ["0", "1", "the last cursor"])
+def test_l7_after_rehydrating_a_client_with_further_claims_that_pushed_drops_a_deleted_row(clock, tmp_path, since):
+    author, other, adapter = Author("a", clock), Author("b", clock), KINDS["sqlite"](tmp_path)
+    by_team = {"name": "team", "tables": [], "filters": [{"column": "team", "op": "eq", "value": "jwt:team"}]}
+    rules, claims = parse_rules({"version": 1, "buckets": [by_team]}), {"sub": "b", "team": "red"}
+    with lakesync.open_gateway("shop", adapter=adapter, background=False, wall=clock, rules=rules) as gateway:
+        author.push(gateway, author.delta("deleted", {"team": "red"}))
+        other.push(gateway, other.delta("own", {"team": "red"}))
+        page = gateway.submit_pull(SyncPull("b", 0), claims).result(60)
+        clock.advance(5)
+        author.push(gateway, author.delta("deleted", None))
+    with lakesync.open_gateway("shop", adapter=adapter, background=False, wall=clock, rules=rules) as gateway:
+        gateway.rehydrate()
+        cursor = {"0": 0, "1": 1}.get(since, page.server_hlc)
+        page = gateway.submit_pull(SyncPull("b", cursor), claims).result(60)
+    assert ("deleted", "DELETE") in [(delta.row_id, delta.op) for delta in page.deltas]
+    assert [delta.op for delta in page.deltas if delta.row_id == "own"] == ["DELETE", "INSERT"]
 
 
 def test_rehydrating_a_store_with_pushes_leaves_new_clients_new(clock, tmp_path):
