@@ -213,6 +213,23 @@ def test_a_reference_client_that_lost_its_cursor_keeps_its_rows(url, clock):
     engine.close()
 
 
+@pytest.mark.parametrize("limit", [1, 100], ids=["between pages", "at the end"])
+def test_a_peek_cursor_from_before_a_rebuild_is_rejected(url, clock, limit):
+    engine = opened(url, clock)
+    a, _ = story(engine, clock)
+    lake = Lake()
+    carry(lake, engine)
+    a.push(engine, make_delta("a", (clock.now_ms << 16) + 5, "lost", x=7))
+    seen = engine.gateway("g").submit_peek({"sub": "reader"}, None, limit).result(60)
+    engine.close()
+    rebuild(url, clock, lake, replace=True)
+    engine = opened(url, clock)
+    for cursor in (seen.cursor, seen.cursor.partition(".")[2]):  # the second is one of an earlier version
+        with pytest.raises(ResyncRequiredError, match="the store changed"):
+            engine.gateway("g").submit_peek({"sub": "reader"}, cursor, limit).result(60)
+    engine.close()
+
+
 @pytest.mark.parametrize("ours", [True, False], ids=["our client", "a stock client"])
 def test_explain_predicts_the_next_pull_after_a_rebuild(url, clock, ours):
     engine = opened(url, clock)

@@ -26,9 +26,9 @@ _NO_CLIENT = ""
 """The id of a client that wrote nothing, so that no row is skipped as its own; no real client id is empty."""
 NOW = "now"
 """What a caller passes instead of a cursor to get only later changes."""
-_CURSOR = re.compile(r"([0-9]{1,18})-([0-9]{1,18})(?:-([0-9]{1,18})-([0-9]{1,18}))?")
-"""`RULES_VERSION-AFTER`, and between pages also `-BASE-UNTIL`: the fields of `_PeekCursor`. BASE is the field plus one,
-so that it is never negative."""
+_CURSOR = re.compile(r"(?:([0-9]{1,18})\.)?([0-9]{1,18})-([0-9]{1,18})(?:-([0-9]{1,18})-([0-9]{1,18}))?")
+"""`EPOCH.RULES_VERSION-AFTER`, and between pages also `-BASE-UNTIL`: the fields of `_PeekCursor`. BASE is the field
+plus one, so that it is never negative. Earlier versions returned cursors without EPOCH."""
 
 
 class PeekPage(NamedTuple):
@@ -44,6 +44,8 @@ class PeekPage(NamedTuple):
 class _PeekCursor(NamedTuple):
     """A decoded cursor."""
 
+    epoch: int
+    """The store's epoch, which changes when the store is rebuilt: it may then lack rows that were returned before."""
     rules_version: int
     """Version of the rules under which it was returned."""
     after: int
@@ -56,12 +58,12 @@ class _PeekCursor(NamedTuple):
     def text(self) -> str:
         """Return the cursor as `_CURSOR` describes it."""
         rest = "" if self.until is None else f"-{self.base - NO_BASE}-{self.until}"
-        return f"{self.rules_version}-{self.after}{rest}"
+        return f"{self.epoch}.{self.rules_version}-{self.after}{rest}"
 
-    def is_possible(self, access: Access, newest: int) -> bool:
-        """Return whether `peek` may have returned this cursor under the active rules."""
-        is_in_feed = max(self.after, self.until or 0) <= newest and self.base <= self.after
-        return self.rules_version == access.rules_version and is_in_feed
+    def is_possible(self, view: ClientView, access: Access) -> bool:
+        """Return whether `peek` may have returned this cursor from the same store under the active rules."""
+        is_in_feed = max(self.after, self.until or 0) <= view.arrival and self.base <= self.after
+        return (self.epoch, self.rules_version) == (view.epoch, access.rules_version) and is_in_feed
 
 
 def peek(
@@ -86,18 +88,15 @@ def peek(
     """
     access = rules.access(view, claims)
     if since == NOW:
-        return PeekPage((), _PeekCursor(access.rules_version, view.arrival, view.arrival).text(), has_more=False)
-    cursor = _parse(since) if since is not None else _PeekCursor(access.rules_version, 0)
-    if not cursor.is_possible(access, view.arrival):
+        return PeekPage((), _end(view, access).text(), has_more=False)
+    cursor = _parse(since) if since is not None else _PeekCursor(view.epoch, access.rules_version, 0)
+    if not cursor.is_possible(view, access):
         raise ResyncRequiredError(
             f"the rules or the store changed since the cursor {since!r} was returned: read again without it"
         )
     until = view.arrival if cursor.until is None else cursor.until
     page = pull_page(view, _NO_CLIENT, _position(cursor, access, until), access, limit, max_bytes=max_bytes)
-    if page.has_more:
-        next_cursor = cursor._replace(after=page.read_up_to, until=until)
-    else:
-        next_cursor = _PeekCursor(access.rules_version, view.arrival, view.arrival)
+    next_cursor = cursor._replace(after=page.read_up_to, until=until) if page.has_more else _end(view, access)
     return PeekPage(page.deltas, next_cursor.text(), page.has_more)
 
 
@@ -108,15 +107,19 @@ def invalid_cursor(since: str) -> ValidationError:
     )
 
 
+def _end(view: ClientView, access: Access) -> _PeekCursor:
+    """Return the cursor after the last page."""
+    return _PeekCursor(view.epoch, access.rules_version, view.arrival, view.arrival)
+
+
 def _parse(since: str) -> _PeekCursor:
     """Decode a cursor's text; raises ValidationError for any other text."""
     match = _CURSOR.fullmatch(since)
     if match is None:
         raise invalid_cursor(since)
-    rules_version, after, base, until = match.groups()
-    if base is None:
-        return _PeekCursor(int(rules_version), int(after), int(after))
-    return _PeekCursor(int(rules_version), int(after), int(base) + NO_BASE, int(until))
+    epoch, rules_version, after, base, until = match.groups()
+    origin = (int(epoch or 0), int(rules_version), int(after))
+    return _PeekCursor(*origin, int(after)) if base is None else _PeekCursor(*origin, int(base) + NO_BASE, int(until))
 
 
 def _position(cursor: _PeekCursor, access: Access, until: int) -> Position:
