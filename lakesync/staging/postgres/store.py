@@ -4,9 +4,9 @@
 data pipeline calls; each is one transaction over `PipelineTables`, which has their statements. `PostgresNotices`
 delivers *notices*: messages of a commit to all processes with the store. `staging.store` documents each method. A
 *gateway* is one app's stream of changes. Its *head* has its counters, such as the number of its last log row; its
-*epoch* identifies one copy of its data. An *arrival* is its timestamp of a commit. A *feed entry* says since when a row
-is visible to some clients. A *shard* is a store with some of a gateway's tables. An *erasure* deletes a person's values
-from the store for good.
+*epoch* identifies one copy of its data. An *arrival* is its timestamp of a commit. A *feed entry* says when a row
+joined and left a bucket of the sync rules. A *shard* is a store with some of a gateway's tables. An *erasure* deletes a
+row, or what a client wrote, permanently.
 
 `Groups` is the group commit of one process: jobs of a gateway that wait at the same time share one transaction. A *job*
 is a function that was passed to `PostgresStore.submit`, which hands it to `Groups`. One commit for many jobs saves
