@@ -240,8 +240,9 @@ def write_rows(
         types: the column types of all tables.
         replace: whether the rows exist and all their values are replaced; otherwise they are new.
     """
+    # ON CONFLICT reads `excluded`, which may be the name of the table too: AS makes the names differ
     names = "".join(f', "{name}"' for name in group.names)
-    head, marks = f'INSERT INTO "{group.table}" (row_id{names})', f"(?{', ?' * len(group.names)})"
+    head, marks = f'INSERT INTO "{group.table}" AS app (row_id{names})', f"(?{', ?' * len(group.names)})"
     cells = [group.row_ids, *columns]
     if replace:
         execute_for_rows(db, head, marks, cells, _on_conflict_replace(group, types))

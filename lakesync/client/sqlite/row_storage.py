@@ -36,8 +36,11 @@ from lakesync.model.merge import LiveDelta, RowState, decode_state, encode_state
 from lakesync.model.schema import ColumnType, TableSchema
 from lakesync.model.types import RowKey, row_ids_by_table
 
-LISTED_VALUES = "(SELECT value FROM json_each(?))"
-"""SQL for a list of ids or numbers that is one parameter, which `value_list` returns."""
+STAGED_RECORD = "_lakesync_record"
+"""The column with the records in the staging tables of a checkpoint. No synced column may have this prefix."""
+LISTED_VALUES = "(SELECT value FROM temp.json_each(?))"
+"""SQL for a list of ids or numbers that is one parameter, which `value_list` returns. Without `temp`, a table of the
+app with that name would be read."""
 
 _KNOWN_WITHOUT_SCHEMA = """CREATE TABLE IF NOT EXISTS _lakesync_known (
     tbl TEXT NOT NULL, row_id TEXT NOT NULL, generation INTEGER NOT NULL,
@@ -159,7 +162,8 @@ class RowStorage:
             row_ids: the rows' ids.
         """
         statement = (
-            "SELECT requested.key, generation, stamps FROM json_each(?) AS requested "  # key: the index in the list
+            "SELECT requested.key, generation, stamps "  # key: the index in the list
+            "FROM temp.json_each(?) AS requested "
             f"CROSS JOIN {known_table(table)} ON row_id = requested.value"
         )
         generations: list[int | None] = [None] * len(row_ids)
@@ -217,7 +221,7 @@ class RowStorage:
             names = ["row_id", *(f'"{name}"' for name in types)]
             updates = ", ".join(f"{name} = excluded.{name}" for name in names)
             self._db.executemany(
-                f'INSERT INTO "{table}" ({", ".join(names)}) VALUES ({", ".join("?" * len(names))}) '
+                f'INSERT INTO "{table}" AS app ({", ".join(names)}) VALUES ({", ".join("?" * len(names))}) '
                 f"ON CONFLICT (row_id) DO UPDATE SET {updates}",
                 written,
             )
@@ -237,13 +241,16 @@ class RowStorage:
         names = ", ".join(["row_id", *columns])
         edited = "SELECT row_id FROM _lakesync_edits WHERE tbl = ?"
         params = (table,) if self._db.execute(f"{edited} LIMIT 1", (table,)).fetchone() else ()
-        source = f"FROM {staging_table} WHERE {f'row_id NOT IN ({edited})' if params else 'true'} ORDER BY row_id"
+        source = f"FROM {staging_table} WHERE {f'row_id NOT IN ({edited})' if params else 1} ORDER BY row_id"
         has_rows = self._db.execute(f'SELECT 1 FROM "{table}" LIMIT 1').fetchone() is not None
         updates = ", ".join(f"{name} = excluded.{name}" for name in ["row_id", *columns])
         on_conflict = f" ON CONFLICT (row_id) DO UPDATE SET {updates}" if has_rows else ""
-        copied = self._db.execute(f'INSERT INTO "{table}" ({names}) SELECT {names} {source}{on_conflict}', params)
+        copied = self._db.execute(
+            f'INSERT INTO "{table}" AS app ({names}) SELECT {names} {source}{on_conflict}', params
+        )
         self._db.execute(
-            f"INSERT OR REPLACE INTO {known_table(table)} ({_COLUMNS}) SELECT row_id, ?, stamps, NULL {source}",
+            f"INSERT OR REPLACE INTO {known_table(table)} ({_COLUMNS}) "
+            f"SELECT row_id, ?, {STAGED_RECORD}, NULL {source}",
             (generation, *params),
         )
         return copied.rowcount

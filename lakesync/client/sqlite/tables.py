@@ -119,7 +119,7 @@ class Table:
         changes = ", ".join(f'"{name}" = excluded."{name}"' for name in names)
         on_conflict = f"DO UPDATE SET {changes}" if names else "DO NOTHING"
         self._write_checked(
-            f'INSERT INTO "{self.name}" (row_id{_column_list(names)}) VALUES (?{marks}) '
+            f'INSERT INTO "{self.name}" AS app (row_id{_column_list(names)}) VALUES (?{marks}) '
             f"ON CONFLICT (row_id) {on_conflict}",
             [row_id, *cells],
         )

@@ -86,19 +86,20 @@ def trigger_statements(schema: TableSchema, anchor: int) -> dict[str, str]:
         f"(EXISTS (SELECT 1 FROM sqlite_master WHERE rowid = {anchor} AND {is_anchor}) "  # the table was not renamed
         f"OR EXISTS (SELECT 1 FROM sqlite_master WHERE type = 'trigger' AND {is_anchor}))"
     )
+    row = f'"{table}" AS app WHERE app.row_id = NEW.row_id'  # AS, because the table itself may be called `new`
     # Statements for the before table, which keeps the first version of a row: the row that a write is about to replace,
     # that there is no such row, and the row before an UPDATE or DELETE.
     keep_first = "ON CONFLICT (row_id) DO NOTHING;"
     journal_replaced = (
-        f'INSERT INTO {before} (row_id, there{cells}) SELECT row_id, 1{current} FROM "{table}" '
-        f"WHERE row_id = NEW.row_id AND {is_tracked} {keep_first}"
+        f"INSERT INTO {before} (row_id, there{cells}) SELECT row_id, 1{current} FROM {row} "
+        f"AND {is_tracked} {keep_first}"
     )
     journal_absent = f"INSERT INTO {before} (row_id, there) VALUES (NEW.row_id, 0) {keep_first}"
     journal_old = f"INSERT INTO {before} (row_id, there{cells}) VALUES (OLD.row_id, 1{old}) {keep_first}"
     # Statements for the after table, which keeps the last version: the row as it is now, and that it is deleted.
     journal_current = (
-        f'INSERT INTO {after} (row_id, at, here{cells}) SELECT row_id, {NOW_MS}, 1{current} FROM "{table}" '
-        f"WHERE row_id = NEW.row_id ON CONFLICT (row_id) DO UPDATE SET at = excluded.at, here = 1{excluded};"
+        f"INSERT INTO {after} (row_id, at, here{cells}) SELECT row_id, {NOW_MS}, 1{current} FROM {row} "
+        f"ON CONFLICT (row_id) DO UPDATE SET at = excluded.at, here = 1{excluded};"
     )
     journal_deleted = (
         f"INSERT INTO {after} (row_id, at, here) VALUES (OLD.row_id, {NOW_MS}, 0) "

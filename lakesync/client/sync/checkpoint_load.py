@@ -25,6 +25,7 @@ from lakesync.client.errors import DbError
 from lakesync.client.sqlite.bulk_decoding import NotBulkWritableError, TableTypes
 from lakesync.client.sqlite.database import first_sync_path, remove_database
 from lakesync.client.sqlite.row_groups import RowGroup, RowGroups, RowPart, execute_for_rows
+from lakesync.client.sqlite.row_storage import STAGED_RECORD
 from lakesync.client.sqlite.sql_values import from_sql
 from lakesync.client.sqlite.stamps import Record, StampCodec
 from lakesync.client.status import Progress
@@ -247,7 +248,7 @@ def _create_tables(db: sqlite3.Connection, tables: Mapping[str, Iterable[str]]) 
     """
     for table, columns in tables.items():
         names = "".join(f', "{name}"' for name in columns)
-        db.execute(f"CREATE TABLE {_staging_table(table)} (row_id, stamps{names})")
+        db.execute(f"CREATE TABLE {_staging_table(table)} (row_id, {STAGED_RECORD}{names})")
     db.execute(_REST)
 
 
@@ -268,7 +269,7 @@ def _add_rows(
         records: the rows' records, encoded with the numbers of the app's database.
     """
     names = "".join(f', "{name}"' for name in group.names)
-    head = f"INSERT INTO {_staging_table(group.table)} (row_id, stamps{names})"
+    head = f"INSERT INTO {_staging_table(group.table)} (row_id, {STAGED_RECORD}{names})"
     execute_for_rows(db, head, f"(?, ?{', ?' * len(group.names)})", [group.row_ids, records, *columns])
 
 
@@ -299,7 +300,7 @@ def _read_rows(
         columns = types[table]
         selected = "".join(f', "{name}"' for name in columns)
         for row_id, record, *cells in db.execute(
-            f"SELECT row_id, stamps{selected} FROM {_STAGING_SCHEMA}.{_staging_table(table)}"
+            f"SELECT row_id, {STAGED_RECORD}{selected} FROM {_STAGING_SCHEMA}.{_staging_table(table)}"
         ):
             if row_id not in wanted:
                 continue
