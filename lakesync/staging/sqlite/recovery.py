@@ -94,7 +94,7 @@ class Recovery:
                 f"{self._state.path} lacks log rows {applied.seq + 1} to {head.trimmed_seq} of gateway "
                 f"{head.gateway!r}, or was written from another {self._journal.path.name}; the bodies of these rows "
                 f"are trimmed and cannot be replayed: put {self._state.path.name} and {self._journal.path.name} of one "
-                "copy back, or rebuild staging from the lake"
+                "copy back, or rebuild staging from the lake by `lakesync staging rebuild --from-lake --replace`"
             )
 
     def _catch_up(self, head: Head, applied: Applied, progress: dict[Shard, tuple[Head, int]]) -> None:
