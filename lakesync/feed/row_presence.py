@@ -121,7 +121,8 @@ def _columns_removed_by_others(row: StoredRow, client_id: str, position: Positio
     A client that inserted the row again may still have those columns.
     """
     tombstone = row.state.tombstone
-    return row.emptied > position.base and (tombstone is None or tombstone[1] != client_id)
+    # `emptied` is 0 if nothing was ever removed, which is above `NO_BASE`
+    return row.emptied > max(position.base, 0) and (tombstone is None or tombstone[1] != client_id)
 
 
 def writers_known_from(position: Position) -> int:

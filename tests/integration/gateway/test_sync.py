@@ -136,6 +136,59 @@ def test_a_client_is_sent_only_columns_that_others_changed_since_its_cursor(serv
     assert alice.pull(cursor).json()["deltas"] == [wanted]
 
 
+def test_a_losing_client_is_sent_a_winner_that_is_older_than_its_cursor(served):
+    alice = served.client("alice")
+    bob = served.client("bob", alice.gateway)
+    start = wall_ms()
+    winner = delta("t1", {"n": 1, "m": 1}, client="alice", hlc=(start + 2) << 16)
+    alice.push(winner)
+    cursor = bob.pull().json()["serverHlc"]
+    assert bob.pull(cursor).json()["deltas"] == []
+    loser = delta("t1", {"n": 2}, before={"n": 0}, client="bob", hlc=(start + 1) << 16)
+    cursor = bob.push(loser, cursor=cursor).json()["serverHlc"]
+    sent = [each for each in bob.pull(cursor).json()["deltas"] if each["op"] != "DELETE"]
+    assert [(each["clientId"], each["columns"][:1]) for each in sent] == [("alice", [{"column": "n", "value": 1}])]
+
+
+def test_a_client_that_pushes_after_each_pull_is_not_sent_its_own_rows(served):
+    """Like the reference's client it confirms no cursor: it pulls from that of its last push."""
+    alice = served.client("alice")
+    bob = served.client("bob", alice.gateway)
+    cursor = "0"
+    for n in range(4):
+        alice.push(delta(f"t{n}", {"n": n}, client="alice"))
+        page = bob.pull(cursor).json()
+        assert {each["clientId"] for each in page["deltas"]} == {"alice"}
+        made = delta(f"b{n}", {"n": n}, client="bob")
+        cursor = bob.push(made, cursor=page["serverHlc"]).json()["serverHlc"]
+        assert int(cursor) >= int(page["serverHlc"])
+
+
+def test_a_client_that_only_pushed_is_sent_its_rows_from_0_as_delete_and_insert(served):
+    """Its database may still have the rows: the reference's client begins at 0 again after each reload."""
+    alice = served.client("alice")
+    alice.push(delta("t1", {"n": 1}, client="alice"))
+    assert [each["op"] for each in alice.pull("0").json()["deltas"]] == ["DELETE", "INSERT"]
+
+
+def test_a_change_that_is_older_than_its_rows_insert_is_sent_with_the_whole_row(served):
+    """The client may keep the stamp of a DELETE between the two, and would reject an UPDATE with the change alone."""
+    alice = served.client("alice")
+    bob, carol = (served.client(name, alice.gateway) for name in ("bob", "carol"))
+    start = wall_ms()
+    inserted = delta("t1", {"n": 1}, client="alice", hlc=(start + 2) << 16)
+    alice.push(inserted)
+    cursor = bob.pull().json()["serverHlc"]
+    older = delta("t1", {"m": 2}, before={"m": 0}, client="carol", hlc=start << 16)
+    carol.push(older)
+    deleted, *parts = bob.pull(cursor).json()["deltas"]
+    assert (deleted["op"], deleted["hlc"]) == ("DELETE", older["hlc"])
+    assert [(each["op"], each["columns"]) for each in parts] == [
+        ("INSERT", older["columns"]),
+        ("UPDATE", inserted["columns"]),
+    ]
+
+
 @pytest.mark.parametrize("shards", [{}, {"shards": {"notes": "second"}, "default": "first"}], ids=["whole", "sharded"])
 def test_without_the_listed_deltas_a_push_is_accepted(spawn, shards):
     """Each check of a push rejects a delta of it: the client can set all of them aside at once."""
@@ -240,9 +293,12 @@ def test_an_empty_source_is_none(served):
         assert b"t1" in answer.content
 
 
-def test_an_invalid_cursor_is_rejected_only_for_clients_that_can_resync(served):
+@pytest.mark.parametrize("has_pulled", [False, True])
+def test_an_invalid_cursor_is_rejected_only_for_clients_that_can_resync(served, has_pulled):
     alice = served.client()
-    alice.push(delta("t1", {"n": 1}))
+    cursor = alice.push(delta("t1", {"n": 1})).json()["serverHlc"]
+    if has_pulled:
+        alice.pull(alice.pull(cursor).json()["serverHlc"])
     ahead = str((wall_ms() + 3_600_000) << 16)
     query = {"since": ahead, "clientId": "client-1"}
     response = alice.call("GET", "/sync/{gw}/pull", params=query, headers={"X-LakeSync-Client": "python/0.1"})

@@ -40,8 +40,10 @@ def test_a_delta_with_an_overwritten_column_is_sent_trimmed_with_a_new_id() -> N
 
 
 def test_two_deltas_of_one_stamp_are_sent_as_one() -> None:
-    (sent,) = render.insert(_row(_delta("INSERT", "a", 10, x=1), _delta("UPDATE", "a", 10, y=2)))
+    deltas = _delta("INSERT", "a", 10, x=1), _delta("UPDATE", "a", 10, y=2)
+    (sent,) = render.insert(_row(*deltas))
     assert {part.column: part.decoded() for part in sent.columns} == {"x": 1, "y": 2}
+    assert sent.delta_id not in {delta.delta_id for delta in deltas}
 
 
 def test_an_insert_without_columns_is_sent_with_its_stamp() -> None:
@@ -63,3 +65,4 @@ def test_an_update_has_only_the_selected_columns() -> None:
     row = _row(_delta("INSERT", "a", 10, x=1, z=1), _delta("UPDATE", "b", 20, y=2))
     (sent,) = render.update(row, lambda column, stamp: stamp[1] == "a" and column == "z")
     assert (sent.op, [part.column for part in sent.columns]) == ("UPDATE", ["z"])
+    assert sent.delta_id == delta_id(client_id="a", hlc=10, table="t", row_id="r", columns=sent.columns)
