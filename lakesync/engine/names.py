@@ -142,6 +142,11 @@ class PushNames:
         """Reject deltas by their names; see `Names.check_push` for arguments and errors."""
         self._checked = self._names.check_push(commit, deltas, shared_columns)
 
+    @property
+    def has_new(self) -> bool:
+        """Whether the push has names that were not cached, and so perhaps not stored before."""
+        return bool(self._checked)
+
     def add_durable(self, push: Future[Any]) -> None:
         """Add the checked names to the known ones if the push was committed.
 

@@ -16,7 +16,7 @@ from concurrent.futures import CancelledError, Future
 
 from lakesync.engine.futures import Steps, mark_running
 from lakesync.engine.pushing import CheckedPush
-from lakesync.engine.sharding.shard_gateway import ShardGateway, of_shard
+from lakesync.engine.sharding.shard_gateway import NewNamesError, ShardGateway, of_shard
 from lakesync.engine.sharding.vectors import ResolvedCursor, Vectors
 from lakesync.feed.positions import NEVER_PULLED
 from lakesync.model.crash_points import crash_point
@@ -143,10 +143,17 @@ def _check(shards: Mapping[str, ShardGateway], parts: Mapping[str, SyncPush], re
         BackpressureError: a shard has too many unflushed bytes.
     """
     errors = [] if request.fault is None else [request.fault]
+    with_new_names: list[str] = []  # stored once no shard has rejected anything: a stored spelling stays for ever
     for name, part in parts.items():
         try:
             yield from of_shard(name, shards[name].submit_check(request._replace(push=part, fault=None)))
+        except NewNamesError:
+            with_new_names.append(name)
         except RejectedError as error:
             errors.append(error)
     if errors:
         raise errors[0].with_rejections_of(errors[1:])
+    for name in with_new_names:
+        yield from of_shard(
+            name, shards[name].submit_check(request._replace(push=parts[name], fault=None), stores_names=True)
+        )

@@ -14,6 +14,7 @@ from typing import TypeVar
 from lakesync.engine.futures import Steps
 from lakesync.engine.gateway import SyncGateway
 from lakesync.engine.inspection.peek import PeekPage, peek
+from lakesync.engine.names import PushNames
 from lakesync.engine.page_reading import PullRequest, read_page
 from lakesync.engine.pulling import remember_restart
 from lakesync.engine.pushing import CheckedPush, dry_run_push
@@ -24,6 +25,7 @@ from lakesync.model.types import Claims, PushResult, SyncPage, SyncPull
 from lakesync.staging.cut_point import advance_to
 from lakesync.staging.records import CutPoint
 from lakesync.staging.store.feed import ClientView
+from lakesync.staging.store.push import PushCommit
 
 T = TypeVar("T")
 
@@ -47,21 +49,31 @@ def of_shard(name: str, future: Future[T]) -> Steps[T]:
     return result
 
 
+class NewNamesError(Exception):
+    """Rolls back the check of a push that would store new names; see `ShardGateway.submit_check`."""
+
+
 class ShardGateway(SyncGateway):
     """A gateway over one shard's store. Its requests have passed the checks that need no store."""
 
-    def submit_check(self, request: CheckedPush) -> Future[None]:
-        """Check whether `submit_push_part` would accept a push; only new spellings of names are stored, and no delta.
+    def submit_check(self, request: CheckedPush, *, stores_names: bool = False) -> Future[None]:
+        """Check whether `submit_push_part` would accept a push; no delta is stored.
 
         Args:
             request: this shard's part of the push.
+            stores_names: whether new names of tables and columns are stored, in their spelling.
 
         Raises (in the future):
             SchemaMismatchError, ForbiddenError, BackpressureError: as `submit_push`.
+            NewNamesError: it would accept the push, which may have new names, and `stores_names` is false.
         """
-        return self._submit_checked(
-            lambda commit, names: dry_run_push(commit, request, self.rules, self._limits, names)
-        )
+
+        def check(commit: PushCommit, names: PushNames) -> None:
+            dry_run_push(commit, request, self.rules, self._limits, names)
+            if names.has_new and not stores_names:
+                raise NewNamesError  # rolls back the names
+
+        return self._submit_checked(check)
 
     def submit_push_part(self, request: CheckedPush) -> Future[PushResult]:
         """Commit this shard's part of a push.

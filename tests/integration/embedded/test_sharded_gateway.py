@@ -21,6 +21,7 @@ from lakesync.model.errors import (
     NotFoundError,
     ResyncRequiredError,
     SchemaError,
+    SchemaMismatchError,
     StagingUnavailableError,
 )
 from lakesync.model.schema import parse_schema
@@ -165,6 +166,23 @@ def test_a_change_that_reached_only_one_shard_is_completed_on_opening(tmp_path: 
         ] * 2
         page = engine.gateway("g").handle_pull(SyncPull("bob", 0))
         assert {each.key for each in page.deltas} == {("orders", "1"), ("todos", "1")}
+    finally:
+        engine.close()
+
+
+def test_a_push_that_one_shard_rejects_reserves_no_spelling_in_another(tmp_path: Path) -> None:
+    engine = opened(tmp_path)
+    try:
+        gateway = engine.gateway("g")
+        gateway.register_schema({"table": "todos", "columns": [{"name": "n", "type": "string"}]})
+        spelled = replace(delta("orders", 1), columns=(ColumnValue.of("Title", "x"),))
+        with pytest.raises(SchemaMismatchError):
+            gateway.handle_push(SyncPush("alice", (spelled, delta("todos", 2))))
+        pushed = replace(delta("orders", 3), columns=(ColumnValue.of("title", "x"),))
+        fitting = replace(delta("todos", 4), columns=(ColumnValue.of("n", "x"),))
+        assert gateway.handle_push(SyncPush("alice", (pushed, fitting))).accepted == 2
+        with pytest.raises(SchemaMismatchError, match="only in case"):
+            gateway.handle_push(SyncPush("alice", (replace(spelled, hlc=spelled.hlc + 9), fitting)))
     finally:
         engine.close()
 
