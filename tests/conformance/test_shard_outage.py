@@ -81,7 +81,7 @@ def test_pushes_to_other_shards_are_answered_and_others_name_the_shard(gateway, 
     assert not ann.outbox
     edit(ann, "o1", x=1)
     for ask in (ann.push, lambda over: ann.ask(over, 10)):
-        with pytest.raises(StagingUnavailableError, match="shard 'shard-orders' is out") as raised:
+        with pytest.raises(StagingUnavailableError, match="shard 'shard-orders' does not respond") as raised:
             ask(gateway)
         assert raised.value.retry_after == 7
     stores["shard-orders"].out = False
