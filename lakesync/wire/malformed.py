@@ -142,6 +142,7 @@ def decode_singly(body: bytes, default_message: str) -> SyncPush:
         cursor = msgspec.convert(envelope.last_seen_hlc, int, strict=False)
     except DECODE_ERRORS:
         raise ValidationError(default_message) from None
+    check_range("lastSeenHlc", cursor)
     deltas, rejected = [], []
     for index, raw in enumerate(envelope.deltas):
         try:

@@ -146,6 +146,13 @@ def test_an_invalid_push_is_rejected(body):
         json.decode_push(body)
 
 
+@pytest.mark.parametrize("cursor", [-1, 1 << 63])
+def test_an_invalid_cursor_is_rejected_beside_malformed_deltas(cursor):
+    with pytest.raises(ValidationError, match="lastSeenHlc") as raised:
+        json.decode_push(b'{"clientId":"c","deltas":[5],"lastSeenHlc":%d}' % cursor)
+    assert not raised.value.rejected
+
+
 @pytest.mark.parametrize(
     ("body", "pull"),
     [
