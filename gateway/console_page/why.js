@@ -34,7 +34,9 @@ function cause(explanation) {
   if (!about.length) return "no bucket contains the table";
   const unknown = explanation.client.claimsFrom === "client id" ? "its claims are not known here; " : "";
   const failed = about.map((bucket) => {
-    const { column, op, value, found, operands } = bucket.filters.find((filter) => !filter.holds);
+    const filter = bucket.filters.find((each) => !each.holds);
+    if (!filter) return `bucket ${bucket.bucket} shows it once the re-index is done`;
+    const { column, op, value, found, operands } = filter;
     const compared = operands.length ? `is ${found ?? "missing"}, not ${op} ${operands.join(" or ")}` : "has no claim to match";
     return `bucket ${bucket.bucket}: ${column} ${compared}${value.startsWith("jwt:") ? ` (${value})` : ""}`;
   });
