@@ -57,8 +57,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     Without them a client could send an endless head before any route or middleware sees the request. uvicorn limits
     heads for h11 only (`h11_max_incomplete_event_size`) and has no time limit: Kludex/uvicorn#157 and #1684. This class
     also responds with a JSON error to bytes that are not HTTP, for which uvicorn has no hook either, and to heads that
-    RFC 9112 tells a server to reject and uvicorn accepts. Requests of one connection are answered in their order, also
-    if a later one is rejected.
+    uvicorn accepts although RFC 9112 forbids them. Requests of one connection are answered in their order, also if a
+    later one is rejected.
     """
 
     _output: WriteCoalescingTransport

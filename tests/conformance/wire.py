@@ -97,5 +97,5 @@ class Wire:
 
 def _cut(side: socket.socket) -> None:
     with suppress(OSError):
-        side.shutdown(socket.SHUT_RDWR)  # closing alone tells the other end nothing while a thread still reads
+        side.shutdown(socket.SHUT_RDWR)  # closing alone does not notify the other end while a thread still reads
     side.close()

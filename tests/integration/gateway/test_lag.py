@@ -1,4 +1,4 @@
-"""How far a client is behind, as every surface that tells of it says."""
+"""How far a client is behind, as every surface that shows it says."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ def look_around(server, client, step):
 
 
 def known(server, client):
-    """All that the gateway keeps of its client, in every shard, and tells of it."""
+    """All that the gateway stores of its client, in every shard, and reports of it."""
     store = server.engine.store
     stores = store.stores.values() if isinstance(store, ShardedStore) else [store]
     records = [each.read(client.gateway, lambda view: view.client(client.client_id)).result() for each in stores]

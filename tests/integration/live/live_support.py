@@ -27,7 +27,7 @@ def decoded(deltas: Sequence[dict[str, Any]]) -> tuple[RowDelta, ...]:
 
 
 class Live:
-    """A client's connection; a frame's tag tells whether it is an answer or a broadcast."""
+    """A client's connection; a frame's tag says whether it is an answer or a broadcast."""
 
     def __init__(self, client: Client, *, prefix: str = "", query: str = "", **options: Any) -> None:
         self.client = client

@@ -16,7 +16,7 @@ from tests.conformance.book import Book, contents, make_delta
 
 
 def folder_of(store) -> Path:
-    """Where the store's files are, as it tells Spark."""
+    """Where the store's files are, as Spark is given it."""
     return Path(store.log_source().url.removeprefix("jdbc:sqlite:")).parent
 
 
