@@ -124,8 +124,11 @@ def load(source: str, target: str, page: int) -> int:
         part = begun.part(number)
         mine = [batch.filter(part.mask(pa.Table.from_batches([batch])).combine_chunks()) for batch in history]
         with closing(as_database(open_adapter(target))) as here:
-            options = {"upto": until, "since": {"g/main": -1}, "at_once": page}
-            taken = follow_history(here, part_name(name, number), replace(choice, part=part), mine, [TABLE], **options)
+            own = replace(choice, part=part)
+            since = {"g/main": -1}
+            taken = follow_history(
+                here, part_name(name, number), own, mine, [TABLE], until=until, since=since, min_deltas=page
+            )
             return sum(each.deltas for each in taken)
 
     with closing(as_database(open_adapter(target))) as here:
