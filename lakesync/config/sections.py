@@ -188,7 +188,8 @@ class LakeSection(Section):
     catalog_uri: str = ""
     """`sqlite:////ABSOLUTE/FILE`, `postgresql://…`, or `http(s)://…` (REST); empty: SQLite in the data folder."""
     warehouse: str = ""
-    """`file:///ABSOLUTE/FOLDER` or `s3://BUCKET/PREFIX`; empty: a folder in the data folder."""
+    """`file:///ABSOLUTE/FOLDER` or `s3://BUCKET/PREFIX`; empty: a folder in the data folder. Existing tables stay where
+    they are; new ones are created here."""
     system_namespace: str = "lakesync"
     """Namespace of the tables `deltas`, `rejected` and `gateways`."""
     namespace: str = "tables"

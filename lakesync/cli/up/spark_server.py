@@ -47,7 +47,7 @@ _OPENED_PACKAGES = (
 _MAIN_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 _FILE_IO = {
     "file": "org.apache.iceberg.hadoop.HadoopFileIO",
-    "s3": "org.apache.iceberg.aws.s3.S3FileIO",
+    "s3": "org.apache.iceberg.io.ResolvingFileIO",  # also reads tables that were made in a folder before
 }
 """Scheme of the warehouse → Iceberg FileIO. Keys and region of S3 come from the AWS variables."""
 _LOGGING = """\

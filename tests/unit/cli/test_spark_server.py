@@ -67,7 +67,7 @@ def test_spark_is_configured_for_a_rest_catalogue_and_a_warehouse_on_s3(conf):
     found = spark_server.catalogue(conf)
     assert found["spark.sql.catalog.lake.type"] == "rest"
     assert found["spark.sql.catalog.lake.uri"] == "https://lake.test/api"
-    assert found["spark.sql.catalog.lake.io-impl"].endswith("S3FileIO")
+    assert found["spark.sql.catalog.lake.io-impl"].endswith("ResolvingFileIO")
     assert not any("jdbc" in key for key in found)
 
 
