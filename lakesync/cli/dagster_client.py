@@ -186,7 +186,7 @@ class DagsterClient:
         return sorted(runs, key=lambda run: -float(run["creationTime"]))
 
     def switched_off(self) -> list[str]:
-        """Return the names of the sensors and schedules that somebody has switched off, so that they request no run."""
+        """Return the names of the sensors and schedules that are switched off in Dagster, so that they do not run."""
         nodes = self._request("Automations", {}, "repositoriesOrError", "RepositoryConnection")["nodes"]
         states = {each["name"]: each["sensorState"] for node in nodes for each in node["sensors"]}
         states |= {each["name"]: each["scheduleState"] for node in nodes for each in node["schedules"]}

@@ -221,7 +221,7 @@ def _fields(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
     pipeline_problems = problems(report, now_ms)
     if summary["switchedOff"]:
         names = ", ".join(summary["switchedOff"])
-        pipeline_problems.append(f"switched off, so that no run is requested: {names}; see Dagster's page Automation")
+        pipeline_problems.append(f"switched off in Dagster: {names}; see its page Automation")
     for number, problem in enumerate(pipeline_problems):
         yield "pipeline" + " " * number, problem  # spaces, because headings are the keys of a mapping
     yield "gateway", f"{summary['gateway']} at {summary['url']}, {summary['ready']}"
