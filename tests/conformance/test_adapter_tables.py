@@ -95,6 +95,23 @@ def test_names_of_64_characters_are_kept_or_rejected(adapter, part):
             assert column in connection.column_names(table)
 
 
+@pytest.mark.parametrize("table", ["d", "k", "s", "t", "excluded"])
+def test_a_table_may_have_the_name_of_a_pseudo_table_or_alias(adapter, table):
+    columns = [{"name": "size", "type": "number"}]
+    schema = parse_schema({"table": table, "columns": columns, "softDelete": False})
+    adapter.ensure_schema(schema)
+    put(adapter, 1, *(make_delta("c", 1, row_id, table=table, size=1) for row_id in ("a", "b", "c")))
+    adapter.materialise("g", schema, ["a", "b", "c"])
+    put(adapter, 2, make_delta("c", 2, "a", table=table, size=2), make_delta("c", 2, "b", table=table))
+    adapter.materialise("g", schema, ["a", "b"])
+    assert {row_id: row["size"] for row_id, row in rows(adapter, table).items()} == {"a": 2, "c": 1}
+    adapter.remove_rows([("g", table, "a")])
+    assert set(rows(adapter, table)) == {"c"}
+    with adapter._executor.connect() as connection:
+        connection.execute("DELETE FROM lakesync_deltas WHERE row_id = 'c'")
+    assert adapter.remove_orphan_rows(DigestScope(schemas=(schema,), days=(0,))) == 1
+
+
 def test_props_are_never_overwritten(adapter):
     """After every kind of merge: a row changed, deleted, brought back, grown by a column, written again."""
     grown = parse_schema(

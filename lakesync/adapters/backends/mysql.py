@@ -115,7 +115,8 @@ class MySqlDialect(Dialect):
         is_same = " AND ".join(f"{table}.{column} = VALUES({column})" for column in key)
         guard = f"{key[0]} = IF({is_same}, {table}.{key[0]}, NULL)"
         assignments = ", ".join([guard, *(f"{column} = VALUES({column})" for column in update)])
-        return f"INSERT INTO {table} ({names}) SELECT {names} FROM {scratch} s ON DUPLICATE KEY UPDATE {assignments}"
+        rows = f"{scratch} _lakesync_new"
+        return f"INSERT INTO {table} ({names}) SELECT {names} FROM {rows} ON DUPLICATE KEY UPDATE {assignments}"
 
     def quote(self, name: str) -> str:
         """Quote with backticks."""

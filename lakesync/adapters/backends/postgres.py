@@ -96,7 +96,9 @@ class PostgresDialect(Dialect):
         self, table: str, scratch: str, columns: Sequence[str], key: Sequence[str], update: Sequence[str]
     ) -> str:
         """Return an INSERT … ON CONFLICT ordered by key, so that two writers of the same rows cannot deadlock."""
-        return on_conflict_statement(table, columns, f"FROM {scratch} s ORDER BY {', '.join(key)}", key, update)
+        return on_conflict_statement(
+            table, columns, f"FROM {scratch} _lakesync_new ORDER BY {', '.join(key)}", key, update
+        )
 
     def checksum_expression(self, text: str) -> str:
         """Return the first 32 bits of the text's MD5 as a number. Every dialect computes the same checksum."""

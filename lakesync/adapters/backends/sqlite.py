@@ -88,8 +88,8 @@ class SqliteDialect(Dialect):
     def merge_statement(
         self, table: str, scratch: str, columns: Sequence[str], key: Sequence[str], update: Sequence[str]
     ) -> str:
-        """Return an INSERT … ON CONFLICT. `WHERE true` is needed, or SQLite would parse ON as part of the FROM."""
-        return on_conflict_statement(table, columns, f"FROM {scratch} s WHERE true", key, update)
+        """Return an INSERT … ON CONFLICT. `WHERE 1` is needed, or SQLite would parse ON as part of the FROM."""
+        return on_conflict_statement(table, columns, f"FROM {scratch} WHERE 1", key, update)
 
     def checksum_expression(self, text: str) -> str:
         """Call the function `lakesync_checksum`, which each connection registers."""

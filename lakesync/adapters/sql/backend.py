@@ -51,7 +51,8 @@ def on_conflict_statement(
     """
     names = ", ".join(columns)
     action = f"UPDATE SET {', '.join(f'{column} = excluded.{column}' for column in update)}" if update else "NOTHING"
-    return f"INSERT INTO {table} ({names}) SELECT {names} {rows} ON CONFLICT ({', '.join(key)}) DO {action}"
+    into = f"{table} AS _lakesync_into"  # because the table itself may be called `excluded`
+    return f"INSERT INTO {into} ({names}) SELECT {names} {rows} ON CONFLICT ({', '.join(key)}) DO {action}"
 
 
 class Dialect:

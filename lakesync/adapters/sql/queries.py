@@ -249,7 +249,8 @@ def delete_orphan_rows(connection: Connection, dialect: Dialect, scope: DigestSc
     gateway, row_id = (f"{table}.{dialect.quote(column)}" for column in key_of(schema))
     arrival = f"COALESCE({dialect.quote(system_column(schema, 'last_arrival'))}, 0)"
     where, values = _scope_condition(replace(scope, days=(0, *scope.days)), gateway, arrival)  # day 0: unknown arrival
-    stored = f"SELECT 1 FROM {DELTAS_TABLE} d WHERE d.row_id = {row_id} AND d.table_name = ? AND d.gateway = {gateway}"
+    stored = f"SELECT 1 FROM {DELTAS_TABLE} WHERE {DELTAS_TABLE}.row_id = {row_id} AND table_name = ?"
+    stored += f" AND {DELTAS_TABLE}.gateway = {gateway}"
     return connection.execute(f"DELETE FROM {table} WHERE {where} AND NOT EXISTS ({stored})", [*values, schema.table])
 
 

@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 
 _SCRATCH = "lakesync_rows"
 """The scratch (temporary) table that rows are loaded into, before one statement merges them."""
+_KEYS = "_lakesync_keys"
+"""Alias of `ROW_KEYS_TABLE` in statements that name a destination table too, which cannot have this prefix."""
 _SAVEPOINT_NUMBERS = count(1)
 """Makes savepoint names unique: in MySQL a second savepoint with the same name removes the first."""
 
@@ -134,9 +136,12 @@ def remove_rows(connection: Connection, dialect: Dialect, table: str, rows: Coll
     load_row_keys(connection, dialect, rows)
     quoted = dialect.quote(table)
     is_same = (
-        f"k.gateway = {quoted}.{dialect.quote(str(names['gateway']))} AND k.row_id = {quoted}.{dialect.quote('row_id')}"
+        f"{_KEYS}.gateway = {quoted}.{dialect.quote(str(names['gateway']))}"
+        f" AND {_KEYS}.row_id = {quoted}.{dialect.quote('row_id')}"
     )
-    return connection.execute(f"DELETE FROM {quoted} WHERE EXISTS (SELECT 1 FROM {ROW_KEYS_TABLE} k WHERE {is_same})")
+    return connection.execute(
+        f"DELETE FROM {quoted} WHERE EXISTS (SELECT 1 FROM {ROW_KEYS_TABLE} {_KEYS} WHERE {is_same})"
+    )
 
 
 def _present_system_column(columns: Mapping[str, str], usual: str) -> str | None:
@@ -280,9 +285,9 @@ class RowTable:
             return
         load_row_keys(self._connection, self._dialect, rows)
         pairs = zip(("gateway", "row_id"), self._key, strict=True)
-        is_same = " AND ".join(f"k.{key} = {self._name}.{column}" for key, column in pairs)
+        is_same = " AND ".join(f"{_KEYS}.{key} = {self._name}.{column}" for key, column in pairs)
         self._connection.execute(
-            f"DELETE FROM {self._name} WHERE EXISTS (SELECT 1 FROM {ROW_KEYS_TABLE} k WHERE {is_same})"
+            f"DELETE FROM {self._name} WHERE EXISTS (SELECT 1 FROM {ROW_KEYS_TABLE} {_KEYS} WHERE {is_same})"
         )
 
     def _write_fitting_rows(self, rows: pa.Table) -> Iterator[DeadLetter]:
