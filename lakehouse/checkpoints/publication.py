@@ -67,7 +67,8 @@ def make_checkpoints(
         gateways: ids of the gateways whose checkpoints are made; None for all.
 
     Returns:
-        The newest checkpoint of each gateway that did not fail: a new one, or the previous one if nothing has changed.
+        The newest checkpoint of each gateway whose checkpoint was published: a new one, or the previous one if nothing
+        has changed. A gateway may be among them that failed later, when its old files were deleted.
 
     Raises:
         ExceptionGroup: the errors of the gateways that failed, if `on_failed` is None.
@@ -96,12 +97,11 @@ def make_checkpoints(
                 section=config.maintenance,
                 contracts=config.contracts,
             )
+            made.append(checkpoint)
+            delete_superseded_files(directory_uri, checkpoint, time.time_ns() // 1_000_000)
         except Exception as error:
             error.add_note(f"in the checkpoint of gateway {gateway} at {cut_point.arrival}")
             errors[gateway] = error
-        else:
-            made.append(checkpoint)
-            drop_old_frames(directory_uri, checkpoint, time.time_ns() // 1_000_000)
     if errors and on_failed is None:
         raise ExceptionGroup("checkpoints failed", list(errors.values()))
     if on_failed is not None:
@@ -160,7 +160,7 @@ class _Folder(NamedTuple):
     path: str
 
 
-def drop_old_frames(directory_uri: str, newest: Checkpoint, now_ms: int) -> list[str]:
+def delete_superseded_files(directory_uri: str, newest: Checkpoint, now_ms: int) -> list[str]:
     """Delete the files of a gateway's superseded checkpoints, and return the names of the deleted folders.
 
     A checkpoint is superseded once the files of the next one were written, whether that was published or not. The

@@ -1,8 +1,10 @@
 """Frames stay while somebody may read them: the newest checkpoint's, and for a day those of the one before."""
 
 import os
+from types import SimpleNamespace
 
-from lakehouse.checkpoints.publication import drop_old_frames
+from lakehouse.checkpoints import publication
+from lakehouse.checkpoints.publication import delete_superseded_files, make_checkpoints
 from lakesync.staging.records import Checkpoint
 
 HOUR_MS = 3_600_000
@@ -26,11 +28,34 @@ def test_frames_superseded_a_day_ago_are_deleted(tmp_path):
         frames(tmp_path, epoch, arrival, hours_ago)
     (tmp_path / "g" / "notes").mkdir()
     newest = Checkpoint("g", 2, 300, 0, (), 0)
-    assert drop_old_frames(tmp_path.as_uri(), newest, NOW) == ["1-900", "2-100"]
+    assert delete_superseded_files(tmp_path.as_uri(), newest, NOW) == ["1-900", "2-100"]
     assert left(tmp_path) == ["2-200", "2-300", "2-400", "notes"], "2-200 was handed out until five hours ago"
-    assert drop_old_frames(tmp_path.as_uri(), newest, NOW + 20 * HOUR_MS) == ["2-200"]
-    assert drop_old_frames(tmp_path.as_uri(), newest, NOW + 999 * HOUR_MS) == []
+    assert delete_superseded_files(tmp_path.as_uri(), newest, NOW + 20 * HOUR_MS) == ["2-200"]
+    assert delete_superseded_files(tmp_path.as_uri(), newest, NOW + 999 * HOUR_MS) == []
 
 
 def test_no_frames_exist_before_the_first_checkpoint(tmp_path):
-    assert drop_old_frames(tmp_path.as_uri(), Checkpoint("g", 1, 1, 0, (), 0), NOW) == []
+    assert delete_superseded_files(tmp_path.as_uri(), Checkpoint("g", 1, 1, 0, (), 0), NOW) == []
+
+
+def test_a_gateway_whose_old_files_cannot_be_deleted_does_not_stop_the_others(monkeypatch):
+    def refuse(_uri, newest, _now):
+        raise OSError(f"DELETE refused for {newest.gateway}")
+
+    monkeypatch.setattr(publication, "registered", lambda *_: None)
+    monkeypatch.setattr(publication, "_tables", lambda *_: set())
+    monkeypatch.setattr(publication, "make_checkpoint", lambda _spark, _store, cut_point, *_, **_options: cut_point)
+    monkeypatch.setattr(publication, "delete_superseded_files", refuse)
+    cut_points = {gateway: SimpleNamespace(gateway=gateway, arrival=5, rules_version=1) for gateway in "ab"}
+    run_state = SimpleNamespace(
+        flushed=lambda: cut_points,
+        cut_points=lambda: cut_points,
+        names_of=lambda _: None,
+        checkpoint_obstacle=lambda *_: None,
+    )
+    config = SimpleNamespace(namespaces=SimpleNamespace(own={}), maintenance=None, contracts={})
+    failed = []
+    made = make_checkpoints(
+        None, None, run_state, config, "file:///x", on_failed=lambda gateway, _: failed.append(gateway)
+    )
+    assert [each.gateway for each in made] == failed == ["a", "b"]
