@@ -130,6 +130,16 @@ def test_deltas_that_a_follower_writes_hours_late_are_found(places, gateways):
     assert sum(step.deltas for step in again) <= (0 if gateways else 1), "only the last hour is read again"
 
 
+def test_old_deltas_of_the_first_follower_are_found_by_a_flow_that_ran_before(places):
+    source, target = places
+    put(source, 5 * HOUR, make_delta("c", 1, "r1", size=10))
+    followed_flow(source, target)
+    late = history([("h", HOUR, [make_delta("c", 2, "r2", size=11)])])
+    list(follow_history(source, "leaf", DeltaSelection(), late))
+    followed_flow(source, target)
+    assert shown(target) == {"r1": 10, "r2": 11}
+
+
 def chained_flow(source, target):
     """Run a flow without conditions from a source that the flow `flows/f` writes."""
     written = partial(written_by, source, (), ["flows/f"])

@@ -377,7 +377,7 @@ def _late_queries(
         query: the result of `new_deltas_query`.
         streams: how far followers have written, as `WrittenStreams.streams`.
     """
-    if progress.position is None or not progress.streams:
+    if progress.position is None:
         return
     last = query.since if query.after is None else query.after.value  # `query` reads after it
     ranges: dict[str, tuple[int, int]] = {}  # gateway → the arrivals of its late deltas, without the first one
