@@ -35,7 +35,7 @@ class CancellableCalls:
 
         Args:
             call: the blocking function.
-            discard: called in that thread with the result if the caller has stopped waiting, to close it.
+            discard: called with the result if the caller has stopped waiting, to close it.
 
         Returns:
             The call's result; its exception is raised.
@@ -54,8 +54,11 @@ class CancellableCalls:
             return future.result()
         except CancelledError:
             raise UnreachableError("the request was cancelled") from None
+        except BaseException:
+            if not future.cancel() and future.exception() is None:  # it ended before a KeyboardInterrupt
+                discard(future.result())
+            raise
         finally:
-            future.cancel()  # after a KeyboardInterrupt
             with self._lock:
                 self._waiting.discard(future)
 
