@@ -157,15 +157,18 @@ def ports(config: Config) -> CheckResult:
     if url.hostname in LOOPBACK_HOSTS and gateway(config).state == "ok":
         own_ports.add(url.port)
     configured = {"--port": config.gateway.port, "--dagster-port": config.dagster.port}  # 0: any free port
-    used_by_others = [
-        f"{port} ({option})"
+    errors = {
+        f"{port} ({option})": error
         for option, port in configured.items()
-        if port and port not in own_ports and _is_in_use(port)
-    ]
+        if port and port not in own_ports and (error := _port_error(port)) is not None
+    }
+    forbidden = [port for port, error in errors.items() if isinstance(error.__cause__, PermissionError)]
     numbers = ", ".join(str(port or "any") for port in configured.values())
-    if used_by_others:
+    if forbidden:
+        return _warning(f"not permitted to this user: {', '.join(forbidden)}", "choose ports from 1024 on")
+    if errors:
         remedy = "run `lakesync up --port 0 --dagster-port 0`, or stop the programs that use them"
-        return _warning(f"used by another program: {', '.join(used_by_others)}", remedy)
+        return _warning(f"used by another program: {', '.join(errors)}", remedy)
     return _ok(f"{numbers}: {'used by this LakeSync' if own_ports & set(configured.values()) else 'free'}")
 
 
@@ -362,8 +365,10 @@ def spark(config: Config) -> CheckResult:
         with socket.create_connection(("127.0.0.1" if host == "localhost" else host, port), _TIMEOUT_SECONDS):
             return _ok(f"{url.scheme}://{host}:{port} accepts connections")
     except OSError as error:
-        message = f"{host}:{port} does not answer: {error.strerror or error}"
-        return _problem(message, f"see {config.data_dir / 'logs' / 'spark.log'}; `lakesync up` restarts it")
+        remedy = f"see {config.data_dir / 'logs' / 'spark.log'}; `lakesync up` restarts it"
+        if config.spark.remote:
+            remedy = "start the server there, or correct the setting spark.remote"
+        return _problem(f"{host}:{port} does not answer: {error.strerror or error}", remedy)
 
 
 def dagster(config: Config) -> CheckResult:
@@ -457,10 +462,10 @@ def _is_missing(package: str) -> bool:
     return importlib.util.find_spec(package) is None
 
 
-def _is_in_use(port: int) -> bool:
-    """Return whether no server can listen on a port of this machine, because a program uses it."""
+def _port_error(port: int) -> StartupError | None:
+    """Return why no server can listen on a port of this machine; None if one can."""
     try:
         check_port(port, LOOPBACK, "")
-    except StartupError:
-        return True
-    return False
+    except StartupError as error:
+        return error
+    return None

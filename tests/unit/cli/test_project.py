@@ -428,6 +428,17 @@ def test_doctor_finds_the_port_of_a_remote_gateway_used_by_another_program(run, 
     assert (result["state"], result["found"]) == ("warning", f"used by another program: {port} (--port)")
 
 
+def test_doctor_tells_forbidden_ports_from_used_ones(run, monkeypatch):
+    def bind(_socket, _address):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(socket.socket, "bind", bind)
+    monkeypatch.setenv("LAKESYNC_GATEWAY_PORT", "80")
+    monkeypatch.setenv("LAKESYNC_DAGSTER_PORT", "0")
+    result = json.loads(run("doctor", "--only", "ports", "--json").stdout)
+    assert (result["state"], result["found"]) == ("warning", "not permitted to this user: 80 (--port)")
+
+
 def test_doctor_shows_why_a_gateway_is_not_ready(run, monkeypatch):
     response = requests.Response()
     response.status_code, response._content = 503, b'{"error": "disk: 5 bytes are free", "code": "STAGING_UNAVAILABLE"}'
