@@ -453,6 +453,7 @@ class SqliteClientStore:
             self.stamp_codec.clear_cache()
             self.edit_table.rolled_back()
             self._restore_schemas()
+            self._checked_schema_version = self._read_schema_version = None  # others may use the same version
             if self._db.in_transaction:  # a full disk has rolled back by itself
                 for statement in rollback:
                     self._db.execute(statement)

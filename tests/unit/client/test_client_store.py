@@ -1,7 +1,9 @@
 """What the SQLite store keeps in the app's database."""
 
 import sqlite3
+from contextlib import closing
 
+import msgspec
 import pytest
 from msgspec import Raw
 
@@ -12,7 +14,7 @@ from lakesync.client.sqlite.sql_values import from_sql, round_trips, to_sql
 from lakesync.client.sqlite.stamps import Layout
 from lakesync.model.delta import jcs_raw
 from lakesync.model.errors import ConfigurationError, IntegrityError
-from lakesync.model.schema import parse_schema
+from lakesync.model.schema import Column, parse_schema
 from lakesync.model.types import PushResult
 from tests.unit.client.core_support import delta, error_answer, page
 
@@ -204,6 +206,36 @@ def test_a_schema_of_a_rolled_back_transaction_is_not_used(db):
     core.receive(page(2000, delta("INSERT", "r2", 0, x=2), delta("UPDATE", "r1", 0, x=3, z=[1])))
     store.put_version(grown, 1)
     assert db.execute("SELECT * FROM t").fetchall() == [("r1", 3, "one", "[1]"), ("r2", 2, None, None)]
+
+
+def test_a_schema_version_of_a_rolled_back_transaction_is_read_again(tmp_path):
+    """Another client of the file may reach the same number with other schemas."""
+    with (
+        closing(sqlite3.connect(tmp_path / "db", isolation_level=None)) as db,
+        closing(sqlite3.connect(tmp_path / "db", isolation_level=None)) as other,
+    ):
+        store, others = SqliteClientStore(db, [SCHEMA]), SqliteClientStore(other, [SCHEMA])
+
+        def version():
+            return db.execute("PRAGMA schema_version").fetchone()
+
+        def change_and_fail():
+            with store.transaction():
+                for number in range(40):
+                    db.execute(f"CREATE TABLE t{number} (x)")
+                store.reload_schemas()
+                seen.append(version())
+                raise ConfigurationError("no")
+
+        seen = []
+        with pytest.raises(ConfigurationError):
+            change_and_fail()
+        grown = msgspec.structs.replace(SCHEMA, columns=(*SCHEMA.columns, Column("z", "json")))
+        others.add_schemas([grown])
+        while version() < seen[0]:
+            other.execute(f"CREATE TABLE u{version()[0]} (x)")
+        store.reload_schemas()
+        assert store.schemas == {"t": grown}
 
 
 def test_stamp_numbers_of_a_rolled_back_transaction_are_not_used(db):
