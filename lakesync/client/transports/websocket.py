@@ -102,12 +102,18 @@ def _ssl_context(ca: str | None) -> ssl.SSLContext:
 
     Args:
         ca: file or folder of trusted certificates; None for the environment's, or certifi's.
+
+    Raises:
+        UnreachableError: the certificates cannot be read.
     """
     from_environment = (os.environ.get(name) for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"))
     path = ca or next(filter(None, from_environment), None) or DEFAULT_CA_BUNDLE_PATH
     is_folder = Path(path).is_dir()
     context = ssl.create_default_context()
-    context.load_verify_locations(None if is_folder else path, path if is_folder else None)
+    try:
+        context.load_verify_locations(None if is_folder else path, path if is_folder else None)
+    except OSError as error:
+        raise UnreachableError(f"the trusted certificates in {path} cannot be read: {error}") from error
     return context
 
 
