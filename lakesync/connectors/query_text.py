@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 
 from lakesync.model.errors import ConfigurationError
 
-_TOKEN = re.compile(r"""\s+|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[()]|(?:[^\s"'()\\]|\\.)+""")
+_TOKEN = re.compile(r"""\s+|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[()]|(?:[^\s"'()\\]|\\.)+""", re.DOTALL)
 """A token: whitespace, a quoted text, a parenthesis, or anything up to one of these.
 
 Outside of quotation marks too, a backslash escapes the next character, as in JQL.
