@@ -47,7 +47,8 @@ def timed_parts(config: Config, snapshot: SchemaSnapshot, marks: Mapping[str, st
     transfers |= {("tier", name): each.schedule for name, each in config.tiers.items()}
     for (kind, name), cron in transfers.items():
         mark = int(marks.get(transfer_mark(kind, name), 0))
-        found.append(Timed(kind, name, gateway="", mark=mark, next_ms=next_tick_ms(cron, mark) if mark else now_ms))
+        is_past = 0 < mark <= now_ms  # a mark in the future means that the clock was set back
+        found.append(Timed(kind, name, gateway="", mark=mark, next_ms=next_tick_ms(cron, mark) if is_past else now_ms))
     return [*found, *_migrations(config, marks, now_ms)]
 
 

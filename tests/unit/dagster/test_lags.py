@@ -8,7 +8,7 @@ import dagster as dg
 import msgspec
 import pytest
 
-from lakehouse.marks import suspended_mark
+from lakehouse.marks import suspended_mark, transfer_mark
 from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.analysis.marks import REPORT, DeadLetters, Report
 from lakesync.config import load
@@ -17,6 +17,7 @@ from lakesync.engine import Engine
 from lakesync.model.hlc import wall_clock
 from lakesync.staging import open_store
 from sensors.backoff import Attempt, Attempts
+from sensors.due_times import timed_parts
 from sensors.lags import PipelineLags
 
 
@@ -68,3 +69,11 @@ def test_suspended_tables_of_flows_are_dead_letters(tmp_path, monkeypatch):
     assert list(lags._dead_letters(marks, [], 5)) == [DeadLetters("destination", "flows/out/new!todos", "", 1, 5)]
     marks[REPORT] = msgspec.json.encode(Report(5, dead_letters=tuple(lags._dead_letters(marks, [], 5)))).decode()
     assert [each.since_ms for each in lags._dead_letters(marks, [], 9)] == [5]
+
+
+def test_a_flow_is_due_if_its_last_run_is_in_the_future(tmp_path):
+    """The clock was set back."""
+    flow = DeclaredFlow(source="a", to="b", tables=("todos",), schedule="0 0 * * *")
+    config = load({"data_dir": tmp_path}).model_copy(update={"flows": {"f": flow}})
+    (timed,) = timed_parts(config, SchemaSnapshot(), {transfer_mark("flow", "f"): "2000"}, now_ms=1000)
+    assert timed.next_ms == 1000
