@@ -71,7 +71,8 @@ def load_checkpoint(replica: Replica, checkpoint: Checkpoint, on_progress: Calla
 
     Raises:
         UnreachableError, ValidationError: the checkpoint is incomplete or cannot be decoded; nothing was changed.
-        DbError: the staging file cannot be written, for example because the disk is full; nothing was changed.
+        DbError: the staging file cannot be written, for example because the disk is full, or not be attached to the
+            app's database; nothing was changed.
     """
     path = first_sync_path(replica.path)
     remove_database(path)
@@ -84,8 +85,8 @@ def load_checkpoint(replica: Replica, checkpoint: Checkpoint, on_progress: Calla
         return Loaded(rows, tables)
     except sqlite3.Error as error:
         if replica.core.has_pending_request:  # the core still waits for the checkpoint that it requested
-            replica.receive(NoResponse("the staging file could not be written"))
-        raise DbError(f"{path}, into which a first sync is loaded, cannot be written now: {error}") from error
+            replica.receive(NoResponse("the checkpoint could not be stored"))
+        raise DbError(f"a first sync cannot be loaded into {path} and copied from it now: {error}") from error
     finally:
         remove_database(path)
 
