@@ -169,13 +169,14 @@ def ordered(rows: Iterable[pa.Table], rows_in_memory: int) -> Iterator[pa.Table]
     with tempfile.TemporaryDirectory(prefix="lakesync-order-", dir=_temporary_folder()) as folder:
         runs = _SortedRuns(Path(folder))
         pending: list[pa.Table] = []
+        number = size = 0  # how many rows are pending, and their bytes
         for table in rows:
             pending.append(table)
-            is_full = sum(map(len, pending)) >= rows_in_memory
-            if is_full or sum(each.nbytes for each in pending) >= _BYTES_IN_MEMORY:
+            number, size = number + len(table), size + table.nbytes
+            if number >= rows_in_memory or size >= _BYTES_IN_MEMORY:
                 runs.add([_sorted(pending)])
-                pending = []
-        left = [_sorted(pending)] if any(map(len, pending)) else []
+                pending, number, size = [], 0, 0
+        left = [_sorted(pending)] if number else []
         if not runs:
             yield from left
             return
