@@ -72,7 +72,7 @@ class ActionRunner:
     def close(self, timeout: float) -> None:
         """Reject further coroutines, and wait for running actions.
 
-        Actions that do not end in time are cancelled. Another process may retry them when their leases have expired.
+        Actions that do not end in time are cancelled. Another process may retry them when this one's claims expire.
 
         Args:
             timeout: seconds to wait.
@@ -138,14 +138,15 @@ async def run_attempt(
     try:
         data = await _call_handler(handler(), action, context)
         return ActionResult(action.action_id, _encode_data(data, max_data_bytes), server_hlc())
-    except asyncio.CancelledError:
-        raise
     except LakeSyncError as error:
         return failure(action, _code(error), str(error), retryable=isinstance(error, TransientError))
     except OSError as error:
         _log_failure(action, context, error)
         return failure(action, _FAILED, "the connector could not reach what it needs: retry", retryable=True)
     except BaseException as error:
+        task = asyncio.current_task()
+        if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+            raise  # this attempt is cancelled, and not only a task of the handler
         _log_failure(action, context, error)
         return failure(action, _FAILED, "the handler failed; see the gateway's log")
 
@@ -172,10 +173,12 @@ async def _call_handler(handler: ActionHandler, action: Action, context: ActionC
     def run() -> None:
         try:
             future.set_result(handler.execute_action(action, context))
-        except Exception as error:
+        except (LakeSyncError, OSError) as error:
             future.set_exception(error)
-        except BaseException as error:  # SystemExit in a handler must not stop the gateway
-            future.set_exception(RuntimeError(f"the handler raised {error!r}"))
+        except BaseException as error:  # asyncio cannot pass on StopIteration; SystemExit would stop the gateway
+            wrapped = RuntimeError(f"the handler raised {error!r}")
+            wrapped.__cause__ = error
+            future.set_exception(wrapped)
 
     threading.Thread(target=run, name=f"action {action.connector}", daemon=True).start()
     returned = await asyncio.wrap_future(future)

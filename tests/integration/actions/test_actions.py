@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import threading
 
 import msgspec
@@ -240,7 +241,19 @@ def test_final_failures_are_stored_and_retryable_ones_are_not(gateway, desk):
     assert [context.attempt for _, context in desk.asked] == [1, 2, 3]
 
 
-@pytest.mark.parametrize("wrong", [KeyError("hush"), SystemExit(3), ["no", "object"], {"x": object()}, 7])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        KeyError("hush"),
+        SystemExit(3),
+        StopIteration(),
+        asyncio.CancelledError(),
+        concurrent.futures.CancelledError(),
+        ["no", "object"],
+        {"x": object()},
+        7,
+    ],
+)
 def test_a_failing_handler_is_reported_without_internal_details(gateway, desk, wrong):
     def react(action, context):
         if isinstance(wrong, BaseException):
