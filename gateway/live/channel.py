@@ -365,7 +365,9 @@ class Channel:
             self._requeue((connection,))
 
     def _index_connection(self, connection: LiveConnection, subscriber: Subscriber, state: SubscriptionState) -> None:
-        """Set a connection's buckets in the index to those of a state."""
+        """Set a connection's buckets in the index to those of a state, unless the connection has ended meanwhile."""
+        if connection not in self._connections:
+            return
         subscription = state.subscription
         self._index.subscribe(connection, subscription.buckets | {subscriber.own_bucket}, subscription.prefixes)
         self._unindexed.discard(connection)
