@@ -49,6 +49,7 @@ from lakesync.config.sections import (
     ConnectorsSection,
     Contract,
     DagsterSection,
+    DeclaredConnector,
     DeclaredGateway,
     DeclaredIssuer,
     DeclaredTable,
@@ -69,7 +70,8 @@ from lakesync.model.validation import GATEWAY_ID
 _PREFIX = "LAKESYNC_"
 """The start of the variables that are settings."""
 _REFERENCE = re.compile(r"env:([\w*?{}]+)")
-"""A reference to a variable, or a pattern of references, in a file or in a variable that is JSON."""
+"""A reference to a variable, in a file or in a variable that is JSON; or a pattern of references, as in
+`connectors.allowed_references`."""
 _CATALOGUE_SETTINGS = ("type", "catalog-impl", "uri", "warehouse")
 """Spark's settings of an Iceberg catalogue (`spark.sql.catalog.NAME.…`) that only `[lake]` may set."""
 
@@ -192,6 +194,9 @@ class Config(BaseSettings):
                 scheme, separator, _ = value.partition("://")
                 start = repr(scheme) if separator else "no scheme"  # without one, the value may begin with a password
                 raise ValueError(f"{name} starts with {start}; it must start with one of {', '.join(known)}")
+        for name, value in (("data_dir", str(self.data_dir)), ("lake.warehouse", self.lake.warehouse)):
+            if not {"?", "#"}.isdisjoint(value):  # pyiceberg would write all files of a table to the path before it
+                raise ValueError(f"{name} is {value!r}, but a path in the lake ends at ? or #; use another folder")
         checkpoints = self.lake.checkpoints
         if checkpoints.startswith("file:") and not {"?", "#"}.isdisjoint(checkpoints):
             raise ValueError(f"lake.checkpoints is {checkpoints!r}, which ends at its ? or #; write %3F or %23")
@@ -261,7 +266,10 @@ class Config(BaseSettings):
 
     @property
     def contracts(self) -> dict[str, Contract]:
-        """Table → its contract, what happens to columns that are registered later; without the default, `evolve`."""
+        """Table → its contract: what happens to columns that are registered later.
+
+        Tables with the default contract, `evolve`, are left out.
+        """
         return {name: table.contract for name, table in self.tables.items() if table.contract != "evolve"}
 
     def settings(self) -> Iterator[tuple[str, Any]]:
@@ -372,7 +380,10 @@ def _misspelt_variables() -> list[str]:
 
 
 def _is_referred_to(variable: str) -> bool:
-    """Return whether a file, or a setting that is a variable, refers to a variable, or allows connectors to do so."""
+    """Return whether a setting, in a file or a variable, refers to a variable.
+
+    A pattern in `connectors.allowed_references`, which allows connectors to refer to the variable, counts too.
+    """
     texts = [path.read_text("utf-8", "replace") for path in (config_file(), user_file()) if path is not None]
     texts += [value for name, value in os.environ.items() if name.startswith(_PREFIX)]
     patterns = (match[1].replace("{gateway}", "*") for text in texts for match in _REFERENCE.finditer(text))
@@ -436,5 +447,7 @@ def _settings_in(section: Sequence[str]) -> list[str]:
     model = fields[section[0]].annotation if section[0] in fields else None
     if list(section[:2]) == ["gateway", "issuers"]:
         model = DeclaredIssuer
+    elif section[0] == "connectors" and len(section) > 1:
+        model = DeclaredConnector
     kinds = [each for each in (model, *get_args(model)) if isinstance(each, type) and issubclass(each, BaseModel)]
-    return [name for kind in kinds for name in kind.model_fields]
+    return [field.alias or name for kind in kinds for name, field in kind.model_fields.items()]

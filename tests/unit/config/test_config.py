@@ -52,6 +52,21 @@ def test_a_folder_of_checkpoints_that_is_not_percent_encoded_is_rejected(folder)
         config.load({"lake": {"checkpoints": folder}})
 
 
+@pytest.mark.parametrize("sign", "?#")
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("data_dir", lambda sign: {"data_dir": f"/data/a{sign}b"}),
+        (r"lake\.warehouse", lambda sign: {"lake": {"warehouse": f"file:///data/a{sign}b"}}),
+        (r"lake\.warehouse", lambda sign: {"lake": {"warehouse": f"s3://data/a{sign}b"}}),
+    ],
+)
+def test_a_folder_of_the_lake_that_pyiceberg_would_cut_off_is_rejected(name, settings, sign):
+    """Pyiceberg would write all files of each table to `/data/a`."""
+    with pytest.raises(ConfigurationError, match=rf"{name} is .* ends at \? or #; use another folder"):
+        config.load(settings(sign))
+
+
 def test_a_child_process_reads_back_an_equal_configuration(tmp_path, monkeypatch):
     loaded = config.load(
         {
@@ -201,6 +216,8 @@ def test_errors_contain_no_value_that_may_be_a_secret(tmp_path, monkeypatch, tex
         ("[gatway]\nport = 1\n", "gatway is not a setting (FILE, line 1); did you mean gateway?"),
         ("# of shop\n[gateways.'shop']\nrulez = 'x'\n", "FILE, line 3); did you mean gateways.shop.rules?"),
         ("[remote]\nxyzzy = 1\n", "FILE, line 2); known settings: url, gateway."),
+        ("[connectors.x]\ngatewai = 'g'\n", "FILE, line 2); did you mean connectors.x.gateway?"),
+        ("[flows.f]\nxyzzy = 1\n", "FILE, line 2); known settings: from, to, "),
         ("gateway.port = 8080\n[spark]\nport = 'many'\n", "spark.port is 'many' (FILE, line 3)"),
         ("[spark]\r\n# port = 1\r\nport = 'many'\r\n", "spark.port is 'many' (FILE, line 3)"),
         ("gateway = {port = 70000}\n", "gateway.port is 70000 (FILE, line 1)"),
