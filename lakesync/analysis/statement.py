@@ -109,6 +109,7 @@ def _columns(tree: exp.Expr) -> frozenset[str] | None:
     """
     tables = list(tree.find_all(exp.Table))
     names = {table.alias_or_name.lower() for table in tables}
+    namespaces = {table.db.lower() for table in tables}
     sources = names | {alias.name.lower() for alias in tree.find_all(exp.TableAlias)}
     if any(True for _ in tree.find_all(exp.Pivot, exp.Columns, exp.PositionalColumn)):
         return None
@@ -123,8 +124,8 @@ def _columns(tree: exp.Expr) -> frozenset[str] | None:
         parent, name = identifier.parent, identifier.name.lower()
         if isinstance(parent, exp.Column) and name in sources and identifier.arg_key != "this":
             continue  # the table of a column
-        if isinstance(parent, exp.Column) and name in names and not parent.table:
-            return None  # a whole row as a value
+        if isinstance(parent, exp.Column) and name in names and parent.table.lower() not in sources - namespaces:
+            return None  # a whole row as a value, such as `orders` or `namespace.orders`
         if isinstance(parent, exp.Table | exp.TableAlias) or (
             isinstance(parent, exp.Alias) and identifier.arg_key == "alias"
         ):
