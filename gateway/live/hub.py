@@ -15,6 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import cast
 
+import structlog
 from fastapi import APIRouter, Request, Response, WebSocket
 
 from gateway.compat_uvicorn import protocol_of
@@ -38,6 +39,7 @@ from lakesync.model.errors import (
 from lakesync.staging.notices import Notice
 from lakesync.staging.store.feed import NoticeSource
 
+log = structlog.get_logger("gateway")
 router = APIRouter()
 fallback = APIRouter()
 """Rejects WebSockets on all other paths, so it must be included last."""
@@ -68,11 +70,13 @@ class Hub:
         self._notices: list[Notice] = []
         """Notices that the event loop has not passed on yet; guarded by the lock."""
         self._loop: asyncio.AbstractEventLoop | None = None
-        """The event loop of the channels; None before `watch` and after `close`."""
+        """The event loop of the channels; None before `watch`."""
         self._starting: asyncio.Future[None] | None = None
         """The call of `watch` in a worker thread, for which all connections wait; None before the first connection."""
         self._stop_watching: Callable[[], None] | None = None
         """Ends the subscription to the store's notices; None before `watch`."""
+        self._is_closed = False
+        """Whether `close` was called; guarded by the lock."""
 
     def __len__(self) -> int:
         return self._count
@@ -137,7 +141,11 @@ class Hub:
         """
         if self._stop_watching is None:
             self._loop = loop
-            self._stop_watching = self._store.watch(self._on_commit)
+            stop = self._store.watch(self._on_commit)
+            with self._lock:
+                self._stop_watching, is_closed = stop, self._is_closed
+            if is_closed:  # while the store was waited for
+                stop()
 
     def unsubscribe(self, gateway: SyncGateway, connection: LiveConnection) -> None:
         """Remove a connection that has ended.
@@ -169,15 +177,15 @@ class Hub:
 
     def close(self) -> None:
         """Stop watching the store."""
-        if self._stop_watching is not None:
-            self._stop_watching()
         with self._lock:
-            self._loop = None
+            self._is_closed, stop = True, self._stop_watching
+        if stop is not None:
+            stop()
 
     def _on_commit(self, notice: Notice) -> None:
         """Queue a notice for the event loop. The store calls this in one of its threads."""
         with self._lock:
-            if self._loop is None:
+            if self._is_closed or self._loop is None:
                 return
             self._notices.append(notice)
             if len(self._notices) == 1:
@@ -190,7 +198,10 @@ class Hub:
         for notice in notices:
             channel = self._channels.get(notice.gateway)
             if channel is not None:
-                channel.on_commit(notice)
+                try:
+                    channel.on_commit(notice)
+                except Exception:  # the other notices are those of other gateways too
+                    log.exception("notice not delivered", gateway=notice.gateway)
 
 
 @router.websocket(ROUTE)
