@@ -147,7 +147,11 @@ class RowCache:
     def put(self, gateway: str, cached: CachedRow) -> None:
         """Cache a row."""
         cache_key = (gateway, cached.row.table, cached.row.row_id)
-        self._old.pop(cache_key, None)
+        previous = self._young.get(cache_key)
+        if previous is None:
+            self._old.pop(cache_key, None)
+        else:
+            self._young_bytes -= previous.size
         self._add(cache_key, cached)
 
     def _add(self, cache_key: tuple[str, str, str], cached: CachedRow) -> None:
