@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import uuid
+from pathlib import Path
 
 import pytest
 
@@ -350,6 +351,27 @@ def test_an_existing_store_is_replaced_only_on_request(url, clock):
     assert rebuild(url, clock, Lake(), replace=True) == []
     engine = opened(url, clock)
     assert engine.gateways() == []
+    engine.close()
+
+
+def test_the_old_store_stays_if_the_new_one_cannot_be_renamed(tmp_path, clock, monkeypatch):
+    folder = tmp_path / "store"
+    engine = opened(f"sqlite://{folder}", clock)
+    story(engine, clock)
+    gateways = engine.gateways()
+    engine.close()
+    rename = Path.rename
+
+    def fail_for_the_new_store(path, target):
+        if path.name == "store.rebuilding":
+            raise OSError("no permission")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", fail_for_the_new_store)
+    with pytest.raises(StagingUnavailableError, match="cannot be replaced: no permission"):
+        rebuild(f"sqlite://{folder}", clock, Lake(), replace=True)
+    engine = opened(f"sqlite://{folder}", clock)
+    assert engine.gateways() == gateways
     engine.close()
 
 

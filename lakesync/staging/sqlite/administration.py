@@ -224,12 +224,18 @@ def replacement_folder(
             store.close()
         crash_point("rebuild.filled")
         with _os_errors_mapped(folder):
+            set_aside = folder.with_name(f"{folder.name}.replaced-{wall()}")
             if has_contents:
-                folder.rename(folder.with_name(f"{folder.name}.replaced-{wall()}"))
+                folder.rename(set_aside)
             else:
                 shutil.rmtree(folder)
             crash_point("rebuild.set_aside")
-            replacement.rename(folder)
+            try:
+                replacement.rename(folder)
+            except OSError:
+                if has_contents:
+                    set_aside.rename(folder)
+                raise
 
 
 @contextmanager
