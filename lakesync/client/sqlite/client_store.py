@@ -118,9 +118,9 @@ class SqliteClientStore:
         self.tracking = ChangeTracking(connection, self.schemas)
         self.edit_table = EditTable(connection)
         self._checked_schema_version: tuple[int] | None = None
-        """The file's schema version at which all tables had their triggers."""
+        """SQLite's `schema_version` of the file at which all tables had their triggers; None if it is unknown."""
         self._read_schema_version: tuple[int] | None = None
-        """The file's schema version at which `schemas` was as stored; None if it is unknown."""
+        """SQLite's `schema_version` of the file at which `schemas` was as stored; None if it is unknown."""
         with self.transaction():
             self._db.execute(_POSITION)
             self.edit_table.create()
@@ -202,9 +202,10 @@ class SqliteClientStore:
             self.tracking.journal_unknown_rows(schema.table)
 
     def has_recreated_tables_after_schema_change(self) -> bool:
-        """Return whether any table is marked as recreated; False if the file's schema is that of the last call.
+        """Return whether any table is marked as recreated; False, without a look, if the file's schema is unchanged.
 
-        Another client of the file may have marked it, and given it new triggers. Its rows must be pulled again then.
+        It is compared with that of the last call. Another client of the file may have marked it, and given it new
+        triggers. Its rows must be pulled again then.
 
         Raises:
             TableError: the app has recreated a table, and its triggers were dropped with the old one.
@@ -229,7 +230,7 @@ class SqliteClientStore:
         """Return the gateway's version of a table's schema; 0 if the app's own schema is used."""
         return int(self._db.execute(_SELECT_SCHEMA, (table,)).fetchone()[0])
 
-    def put_version(self, schema: TableSchema, version: int) -> None:
+    def put_gateway_schema(self, schema: TableSchema, version: int) -> None:
         """Replace a table's schema with the gateway's; further columns of the table are kept.
 
         Args:
@@ -361,8 +362,8 @@ class SqliteClientStore:
     def edits(self, status: EditStatus | None = None, limit: int | None = None) -> list[Edit]:
         """Return edits in order of their numbers. See `ClientStore.edits`.
 
-        If the app passed a queue of its own to `lakesync.open`, that queue chooses the next edits to push: those with
-        the status `waiting`, if `limit` is given.
+        If the app passed a queue of its own to `lakesync.open`, an object that delivers edits in its own order,
+        `EditTable` asks it for the next edits to push: those with the status `waiting`, if `limit` is given.
         """
         return self.edit_table.edits(status, limit)
 

@@ -373,7 +373,7 @@ class SchemaSynchroniser:
             store = self._replica.store
             if store.version(table) >= server_version:
                 return False
-            store.put_version(usable, server_version)  # this adds the columns to the app's table
+            store.put_gateway_schema(usable, server_version)  # this adds the columns to the app's table
             names = {column.name for column in usable.columns}
             numbers = [
                 edit.number

@@ -188,7 +188,7 @@ def test_a_schema_of_a_rolled_back_transaction_is_not_used(db):
 
     def fill_the_disk():
         with store.transaction():
-            store.put_version(grown, 1)
+            store.put_gateway_schema(grown, 1)
             db.execute("CREATE TABLE large AS SELECT zeroblob(1000000)")
 
     (pages,) = db.execute("PRAGMA page_count").fetchone()
@@ -204,7 +204,7 @@ def test_a_schema_of_a_rolled_back_transaction_is_not_used(db):
     core.request_pull()
     core.next_request()
     core.receive(page(2000, delta("INSERT", "r2", 0, x=2), delta("UPDATE", "r1", 0, x=3, z=[1])))
-    store.put_version(grown, 1)
+    store.put_gateway_schema(grown, 1)
     assert db.execute("SELECT * FROM t").fetchall() == [("r1", 3, "one", "[1]"), ("r2", 2, None, None)]
 
 
