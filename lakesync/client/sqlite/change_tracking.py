@@ -1,10 +1,11 @@
 """Change tracking: triggers in the app's file journal every write to a synced table.
 
-`SqliteClientStore` creates the triggers, whose SQL is in `triggers`. `Replica` reads the journal and makes edits of its
-rows, which are changes to push. For each row written since the journal was last read, the triggers keep the row before
-its first write (`_lakesync_before_TABLE`; `there`: whether the row existed) and as it is now (`_lakesync_after_TABLE`;
-`here`: whether the row exists, `at`: when it was last written). In both, `c_NAME` has the value of the column NAME. The
-triggers commit or roll back with the app's own transaction.
+A client is an app's process that synchronises its SQLite file with a *gateway*, a server. `SqliteClientStore` creates
+the triggers, whose SQL is in `triggers`. `Replica` reads the journal and makes *edits* of its rows, which are changes
+that the client pushes to the gateway. For each row written since the journal was last read, the triggers keep the row
+before its first write (`_lakesync_before_TABLE`; `there`: whether the row existed) and as it is now
+(`_lakesync_after_TABLE`; `here`: whether the row exists, `at`: when it was last written). In both, `c_NAME` has the
+value of the column NAME. The triggers commit or roll back with the app's own transaction.
 
 If the app renames a table, SQLite moves its triggers with it, and they must journal nothing. So each one looks up in
 `sqlite_master` (SQLite's catalogue) on which table one of them, the *anchor*, is. The anchor's rowid there is part of
@@ -128,6 +129,9 @@ class ChangeTracking:
 
     def journal_reappeared_rows(self, table: str, deleted: Collection[str]) -> None:
         """Journal rows that the app had deleted and that are in a recreated table.
+
+        A deletion that is still in the journal becomes an update there. If it is an edit already, the row is journalled
+        as inserted.
 
         Args:
             table: the recreated table.
@@ -315,7 +319,7 @@ class ChangeTracking:
             self._db.execute(f'DROP TRIGGER "{name}"')
         ((next_rowid,),) = self._db.execute("SELECT coalesce(max(rowid), 0) + 1 FROM sqlite_master")
         statements = trigger_statements(schema, next_rowid)
-        # create the anchor first, so that it gets this rowid
+        # create the anchor first, so that it gets the rowid by which the SQL of all triggers finds it
         self._db.execute(statements.pop(trigger_name(schema.table, ANCHOR)))
         for statement in statements.values():
             self._db.execute(statement)

@@ -7,8 +7,10 @@ a checkpoint, so the rows stay in a second SQLite file, next to the app's, until
 A row is *bulk-writable* if its deltas are an INSERT and UPDATEs with values of the right types: then SQL copies it
 without a merge. Such rows are written in groups: the rows of a group have the same table, and the same columns written
 by each delta (its layout). In the staging file, each synced table has a staging table `rows_of_TABLE` with the row ids,
-records (the timestamp and client of each delta) and values of these rows. The table `rest` has all other rows as
-deltas, which the client's state machine (`core`) merges.
+records (the timestamp and client of each delta) and values of these rows. Rows are staged in chunks of
+`STAGED_TOGETHER` deltas. A chunk with any other row is stored as deltas in the table `rest`; the client's state machine
+(`core`) merges them. It also merges the rows that have *edits*, which are changes of this client that the gateway has
+not acknowledged.
 """
 
 from __future__ import annotations
@@ -145,8 +147,9 @@ def _group_rows(fields: DeltaFields | None) -> RowGroups:
     """Return the rows of a frame in groups.
 
     Args:
-        fields: the fields of the frame's deltas, each as a list; None if they could not be read by field. `width` is
-            the number of columns if every delta writes the same ones, otherwise None.
+        fields: the fields of the frame's deltas, each as one list; None if they could not be read by field. In the
+            lists of names and values, an empty item ends the columns of each delta. `width` is the number of columns if
+            every delta writes the same ones, otherwise None.
 
     Raises:
         NotBulkWritableError: the deltas are not rows of an INSERT and UPDATEs.
@@ -217,7 +220,8 @@ def _copy_to_app(replica: Replica, core: ClientCore, cursor: int, highest_hlc: i
     for unmerged in _read_unmerged(db):
         tables |= core.receive(CheckpointFrame(SyncResponse(unmerged, cursor))).tables
     staging_tables = {table: f"{_STAGING_SCHEMA}.{_staging_table(table)}" for table in store.schemas}
-    # the generation, which is stored with each row: the number of the full pull that the checkpoint belongs to
+    # the generation, which is stored with each row: the number of the full pull (a pull of all rows, which may begin
+    # with a checkpoint) that this one belongs to
     tables |= store.copy_from(staging_tables, store.position().generation)
     return tables | core.receive(CheckpointEnd(cursor, highest_hlc)).tables
 

@@ -1,6 +1,7 @@
 """The transport with a WebSocket, on which the gateway server sends changes as they happen: broadcasts.
 
-`AutoSync`, the client's thread that synchronises by itself, opens the WebSocket as a *subscription*, and pulls on it.
+`AutoSync`, the client's thread that synchronises by itself, opens the WebSocket as a *subscription*. It sends *pulls*
+on it, which request the changes after the client's cursor.
 All other requests use HTTP, where an error can name the rejected deltas (changes of rows).
 """
 
@@ -177,7 +178,16 @@ class WebSocketSubscription:
             asyncio.run_coroutine_threadsafe(self._socket.send(frame), self._loop)  # `receive` raises its error
 
     def receive(self, timeout: float | None) -> Message | None:
-        """Wait for a message; return None after the timeout or a `wake`. See `Subscription.receive`."""
+        """Wait for a message; return None after the timeout or a `wake`.
+
+        Args:
+            timeout: seconds to wait; None for no limit.
+
+        Raises:
+            LakeSyncError: the connection has ended; the error says why. Messages that arrived before are returned
+                first.
+            UnreachableError: the message cannot be decoded.
+        """
         with self._changed:
             self._changed.wait_for(lambda: self._is_woken or self._received or self._error, timeout)
             if self._is_woken:
