@@ -1,7 +1,8 @@
 """Opens adapters by URI, such as `postgresql://…` or `s3://…`. The scheme names the kind of database or object store.
 
-Adapters store deltas, the changes of rows that clients have made. The pipeline, a gateway that flushes by itself or
-reads sources, and commands such as `lakesync migrate` open them here.
+Adapters store deltas, the changes of rows that clients have made. The pipeline and commands such as `lakesync migrate`
+open them here. So does a gateway (the server of clients) that stores its deltas in one without a pipeline, which is
+called a flush, or that sends clients the rows of one as a source.
 
 A package adds a scheme with an entry point in the group `lakesync.adapters`. The entry point's name is the scheme, its
 value a function from the URI to the adapter:
@@ -86,6 +87,6 @@ def as_database(adapter: Adapter, flush_format: FlushFormat = "parquet") -> Data
 
     Args:
         adapter: a database, which is returned as it is, or an object store.
-        flush_format: how new objects in an object store are encoded.
+        flush_format: how the objects that are written to an object store are encoded.
     """
     return ObjectDeltas(adapter, flush_format) if is_object_store(adapter) else adapter

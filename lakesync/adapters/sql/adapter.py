@@ -66,7 +66,8 @@ _ROWS_PER_REBUILD = 5_000
 class SqlAdapter(ArrowAdapterBase):
     """Implements `DatabaseAdapter` and all optional protocols on top of a dialect and an executor.
 
-    The protocols (`lakesync.adapters.base`, `Digestible`, `Restorable`, `Redactable`) document the methods. Writers of
+    The protocols (`lakesync.adapters.base`, `Digestible`, `Restorable`, `Redactable`) document the methods. A
+    `DigestScope` says which gateways, tables and days are compared or repaired. Writers of
     a destination table take locks on its rows until their transaction ends. The *content* of a row is the merge of its
     deltas. A `ContentTransform` changes contents before they are written, for example to add older deltas that were
     moved to another adapter.
@@ -124,7 +125,7 @@ class SqlAdapter(ArrowAdapterBase):
             return queries.newest_position(connection, gateway)
 
     def split_points(self, query: DeltaQuery, size: int) -> list[int]:
-        """Return split points of a query, using the index for its order."""
+        """Return arrivals that divide a query's result into parts of about `size` deltas, using an index."""
         with self._connect() as connection:
             return queries.split_points(connection, query, size)
 
@@ -228,6 +229,8 @@ class SqlAdapter(ArrowAdapterBase):
         with self._connect() as connection:
             return follower_state.read_dead_letters(connection, limit)
 
+    # -- repair --------------------------------------------------------------------------------------------------------
+
     def restore_arrow(
         self,
         follower: str,
@@ -259,7 +262,10 @@ class SqlAdapter(ArrowAdapterBase):
                 self._write_rows_or_suspend(connection, deltas, scope.schemas, transform, follower, uncreated)
 
     def remove_orphan_rows(self, scope: DigestScope) -> int:
-        """Delete rows without stored deltas, table by table; none of a table that has other rows than the schema's."""
+        """Delete rows without stored deltas, table by table.
+
+        A table is skipped if it cannot be ensured, for example because it has the rows of another synced table.
+        """
         uncreated = self._ensure_tables(scope.schemas)
         schemas = [schema for schema in scope.schemas if schema.table not in uncreated]
         with self._connect() as connection:

@@ -1,8 +1,8 @@
 """Flows: incremental copies of new deltas from one backend to another, for rows that match a filter.
 
 `[flows.NAME]` in `lakesync.toml` declares a flow; `lakehouse.backends.transfers` runs it in a Spark task. A *delta* is
-a change of one row. Its *arrival* is the timestamp that its *gateway*, the app's stream of changes, gave to the push. A
-*page* is the deltas that are read from the source together.
+a change of one row. Its *arrival* is the timestamp that its *gateway*, which has the changes of one app, gave to the
+push. A *page* is the deltas that are read from the source together.
 
 The filter applies to rows, not to deltas. When a row starts to match, all of its deltas are copied. A row that has
 matched once continues to be copied, and is hidden in the *destination table* (the target's table of current rows) while
@@ -93,8 +93,8 @@ class FlowProgress(msgspec.Struct, frozen=True, rename={"row_filter": "sieve"}):
     deltas: int = 0
     """Deltas copied, including those copied again while looking back."""
     streams: dict[str, dict[str, int]] = {}
-    """`WrittenStreams.streams` of the source, as of the last run. Deltas up to there were copied, except those beyond
-    `position`."""
+    """`WrittenStreams.streams` of the source, as of the last run: writer → stream → arrival. Deltas up to there were
+    copied, except those beyond `position`. Empty if nothing in LakeSync wrote the source then."""
     row_columns: dict[str, tuple[str, ...]] = {}
     """Synced table → columns that all rows of its destination table have."""
 
@@ -144,7 +144,8 @@ def written_by(source: DatabaseAdapter, followers: Collection[str], flows: Colle
     """Return how far followers and other flows have written the source of a flow.
 
     Args:
-        source: the source; not a `LoadBarrier`, but what it wraps.
+        source: the source; not a `LoadBarrier`, which hides deltas while a follower's backlog is loaded, but what it
+            wraps.
         followers: names of followers that write to it.
         flows: names of flows that write to it.
 
@@ -205,8 +206,9 @@ def run_flow(
 ) -> Iterator[FlowStep]:
     """Copy what arrived at the source since the flow's mark.
 
-    Destination tables whose schema has further columns are written again first, and so are suspended ones whose retry
-    is due. The mark is stored at the target, and changes in the transaction that writes a page.
+    Destination tables whose schema has further columns are written again first. So are tables that were suspended,
+    because the target could not write them, if their retry is due. The mark is stored at the target, and changes in the
+    transaction that writes a page.
 
     Args:
         source: the backend to read.
@@ -356,6 +358,7 @@ def new_pages(
         for scanned, deltas, _ in read(late, progress, by_row=before.by_filtered_flow):
             progress = replace(progress, deltas=progress.deltas + len(deltas))
             yield NewPage(scanned, deltas, progress)
+    # if deltas were hidden meanwhile, the next run must compare with the streams of the last one again
     has_new_streams = before.streams != progress.streams and before.is_readable_until(written())
     if has_new_streams:
         progress = replace(progress, streams=before.streams)
@@ -379,7 +382,8 @@ def _late_queries(
     """
     if progress.position is None:
         return
-    last = query.since if query.after is None else query.after.value  # `query` reads after it
+    # A stream's new deltas are those after `low` and up to `high`; `query` itself reads what is after `last`.
+    last = query.since if query.after is None else query.after.value
     ranges: dict[str, tuple[int, int]] = {}  # gateway → the arrivals of its late deltas, without the first one
     for follower, of_follower in streams.items():
         before = progress.streams.get(follower, {})

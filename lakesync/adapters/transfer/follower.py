@@ -8,10 +8,11 @@ follower's *mark*, a text at the destination, has its progress. It changes in th
 The progress also has the columns of the destination tables' rows (`row_columns`): if the schema has others, the rows
 are rewritten.
 
-The history is read in order of gateway, shard and arrival. A *gateway* is one app's stream of changes; its tables may
-be divided among *shards*. An *arrival* is the timestamp that the gateway gives a push. All deltas of a push have the
-same one, and a mark never divides a push. A *chunk* is what is applied in one transaction: at a database many arrivals,
-at an object store one of the lake's *batches* (the deltas of one flush to the lake), which stay the same on a retry.
+The history is read in order of gateway, shard and arrival. A *gateway* has the changes of one app; its tables may be
+divided among *shards*. A *stream* is the deltas of one gateway and shard, named `GATEWAY/SHARD`. An *arrival* is the
+timestamp that the gateway gives a push. All deltas of a push have the same one, and a mark never divides a push. A
+*chunk* is what is applied in one transaction: at a database many arrivals, at an object store one of the lake's
+*batches* (the deltas of one flush to the lake), which stay the same on a retry.
 """
 
 from __future__ import annotations
@@ -115,7 +116,7 @@ class AppliedChunk(msgspec.Struct, frozen=True):
 
 
 def stream_name(gateway: str, shard: str) -> str:
-    """Return the name of a *stream*: the deltas of one gateway and shard, in order of arrival.
+    """Return the name of a stream.
 
     Args:
         gateway: the gateway id.
@@ -133,7 +134,7 @@ def read_follower_progress(
         adapter: the follower's destination.
         name: the follower's name, and the name of its mark.
         selection: the deltas that the follower selects.
-        since: `GATEWAY/SHARD` → arrival after which a follower without a mark starts.
+        since: `GATEWAY/SHARD` → arrival after which a follower starts that has no mark, or starts again.
 
     Raises:
         ConfigurationError: the adapter does not store marks.
