@@ -59,7 +59,7 @@ def delta_columns() -> dg.TableSchema:
 
 
 def followed_columns() -> dg.TableSchema:
-    """Return the columns of deltas at a destination, flow or migration: the databases to which they are copied."""
+    """Return the columns of deltas that a destination, or the target of a flow or migration, stores."""
     kept = {"gateway", "arrival", "table_name", "row_id", "op", "client_id", "hlc", "delta_id", "columns"}
     return dg.TableSchema([dg.TableColumn(*column) for column in _HISTORY if column[0] in kept])
 

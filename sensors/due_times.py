@@ -1,10 +1,11 @@
 """Decides when polls, flows, tiers and migrations are due: by an interval or schedule, or after a pause if they fail.
 
 A connector polls an external system at an interval. A flow (a filtered copy), a pair of tiers (old deltas move to a
-colder store) and a migration (a copy of whole tables by day) each run by a schedule. A mark, a text in the staging
-store (the gateways' database) that the asset writes, has the time of the last run; that of a migration has the days
-that were copied. Times are milliseconds of server wall time since 1970. `sensors.lags` calls this module for all of
-them, and the poll sensor for the tables of a connector.
+colder store) and a migration (a copy of whole tables by day) each run by a schedule. The asset of each writes a mark, a
+text in the staging store (the gateways' database): the time of the last run, or the days that a migration has copied.
+`Timed.mark` is a time derived from it. A `Lag` says since when a part of the pipeline is behind. Times are milliseconds
+of server wall time since 1970. `sensors.lags` calls this module for all of them, and the poll sensor for the tables of
+a connector.
 """
 
 from collections.abc import Iterator, Mapping
@@ -28,8 +29,7 @@ def timed_parts(config: Config, snapshot: SchemaSnapshot, marks: Mapping[str, st
     """Return when each poll, flow, pair of tiers and migration is due: an interval or a schedule after its last run.
 
     A migration is due at the first time of its schedule after the end of the first day that was not copied. A part that
-    never ran is due now. A `Timed` is a part's kind, name and gateway, its mark (the time of its last run), and the
-    time at which it is due next.
+    never ran is due now.
 
     Args:
         config: the project's configuration, which declares flows, tiers and migrations.
@@ -140,11 +140,11 @@ def next_tick_ms(cron: str, after_ms: int) -> int:
 def _migrations(config: Config, marks: Mapping[str, str], now_ms: int) -> Iterator[Timed]:
     """Yield the migrations that have a schedule and a day to copy, with the time at which each is due.
 
-    The mark of a migration is the start of the first day that it has not copied.
+    Its `Timed.mark` is the start of the first day that it has not copied.
     """
     for name, declared in config.migrations.items():
         day = first_missing_day(CopiedDays.of(marks, name), declared)
         if declared.schedule is not None and day is not None:
             first_ms, end_ms = ms_of_days([day])
-            # a mark after now would mean that the clock was set back
+            # at most now, because a day to come is no sign here that the clock was set back
             yield Timed("migration", name, "", min(first_ms, now_ms), next_tick_ms(declared.schedule, end_ms - 1))

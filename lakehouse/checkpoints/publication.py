@@ -52,9 +52,10 @@ def make_checkpoints(
 ) -> list[Checkpoint]:
     """Make the checkpoint of each gateway that has deltas in the lake, with the tables of all shards at one arrival.
 
-    A gateway is skipped if it has unflushed deltas before its cut point, or if a change of sync rules is still being
-    applied to its rows. A gateway that fails does not stop the others, and keeps its previous checkpoint: a checkpoint
-    without one of its tables would hide that table's rows from new clients.
+    A gateway is skipped if it has unflushed deltas before its cut point: `run_state` has none for it then. It is also
+    skipped if a change of sync rules is still being applied to its rows. A gateway that fails does not stop the others,
+    and keeps its previous checkpoint: a checkpoint without one of its tables would hide that table's rows from new
+    clients.
 
     Args:
         spark: the run's Spark session.
@@ -111,7 +112,7 @@ def make_checkpoints(
 
 
 def _tables(spark: SparkSession, store: CheckpointStore, cut_point: CutPoint, names: LakeNames) -> set[str]:
-    """Return a gateway's tables: registered ones, those in its newest checkpoint, and those of deltas since then."""
+    """Return a gateway's tables: those with a registered schema, in its newest checkpoint, or of deltas since then."""
     gateway, arrival = cut_point.gateway, cut_point.arrival
     newest = store.newest_checkpoint(gateway)
     checkpointed = {table.table for table in newest.tables} if newest else set()

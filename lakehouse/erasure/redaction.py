@@ -1,13 +1,15 @@
 """Erases requested data from the lake's tables, and deletes the snapshots that still have it.
 
-A request *covers* the values of one row, or those that one client wrote, up to a time. It belongs to one gateway, an
-app's stream of changes. It is carried out in these tables:
+A request *covers* the values of one row, or those that one client wrote, up to a time. The time is an `hlc`, a
+timestamp by the clock of the client that wrote; an `hlc` and the client's id are a *stamp*. The request belongs to one
+gateway, an app's stream of changes. It is carried out in these tables:
 
 - The history `deltas`: a covered delta (a change of a row) loses its contents.
 - State tables, the current rows that are merged from the history: rows are merged again. Values that did not fit a
   column are removed from the table `rejected`.
 - `landing`, which has what connectors have read at external systems, their sources: a row loses its columns, and
-  becomes a report by the source that the row was deleted. A replay of the poll pushes it as a DELETE.
+  becomes a report by the source that the row was deleted. If an operator replays the poll that landed the row, the
+  replay pushes a DELETE instead of the erased values.
 - `known`, with whose rows the next poll is compared: a row is deleted, so that the source's next version counts as new.
 
 The steps of the asset `erasure`, and `lakehouse.erasure.requests`, call this module while no poll and no other run
@@ -80,7 +82,8 @@ def redact_history(spark: SparkSession, requests: Sequence[Erasure], names: Lake
     # number of covered deltas by shard (a staging store with some of the tables) and data file
     counts = covered.select(spark, names.deltas, "shard, _file").groupBy("shard", "_file").count().collect()
     for shard in sorted({row["shard"] for row in counts}):
-        # one statement for each shard: if a file had deltas of two shards, a flush could not overwrite its batch
+        # One statement for each shard, because an UPDATE may write the rows of several shards into one file. A flush
+        # writes the deltas of one shard as a batch, and its repeat replaces the files of that batch as a whole.
         emptied = "op = 'UPDATE', width = 0, columns = cast(map() AS map<string, string>)"
         covered.narrowed("shard = {}", shard).execute(spark, f"UPDATE {names.deltas} SET {emptied}")
     crash_point("erasure.history")  # tests kill the process here

@@ -3,9 +3,10 @@
 The history has all deltas (changes of rows) of all gateways (streams of changes, one for each app). The rows of a state
 table must be the merge of its deltas, which the kernel (`lakehouse.tables.kernel`) has computed. A whole table is
 compared by counts and hashes for each gateway and day. For that the merge is implemented a second time, in SQL, so that
-the check does not share a fault with the kernel: a column has the value with the greatest `(hlc, client id, JSON text)`
-after the row's newest DELETE (the tombstone), and a typed column has that value if it fits the column's type. The
-checks `state_equals_merge` and `state_equals_history` of state tables (`assets.checks`) call this module.
+the check does not share a fault with the kernel. A *stamp* is a delta's `hlc` (a timestamp by the clock of the client
+that wrote it) and client id. A column has the value with the greatest `(hlc, client id, JSON text)` after the row's
+newest DELETE (the tombstone), and a typed column has that value if it fits the column's type. The checks
+`state_equals_merge` and `state_equals_history` of state tables (`assets.checks`) call this module.
 """
 
 from __future__ import annotations
@@ -145,7 +146,7 @@ def _states(states: DataFrame, table: str) -> dict[tuple[str, str], tuple[int, R
 
 
 _MODULUS = 1_000_000_007
-"""Hashes are added modulo this prime."""
+"""Hashes are reduced modulo this prime, so that their sum fits a bigint."""
 
 
 class DayFigures(msgspec.Struct, frozen=True):
@@ -184,7 +185,8 @@ def days_unlike_history(
 ) -> list[DayDifference]:
     """Return the days on which a state table is not the merge of its history up to its marks.
 
-    Added typed columns that earlier rows do not have yet are left out.
+    Typed columns that were added, and that the table's property `UNFILLED_PROPERTY` lists because earlier rows do not
+    have their values yet, are left out.
 
     Args:
         spark: an open Spark session.
@@ -207,7 +209,7 @@ def days_unlike_history(
     keys_and_values = [part for gateway, arrival in marks.items() for part in (sf.lit(gateway), sf.lit(arrival))]
     mark = sf.create_map(*keys_and_values)[sf.col("gateway")] if keys_and_values else sf.lit(None).cast("bigint")
     deltas = spark.table(names.deltas).where((sf.col("table_name") == table) & (sf.col("arrival") <= mark))
-    # without any mark no delta counts, so that every row of the table is a difference
+    # without any mark nothing was merged yet, so that every row of the table is a difference
     state = spark.table(names.state(table)).where(sf.col("_gateway").isin(*marks) if marks else sf.lit(True))
     if gateways is not None:
         deltas = deltas.where(sf.col("gateway").isin(*gateways))
@@ -252,7 +254,9 @@ def _hashed(name: str | Column, value: Column) -> Column:
 def _typed(column_type: Column, text: Column) -> dict[str, Column]:
     """Return schema type → the expression for the value of a JSON text.
 
-    It is null if the column has another type, or if the text does not fit the type.
+    It is null if the column has another type, or if the text does not fit the type. Only strings with a backslash are
+    parsed as JSON, which is slow. A number must begin like one, because the cast accepts other texts too, such as
+    `NaN`.
 
     Args:
         column_type: the schema type of the value's column.
