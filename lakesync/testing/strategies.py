@@ -53,7 +53,14 @@ def column_values(
     cells: st.SearchStrategy[Any] = values,
     max_size: int = 4,
 ) -> tuple[ColumnValue, ...]:
-    """Columns of a delta, each once."""
+    """Columns of a delta, each once.
+
+    Args:
+        draw: given by Hypothesis.
+        columns: their names.
+        cells: their values, as JSON.
+        max_size: number of columns, at most.
+    """
     by_column = draw(st.dictionaries(columns, cells, max_size=max_size))
     return tuple(ColumnValue.of(column, value) for column, value in by_column.items())
 
@@ -108,7 +115,15 @@ _claim_names = st.sampled_from(["sub", "team", "level"])
 
 @st.composite
 def rules(draw: st.DrawFn, columns: tuple[str, ...] = ("x", "y")) -> SyncRules:
-    """Rules over the tables `t` and `u`."""
+    """Sync rules over the tables `t` and `u`.
+
+    They consist of buckets: tables, with filters on a row's columns that must all hold. The operand `jwt:NAME` of a
+    filter is the claim NAME of the client's token.
+
+    Args:
+        draw: given by Hypothesis.
+        columns: names of the columns that filters compare.
+    """
     names = draw(st.lists(texts.filter(bool), max_size=3, unique=True))
     return SyncRules(draw(st.integers(1, 9)), tuple(_bucket(draw, name, columns) for name in names))
 
@@ -118,7 +133,7 @@ def _bucket(draw: st.DrawFn, name: str, columns: tuple[str, ...]) -> Bucket:
     operands = _constants | _claim_names.map(lambda claim: f"jwt:{claim}")
     filters = [
         Filter(draw(st.sampled_from(columns)), draw(st.sampled_from(OPERATORS)), draw(operands))
-        for _ in range(draw(st.integers(0, MAX_INEQUALITY_FILTERS)))
+        for _ in range(draw(st.integers(0, MAX_INEQUALITY_FILTERS)))  # all of them may be inequalities
     ]
     tables = draw(st.lists(st.sampled_from(["t", "u"]), max_size=2, unique=True))
     return Bucket(name, tuple(tables), tuple(filters))

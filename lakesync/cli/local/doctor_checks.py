@@ -4,7 +4,9 @@ A check gets the settings and returns a `CheckResult`. It may raise LakeSyncErro
 The platform is what `lakesync up` runs: the gateway, Spark, and Dagster, which runs the pipeline. Clients need none of
 it. The gateway server has a *gateway*, a stream of changes, for each app. It stores the changes (deltas) that clients
 push in the *staging store*; with *shards*, several stores have some of the tables each. The pipeline *flushes* deltas
-to the *lake*, an Iceberg catalogue. An *issuer* is a login provider that signs clients' tokens.
+to the *lake*, an Iceberg catalogue: to the *history* of all deltas, and to *state tables* with the current rows. *Sync
+rules* consist of buckets, sets of rows that they give to some clients. An *issuer* is a login provider that signs
+clients' tokens.
 """
 
 from __future__ import annotations
