@@ -1,10 +1,11 @@
 """Updates the lag of clients before routes report it.
 
 A client's lag is the age of the oldest change that it may see and has not been sent. To find that change, the store
-must be read from the client's position on: a check. So one request checks a bounded number of clients, and skips a
-client if nothing was committed to its gateway since the client's last check. The routes of metrics and explanations
-call it. The client tracker (`services.clients`) has the results. A gateway is one app's stream of changes; a shard is
-a staging store for some of its tables.
+must be read from the client's position on: a check. So one request checks a bounded number of clients. It skips a
+client whose last check is still valid: the check was complete, and since then nothing was committed to the gateway or
+sent to the client. The routes of metrics, of the console and of `lakesync explain` call this module. The client tracker
+(`services.clients`) has the results. A gateway is one app's stream of changes; a shard is a staging store for some of
+its tables; the log has the pushes, until they are flushed to the lake.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class LagCheck(NamedTuple):
 
 
 class ClientTracker:
-    """Tracks the clients of all gateways. Use it from the event loop's thread, except `statuses` and `lags`."""
+    """Tracks the clients of all gateways. Use it from the event loop's thread, except `statuses`."""
 
     def __init__(self, wall: Callable[[], int]) -> None:
         """Start without clients.
@@ -106,7 +106,7 @@ class ClientTracker:
         if client is None:
             return
         client.disconnected_ms = self._wall()
-        # A client that has not pulled over this connection has no cursor before it was sent everything.
+        # Before the first pull over a connection, its cursor is known only once the client was sent everything.
         has_cursor = not (subscriber.state.has_not_pulled and subscriber.has_more)
         if has_cursor and client.cursor is not None and subscriber.cursor >= client.cursor:
             client.sent_count += 1
@@ -147,7 +147,7 @@ class ClientTracker:
                 checked is not None
                 and checked.sent_version == client.sent_version(connected.get(name))
                 and checked.arrivals == arrivals
-                and checked.is_final(shared=shared)
+                and checked.is_final(shared=shared)  # a check that stopped early continues
             )
             if not is_valid:
                 due.append(name)

@@ -93,15 +93,15 @@ class FollowerPosition(NamedTuple):
 
 
 class Timed(NamedTuple):
-    """A poll, flow, tiers or migration, which are due at a time because their input has no mark to compare with."""
+    """A poll, flow, tier or migration, which are due at a time because their input has no mark to compare with."""
 
     part: Part
     name: str
     gateway: str
     """Empty if it belongs to no gateway."""
     mark: int
-    """Start of the last run that succeeded, in milliseconds of server wall time; 0 before the first. For a connector it
-    is the start of the last poll that ended, for a migration the start of the first day that is not copied yet."""
+    """Start of the last run that succeeded, in milliseconds of server wall time; 0 before the first. For a poll it is
+    the start of the last one that ended, for a migration the start of the first day that is not copied yet."""
     next_ms: int
     """When the next run is due, in milliseconds of server wall time."""
 
@@ -135,8 +135,9 @@ class Lag(msgspec.Struct, frozen=True, rename="camel"):
 
     part: Part
     name: str
-    """Name of the table, destination, flow, tiers, migration or connector. `CONNECTOR/TABLE` if only some tables of the
-    connector fail. For `deltas` it is the shard. Empty for a checkpoint or an erasure."""
+    """Name of the table, destination, flow, tier, migration or polled connector. `CONNECTOR/TABLE` if a poll
+    failed for only some tables, which are then behind. For `deltas` it is the shard. Empty for a checkpoint or an
+    erasure."""
     gateway: str
     """Empty for flows, tiers and migrations, which concern all gateways."""
     mark: int

@@ -1,13 +1,16 @@
 """The lag of a client: the age of the oldest change by others that the client may see and was not sent.
 
-Changes are *deltas*: INSERTs, UPDATEs or DELETEs of rows. `SyncGateway.submit_unsent` calls `oldest_unsent`. The
-console, `lakesync clients`, `/admin/metrics`, `/metrics` and the explain route show the result. An *hlc* is a hybrid
-logical clock's timestamp. A *gateway* is one app's stream of changes. An *arrival* is its own timestamp of a commit. A
-*shard* is a store with some of its tables. The *feed* has the rows in the order of their latest arrivals, by *bucket
-key*: a bucket of the sync rules with the claims that may see it. An *entry* is a row's history under one of these keys.
-A client's *position* in the feed has a *base*: the latest arrival at which the client certainly had everything that it
-could see. The lag is computed from the page that a pull of the client would return, so that it agrees with what the
-client is sent next. That pull begins at the client's *cursor*, a number that the client stores.
+`SyncGateway.submit_unsent` calls `oldest_unsent`. The console, `lakesync clients`, `/admin/metrics`, `/metrics` and the
+explain route show the result. The lag is computed from the page that a pull of the client would return, so that it
+agrees with what the client is sent next.
+
+- A *gateway* is one app's stream of changes. A *shard* is a store with some of its tables.
+- Changes are *deltas*: INSERTs, UPDATEs or DELETEs of rows. An *arrival* is the gateway's timestamp of a commit, by a
+  hybrid logical clock (HLC).
+- A *bucket key* names a bucket of the sync rules with the claims that may see it. The *feed* of a key has its rows in
+  the order of their latest arrivals. An *entry* is a row's history under one key.
+- A *cursor* is the number that a client stores and sends to continue. It determines the client's *position* in the
+  feed. A position has a *base*: the latest arrival at which the client certainly had everything that it could see.
 """
 
 from __future__ import annotations
@@ -103,9 +106,10 @@ def oldest_unsent(view: ClientView, query: LagQuery, rules: RulesCache) -> Unsen
     lacking = _lacking(view, client_id, page.deltas, position)
     if not lacking:
         return Unsent(0, progress=ScanProgress(start, page.read_up_to, page.rescan), is_complete=not page.has_more)
+    # the next query reads this part again, because the client still lacks these rows
     progress = ScanProgress(start, resumed.read_up_to, resumed.rescan)
     since, row = min(lacking)
-    # a row that the previous query found keeps its time, even if it was overwritten since
+    # a row that the previous query found, and that the next pull still sends, keeps its time even if it was overwritten
     if (
         before is not None
         and before.row is not None
@@ -140,6 +144,7 @@ def _lacking(
     for delta in deltas:
         deltas_of[delta.key].append(delta)
     rows = view.rows(deltas_of)
+    # the bucket keys that concern the client: those active at its base, those active now, and those it was sent between
     entries: dict[RowKey, list[Entry]] = defaultdict(list)
     for entry in view.entries_of(deltas_of, sorted({*position.old_keys, *position.new_keys, *position.sent})):
         entries[entry.key].append(entry)
