@@ -250,8 +250,13 @@ class Channel:
     ) -> list[tuple[LiveConnection, Subscriber]]:
         """Send the members of a group the changes that they lack, and return those that need an own page.
 
-        A member for which the read may be too old is served again. Of the others, each needs an own page, is sent the
-        own page that the read has for it, is sent the shared page, or lacks nothing.
+        The first of these cases that applies to a member decides:
+
+        - The read may be too old for it, see `_is_current`: it is served again.
+        - It was sent pages under other claims and lacks something: it needs an own page, from its unchanged cursor.
+        - `needs_pull` is set, as after a change of the rules: it needs an own page.
+        - The read has an own page for it: it is sent that page. If the page is None, it lacks nothing.
+        - There is a shared page: it is sent that page.
 
         Args:
             group: connections with the same state, which one read of the store serves.
@@ -273,16 +278,15 @@ class Channel:
                 self._requeue((connection,))
                 continue
             if client in result.with_other_claims and own_page is not None:
-                # it was sent pages under other claims meanwhile: the pull begins at its cursor, which stays as it is
                 needing_pull.append((connection, subscriber))
                 continue
             if has_new_buckets or connection in self._unindexed:
                 self._index_connection(connection, subscriber, after)
             subscriber.state = after
-            if result.needs_pull:  # the whole group: no page can be shared, for example because the rules changed
+            if result.needs_pull:
                 needing_pull.append((connection, subscriber))
             elif client in result.own_pages:
-                if own_page is not None:  # otherwise this client lacks nothing
+                if own_page is not None:
                     connection.send_broadcast(own_frame)
                     sent_deltas += len(own_page.deltas)
             elif shared:
@@ -362,7 +366,7 @@ class Channel:
             if page.deltas:
                 connection.send_broadcast(frame)
                 self._on_broadcast(len(page.deltas))
-            self._requeue((connection,))
+            self._requeue((connection,))  # after an own page its bucket keys are unknown: `_load_subscriptions`
 
     def _index_connection(self, connection: LiveConnection, subscriber: Subscriber, state: SubscriptionState) -> None:
         """Set a connection's buckets in the index to those of a state, unless the connection has ended meanwhile."""
@@ -378,7 +382,7 @@ class Channel:
             if each in self._connections:
                 self._due[each] = None
                 if each.subscriber is not None:
-                    each.subscriber.has_own_changes = True  # `_group` cleared it for a read that has no effect
+                    each.subscriber.has_own_changes = True  # `_group` cleared it
 
 
 async def _broadcast_frame(page: SyncResponse, state: SubscriptionState) -> bytes:

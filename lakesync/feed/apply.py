@@ -146,7 +146,6 @@ def apply(
     deltas, shared = rows.deltas, rows.shared_columns
     stored = commit.unfolded_rows(deltas.keys()) if stored is None else stored
     client_id, allowed = intern(sender.client_id), frozenset(sender.keys)
-    # `before` and `after`: a row, and all rows, before and after the push
     after: list[StoredRow] = []
     moves: list[Move] = []
     sender_is_current = True
@@ -246,6 +245,7 @@ def _merged(
     # sender's own copy of the row may differ from the merged row by more than columns that others won.
     saw_row = not allowed.isdisjoint(before.keys)
     sees_row = saw_row if row.keys is before.keys else not allowed.isdisjoint(row.keys)
+    # It is astray if the sender may not see the row, or if one of the following cases applies.
     astray = effect.copy_differs or not sees_row
     if effect.inserted:  # the INSERT created the sender's copy, unless the sender had an older one
         astray = astray or effect.updated_first or (not effect.deleted and _has_only_updated(before, client_id))

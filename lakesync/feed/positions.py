@@ -21,6 +21,11 @@ the client may have. `docs/feed.md` explains the whole; these are its terms:
   were active only at the base, or are active only now.
 - A *resync* is a series of pages from cursor 0 for a client that may have any row.
 - A *re-index* computes the bucket keys of all rows again, in the background, after the rules changed.
+
+An example, with arrivals 100, 200 and so on instead of timestamps. A client has the complete cursor 300. It is sent
+some of the changes up to 900, and the page mark 601: its base is 300, and the feed was read up to 600. If its claims
+change then, a transition begins at 600. It reads the feed up to 600 again, under the keys that became active or
+inactive, and continues from 600 under the old and the new keys.
 """
 
 from __future__ import annotations

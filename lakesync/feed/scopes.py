@@ -53,7 +53,9 @@ class Access(NamedTuple):
 
         One client id may be used with several tokens, whose claims differ. A client stores each page together with the
         page's cursor. So a client that still sends an older cursor has not applied the later page, and the older cursor
-        keeps its meaning. This conclusion is wrong in two cases, in which the client must start again:
+        keeps its meaning. Later pages that were sent under the present claims and rules need no restart in any
+        case: they only repeat what the next pull sends. For other pages, this conclusion is wrong in two cases, in
+        which the client must start again:
 
         - The client does not store the cursors of the later pages (`Scope.has_unstored_cursors`).
         - The later pages were sent under other rules. They may have been sent on the same connection, with the same
@@ -76,7 +78,8 @@ def scope_of(record: ClientRecord, cursor: int, connection_claims: Claims | None
         record: the client's record.
         cursor: a cursor that the client was sent.
         connection_claims: the claims of the connection that the cursor belongs to, if other connections of the client
-            are sent cursors too; None if it may be any connection's.
+            are sent cursors too; None if it may be any connection's. A scope has only the claims that rules read, so
+            only these are compared.
     """
     for scope in reversed(record.scopes):
         if connection_claims is not None and any(

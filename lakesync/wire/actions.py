@@ -44,7 +44,8 @@ def decode_push_json(body: bytes) -> ActionPush:
     Raises:
         ValidationError: the body has another form.
     """
-    body = replace_lone_surrogates(body)  # an action with one has another id then, and is rejected alone
+    # This changes an action's content, so its id, a hash of the content, no longer fits: only that action is rejected.
+    body = replace_lone_surrogates(body)
     try:
         push = _decode_push(body)
         hlcs = [action.hlc for action in _decode_envelope(body).actions]
