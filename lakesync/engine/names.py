@@ -163,7 +163,7 @@ def _add_names(commit: NameCommit, namespace: str, names: set[str]) -> Mapping[s
     Args:
         commit: the open transaction of the push or registration that uses the names.
         namespace: the namespace of the gateway's state tables in the lake.
-        names: tables, and columns as `table.column`; the table of each column must be among them.
+        names: tables, and columns as `table.column`. The table of each column is among them, or was checked before.
 
     Returns:
         An error message by name.
@@ -174,7 +174,7 @@ def _add_names(commit: NameCommit, namespace: str, names: set[str]) -> Mapping[s
     faults: dict[str, str] = {}
     for name in names:
         stored = spellings[name.lower()]
-        # of `table.column` only the column is compared: the table is among the names itself
+        # of `table.column` only the column is compared: the table is checked by its own name
         if stored.rpartition(".")[2] != name.rpartition(".")[2]:
             faults[name] = (
                 f"{_describe(name)} differs from {_describe(stored)} only in case: use that name, or another one"

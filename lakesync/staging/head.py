@@ -40,7 +40,7 @@ class Head(msgspec.Struct, frozen=True):
     config: GatewayConfig
     """The gateway's schemas, sync rules and write scope."""
     arrival: int = 0
-    """The highest arrival of a commit; 0 before the first commit."""
+    """The highest arrival of a commit; 0 before the first. A re-index takes arrivals too, without a log row."""
     shard: str = MAIN_SHARD
     """The shard's name."""
     last_seq: int = 0
@@ -117,7 +117,7 @@ class Head(msgspec.Struct, frozen=True):
         )
 
     def confirmed(self, batch: Batch) -> Head:
-        """Return the head after a batch was read back from the lake.
+        """Return the head after a batch (the log rows that one flush copies) was read back from the lake.
 
         A requested flush is done once the batches contain everything that was unflushed at the request.
         """
@@ -227,7 +227,7 @@ class ConfigWriter(HeadView):
 
     @abstractmethod
     def run_alone(self) -> None:
-        """Require a commit of its own for the submitted function; see `RowCommit.run_alone`."""
+        """Require that no other push or function is in this transaction; see `RowCommit.run_alone`."""
 
     @abstractmethod
     def _write_schema(self, table: str, version: int, schema: TableSchema | None) -> None:

@@ -1,11 +1,13 @@
 """Rows in `state.db`: their numbers, their two forms, and a cache of decoded rows. `StateFile` creates a `RowFile`.
 
 A row is stored in two tables. `row_state` has it encoded as it is sent to clients, so that a pull need not decode it.
-`row_body` has it with its *merge state* (the delta and stamp of each column's value), so that a push can merge into it.
+`row_body` has it with its *merge state* (for each column's value, the delta that wrote it, and that
+delta's timestamp), so that a push can merge into it.
 A row that consists of one INSERT is in `row_state` only, because the INSERT contains everything; the column `born` has
 the arrival (the commit's timestamp) of the INSERT and its bucket keys.
 
-Each row has a number, by which feed entries refer to it. A row that has feed entries but was not written yet has only
+Each row has a number, by which feed entries refer to it; an entry says when the row joined a bucket, left it, and last
+changed in it. A row that has feed entries but was not written yet has only
 its number. SQLite stores rows in order of their numbers. So rows under one bucket key (a bucket of the sync rules that
 a client sees) get close numbers, and a pull of them reads few pages of the file.
 
@@ -167,8 +169,8 @@ _CACHED_BYTES = 16 << 20
 _ROW_STATE = "row_state (number, gateway, table_name, row_id, spelled, deltas, writers, writers_floor, born)"
 """SQL: the table of rows as they are sent to clients, with its columns. `encode_full_row` returns four of them:
 `spelled`, the row's encoded deltas (null if clients do not see the row); `deltas`, their number; `writers`, the ids of
-its latest writers; and `writers_floor`, an arrival up to which other clients may have written. `born` has arrival and
-bucket keys of a row that consists of one INSERT, else null."""
+its latest writers; and `writers_floor`, the arrival up to which clients that are no longer in `writers` may have
+written. `born` has arrival and bucket keys of a row that consists of one INSERT, else null."""
 _ROW_STATE_COLUMNS = 9
 """Number of columns of `_ROW_STATE`."""
 _UPDATE_ROW_STATE = (
@@ -266,7 +268,7 @@ class RowFile:
         bodies = []
         for row in rows:
             number = existing.get(row.key)
-            live = row.fold().state.live  # the deltas whose values the row has
+            live = row.fold().state.live  # `fold` merges pending deltas; `live` has those whose values the row has
             insert_position = None
             if number is None:
                 number = self._numbers.new(gateway, row.keys)
