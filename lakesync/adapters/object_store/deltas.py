@@ -239,9 +239,11 @@ class ObjectDeltas(ArrowAdapterBase):
             file, data = self._encode(f"{batch_id}.{table}", gateway, of_table)
             self.objects.put_object(file.key, data)
             first, last = value_range(of_table, "arrival")
+            days = range(day_of(first), day_of(last) + 1)
             replaced = [
                 other.key
-                for day in range(day_of(first), day_of(last) + 1)
+                for day in days
+                if len(days) > 1  # otherwise no day ended within the batch: its objects are not listed
                 for other in self._files(f"{gateway}/{day_text(day)}")
                 if _name_of(other.key) == _name_of(file.key) and other.key != file.key
                 if first <= other.arrivals.low and other.arrivals.high <= last
