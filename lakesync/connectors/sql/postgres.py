@@ -10,7 +10,7 @@ import itertools
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from lakesync.connectors.base import ConnectorConfig
@@ -205,12 +205,24 @@ def _register_loaders(connection: psycopg.Connection[Any]) -> None:
 
     for name in _TIME_TYPES:
         connection.adapters.register_loader(name, _time_loader())
-    set_json_loads(_decode_json, connection)
+    set_json_loads(_json_decoder(connection.info.encoding), connection)
 
 
-def _decode_json(text: str | bytes) -> Any:
-    """Decode JSON as `HttpApi` does: lone surrogates, which the type `json` may have, become U+FFFD."""
-    return json.loads(replace_lone_surrogates(text.encode() if isinstance(text, str) else text))
+@cache
+def _json_decoder(encoding: str) -> partial[Any]:
+    """Return `_decode_json` for an encoding: always the same object, because psycopg keeps classes for each."""
+    return partial(_decode_json, encoding)
+
+
+def _decode_json(encoding: str, data: str | bytes) -> Any:
+    """Decode JSON as `HttpApi` does: lone surrogates, which the type `json` may have, become U+FFFD.
+
+    Args:
+        encoding: the connection's encoding, in which psycopg passes JSON on.
+        data: the JSON text.
+    """
+    text = data if isinstance(data, str) else data.decode(encoding)
+    return json.loads(replace_lone_surrogates(text.encode()))
 
 
 @cache

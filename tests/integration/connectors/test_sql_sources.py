@@ -214,17 +214,17 @@ def test_texts_of_a_postgres_database_with_another_encoding_are_read(own_databas
         sql.execute(f"CREATE DATABASE {name} ENCODING '{encoding}' TEMPLATE template0 LOCALE 'C'")
     uri = f"{own_database.rpartition('/')[0]}/{name}"
     made = Orders(postgres.source, uri, lambda: psycopg.connect(uri, client_encoding="UTF8"))
-    made.run("CREATE TABLE orders (id text, name text, changed timestamptz)")
-    made.run("INSERT INTO orders VALUES ('é', 'ü', '2026-01-01')")
+    made.run("CREATE TABLE orders (id text, name text, changed timestamptz, extra json)")
+    made.run("""INSERT INTO orders VALUES ('é', 'ü', '2026-01-01', '{"k": "ü"}')""")
     assert made.poll(**BY_CHANGE).error is None
-    assert made.rows()["é"]["name"] == "ü"
+    assert (made.rows()["é"]["name"], made.rows()["é"]["extra"]) == ("ü", {"k": "ü"})
     if encoding == "SQL_ASCII":
-        made.run(r"INSERT INTO orders VALUES ('b', E'\xfc', '2026-01-02')")
+        made.run(r"""INSERT INTO orders VALUES ('b', E'\xfc', '2026-01-02', E'{"k": "\xfc"}')""")
         error = made.poll(**BY_CHANGE).error
         assert isinstance(error, ConfigurationError)
         assert "client_encoding" in str(error)
         assert made.poll(**BY_CHANGE, uri=f"{uri}?client_encoding=LATIN1").error is None
-        assert made.rows()["b"]["name"] == "ü"
+        assert (made.rows()["b"]["name"], made.rows()["b"]["extra"]) == ("ü", {"k": "ü"})
 
 
 def test_a_lone_surrogate_in_json_of_postgres_becomes_a_replacement_character(in_postgres):
