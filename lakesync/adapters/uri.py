@@ -54,8 +54,7 @@ class BackendUri(msgspec.Struct, frozen=True):
             )
         if not options.get("endpoint", "http://").startswith(("http://", "https://")):
             raise ConfigurationError(
-                f"{without_password(uri)!r} has the endpoint {options['endpoint']!r}, which is not a URL: write"
-                " http://HOST:PORT or https://HOST"
+                f"{without_password(uri)!r} has an endpoint that is not a URL: write http://HOST:PORT or https://HOST"
             )
         return cls(
             parts.scheme,

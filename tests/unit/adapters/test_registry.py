@@ -68,8 +68,11 @@ def test_an_invalid_uri_is_reported(installed):
     ("uri", "why"),
     [
         ("file:///a#b", "write # as %23"),
-        ("s3://bucket/prefix?endpoint=minio:9000", "'minio:9000', which is not a URL: write http://"),
-        ("bigquery://project/dataset?endpoint=127.0.0.1:9050", "'127.0.0.1:9050', which is not a URL: write http://"),
+        ("s3://bucket/prefix?endpoint=minio:9000", "=minio:9000' has an endpoint that is not a URL: write http://"),
+        (
+            "bigquery://project/dataset?endpoint=127.0.0.1:9050",
+            "=127.0.0.1:9050' has an endpoint that is not a URL: write http://",
+        ),
         ("mysql://u:hush@host/db#1", "write # as %23"),
         ("file:///a?b", "write [?] in a path as %3F"),
         ("sqlite:///a.db?mode=ro", "write [?] in a path as %3F"),
