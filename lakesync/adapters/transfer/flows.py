@@ -105,11 +105,11 @@ class FlowStep(msgspec.Struct, frozen=True):
     scanned: int
     """Deltas read from the source."""
     deltas: int
-    """Deltas copied."""
+    """Deltas that the page has for the target: those copied, and those in `rejected`."""
     progress: FlowProgress
     """The flow's progress after the page."""
     days: dict[str, int] = {}
-    """UTC day of arrival, `YYYY-MM-DD` → deltas copied."""
+    """UTC day of arrival, `YYYY-MM-DD` → how many of `deltas`."""
     is_replay: bool = False
     """Whether the page belongs to a replay of chosen days."""
     rejected: tuple[Rejection, ...] = ()
