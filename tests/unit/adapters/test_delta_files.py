@@ -38,7 +38,7 @@ def test_an_envelope_has_the_documented_format():
 @pytest.mark.parametrize("flush_format", ["parquet", "json"])
 def test_a_batch_is_stored_however_long_its_id_is(flush_format, tmp_path):
     adapter = ObjectDeltas(LocalDisk(tmp_path), flush_format)
-    for chars in (1, 64, 170, 171, 180, 300):
+    for chars in (1, 64, 170, 179, 180, 300):
         for name in ("a" * chars, "b" * chars):
             deltas = [StoredDelta("g" * 64, 2**62, make_delta("c", 2**62, name, "t" * 64, x=1))]
             for _ in range(2):
