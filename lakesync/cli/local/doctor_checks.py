@@ -382,7 +382,7 @@ def dagster(config: Config) -> CheckResult:
         client = DagsterClient(url, READY_SECONDS)
         if client.is_location_loaded():
             if names := ", ".join(client.switched_off()):
-                return _problem(f"switched off in Dagster: {names}", f"see {url}/automation")
+                return _warning(f"switched off in Dagster: {names}", f"see {url}/automation")
             return _ok(f"{url} has loaded the assets")
     return _problem(
         f"{url} does not answer, or the code location did not load",
