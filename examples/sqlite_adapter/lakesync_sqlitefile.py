@@ -64,7 +64,8 @@ class FileDialect(Dialect):
         changes = ", ".join(f"{name} = excluded.{name}" for name in update)
         on_conflict = f"DO UPDATE SET {changes}" if changes else "DO NOTHING"
         rows = f"SELECT {names} FROM {scratch} s WHERE 1"  # without WHERE, SQLite takes ON for a part of a join
-        return f"INSERT INTO {table} ({names}) {rows} ON CONFLICT ({', '.join(key)}) {on_conflict}"
+        into = f"{table} AS target"  # because the table itself may be called `excluded`
+        return f"INSERT INTO {into} ({names}) {rows} ON CONFLICT ({', '.join(key)}) {on_conflict}"
 
     def checksum_expression(self, text: str) -> str:
         """Return SQL for a number that is computed from a text; each connection registers the function."""

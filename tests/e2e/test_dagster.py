@@ -417,12 +417,14 @@ def test_a_failed_table_is_completed_without_a_push_after_its_cause_is_fixed(car
     assert system.healed(rows) < HEALED_SECONDS
 
 
+@pytest.mark.deep
 def test_a_code_server_without_its_child_is_restarted(system):
-    dead = system.told["code_server"]["pid"]
+    """`tests/unit/cli/test_supervisor.py` tests the same with small processes."""
+    dead = system.report["code_server"]["pid"]
     for child in psutil.Process(dead).children():
         child.kill()
     system.until(
-        lambda: system.told["ready"] and system.told["code_server"]["pid"] not in {None, dead},
+        lambda: system.report["ready"] and system.report["code_server"]["pid"] not in {None, dead},
         READY_SECONDS,
         "another code server",
     )
