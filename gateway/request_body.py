@@ -110,7 +110,7 @@ def parse_json(body: bytes) -> Any:
 
 
 DecodedPush = tuple[SyncPush, ValidationError | None]
-"""A push, and the error of its malformed deltas, which the push does not have; None if there are none."""
+"""A push without its malformed deltas, and their error; None if no delta is malformed."""
 
 
 def push_decoder(request: Request) -> Callable[[bytes], DecodedPush]:

@@ -79,7 +79,7 @@ class ReceivedPush(NamedTuple):
     """Whether it comes from a connector (an external system that is polled), a flow (a copy from a database) or an
     embedding app. The write scope does not apply to these, and their rejections are not recorded."""
     fault: RejectedError | None = None
-    """The error of deltas that cannot be decoded and are not in `push`; None if there are none."""
+    """The error of deltas that cannot be decoded, which `push` does not contain; None if all could be decoded."""
 
 
 class CheckedPush(NamedTuple):

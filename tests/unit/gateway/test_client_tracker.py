@@ -155,7 +155,7 @@ def test_a_client_that_repeats_its_cursor_is_checked_from_that_cursor():
     for _ in range(2):
         pulled(seen, "a", 9 << 16, since=9 << 16)
         (status,) = seen.statuses("gw", {}, 10)
-        assert status.repeats == 0, "whoever lacks nothing asks with one cursor all the time"
+        assert status.repeats == 0, "a client that lacks nothing always asks with the same cursor"
 
 
 def test_the_client_that_was_not_seen_for_the_longest_time_is_forgotten(monkeypatch):
