@@ -7,7 +7,6 @@ and no page was copied again.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
@@ -29,6 +28,7 @@ from tests.conformance.book import make_delta
 from tests.forked import Forked
 from tests.move_storm.moves import MOVES, POINTS, Verdict, held, judged, points
 from tests.postgres_server import postgres_server
+from tests.storm_options import script_parser
 
 _KILLED = -9
 _SECONDS = 120
@@ -37,12 +37,7 @@ _ROWS = 20
 
 def main() -> int:
     """Run the transfers, and return the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="scripts/move-storm",
-        description=__doc__,
-        epilog="example: scripts/move-storm --pages 3 --moves migration,flow --targets sqlite,s3",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = script_parser("scripts/move-storm", __doc__, "--pages 3 --moves migration,flow --targets sqlite,s3")
     parser.add_argument("--pages", type=int, default=8, help="pages of each transfer (default: 8)")
     parser.add_argument("--page", type=int, default=50, help="deltas of a page (default: 50)")
     parser.add_argument("--moves", default=",".join(MOVES), help="kinds of transfers (default: %(default)s)")

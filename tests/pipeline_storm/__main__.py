@@ -9,7 +9,6 @@ object with the healing times. The exit code is 0 if every accident healed and n
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import statistics
@@ -32,6 +31,7 @@ from lakesync.config import load
 from tests.conformance.test_adapters import everything
 from tests.pipeline_storm.poison import Poison
 from tests.pipeline_storm.system import BROKEN, System
+from tests.storm_options import script_parser
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -172,11 +172,8 @@ def differences(system: System, acknowledged: dict[str, Counter[str]], poison: P
 
 def main() -> int:
     """Cause accidents, and return the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="scripts/pipeline-storm",
-        description=__doc__,
-        epilog="example: scripts/pipeline-storm --gateways 10 --tables 20 --poisoned --seconds 3600 --bound 900",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = script_parser(
+        "scripts/pipeline-storm", __doc__, "--gateways 10 --tables 20 --poisoned --seconds 3600 --bound 900"
     )
     parser.add_argument("--seconds", type=float, default=600, help="how long accidents are caused (default: 600)")
     parser.add_argument("--gateways", type=int, default=4, help="number of gateways (default: 4)")

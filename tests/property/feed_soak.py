@@ -5,7 +5,6 @@ Each failing history is reduced and printed: add it to tests/property/test_feed_
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 import traceback
@@ -18,6 +17,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from tests.property.feed_history import History, play
 from tests.property.feed_places import histories_over
 from tests.property.feed_steps import RULES, skews
+from tests.storm_options import script_parser
 
 _BATCH = 100
 Case = tuple[list[tuple[Any, ...]], tuple[int, ...], int]
@@ -78,12 +78,7 @@ def _batch(number: int, kind: type[History]) -> tuple[int, list[Case]]:
 
 def main(arguments: Sequence[str]) -> int:
     """Play batches until the time is over, and return the exit code: 1 if a case failed."""
-    parser = argparse.ArgumentParser(
-        prog="scripts/soak",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="example: scripts/soak --seconds 600 --seed 1 --over postgres",
-    )
+    parser = script_parser("scripts/soak", __doc__, "--seconds 600 --seed 1 --over postgres")
     parser.add_argument("--seconds", type=float, default=60.0, help="duration (default: 60)")
     parser.add_argument("--seed", type=int, default=1, help="seed of the first batch (default: 1)")
     parser.add_argument("--failures", type=int, default=3, help="stop after this number of failures (default: 3)")

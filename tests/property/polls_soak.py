@@ -5,7 +5,6 @@ Each seed is one history. A seed that breaks a rule is printed: add it to the te
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 import time
@@ -19,6 +18,7 @@ from typing import Any
 import stamina.instrumentation
 
 from tests.property import test_jira_polls, test_landed_files, test_salesforce_polls
+from tests.storm_options import script_parser
 
 Case = Callable[[int], None]
 
@@ -68,12 +68,7 @@ CASES: dict[str, list[Case]] = {
 
 def main(arguments: Sequence[str]) -> int:
     """Play seeds until the time is over, and return the exit code: 1 if one failed."""
-    parser = argparse.ArgumentParser(
-        prog="scripts/poll-storm",
-        description=__doc__,
-        epilog="example: scripts/poll-storm --seconds 600 --seed 1 --of jira",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = script_parser("scripts/poll-storm", __doc__, "--seconds 600 --seed 1 --of jira")
     parser.add_argument("--seconds", type=float, default=300.0, help="duration (default: 300)")
     parser.add_argument("--seed", type=int, default=0, help="the first seed (default: 0)")
     parser.add_argument("--of", choices=[*CASES, "all"], default="all", help="kind of source (default: all)")

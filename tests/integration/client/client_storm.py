@@ -8,7 +8,6 @@ twice.
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import signal
@@ -28,6 +27,7 @@ from lakesync.model.types import SyncPull
 from tests.blackbox.server import Server
 from tests.integration.client import app_remaker, app_writer
 from tests.integration.client.client_writer import open_gateway
+from tests.storm_options import script_parser
 
 
 def play(folder: Path, kills: int, seed: int) -> dict[str, int]:
@@ -177,12 +177,7 @@ def _same_rows(app: Client, gateway: SyncGateway) -> dict[str, dict[str, object]
 
 def main() -> None:
     """Run the storm, and print its figures as JSON."""
-    parser = argparse.ArgumentParser(
-        prog="scripts/client-storm",
-        description=__doc__,
-        epilog="example: scripts/client-storm --remake --storms 100 --kills 6",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = script_parser("scripts/client-storm", __doc__, "--remake --storms 100 --kills 6")
     parser.add_argument("--kills", type=int, default=200, help="kills of an app or its gateway (default: 200)")
     parser.add_argument("--seed", type=int, default=1, help="seed of the first app (default: 1)")
     parser.add_argument("--remake", action="store_true", help="let the app recreate, rename and alter its table")
