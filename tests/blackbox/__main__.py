@@ -5,6 +5,7 @@ The clients share no code with the project. A history that breaks a promise is r
 
 from __future__ import annotations
 
+import argparse
 import signal
 import sys
 import time
@@ -14,7 +15,6 @@ from tempfile import mkdtemp
 
 from tests.blackbox.run import search
 from tests.blackbox.server import Server
-from tests.storm_options import script_parser
 
 
 @contextmanager
@@ -36,7 +36,12 @@ def server(over: str, processes: int, *, slow: bool) -> Iterator[Server]:
 
 def main(arguments: Sequence[str]) -> int:
     """Play histories, and return the exit code: 1 if one was wrong."""
-    parser = script_parser("scripts/soak --blackbox", __doc__, "--seconds 600 --seed 1 --over postgres --live")
+    parser = argparse.ArgumentParser(
+        prog="scripts/soak --blackbox",
+        description=__doc__,
+        epilog="example: scripts/soak --blackbox --seconds 600 --seed 1 --over postgres --live",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--seconds", type=float, default=60.0, help="the longest duration (default: 60)")
     parser.add_argument("--histories", type=int, default=10**9, help="the most histories (default: no limit)")
     parser.add_argument("--seed", type=int, default=1, help="seed of the first history (default: 1)")
