@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from lakesync.client import Client, DbError, HttpTransport, MemoryQueue, UnreachableError, open_client
 from lakesync.client.core import Changes, CoreLimits
+from lakesync.client.sync import prefetch
 from lakesync.client.transports import tokens as client_tokens
 from lakesync.model.action_handlers import ActionDescriptor
 from lakesync.model.delta import extract_delta
@@ -144,7 +145,10 @@ def test_a_first_sync_loads_the_checkpoint_and_continues_from_it(served: Served,
     assert not list(tmp_path.glob("*lakesync-first*"))
 
 
-def test_a_client_without_a_checkpoint_reports_its_pages(served: Served, opened: Open) -> None:
+def test_a_client_without_a_checkpoint_reports_its_pages(
+    served: Served, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prefetch, "MAX_PAGES", 1)  # otherwise, pages that wait together are reported as one
     writer = served.client("writer", opened.gateway)  # type: ignore[attr-defined]
     writer.push(*(delta(f"t{place}", {"title": f"row {place}"}, client="writer") for place in range(5)))
     alice = opened("alice", limits=CoreLimits(pull_deltas=2))
