@@ -1,4 +1,4 @@
-"""The gateways that attacks are made on: those of the integration tests."""
+"""Fixtures of the attack tests: the gateways of the integration tests."""
 
 from tests.integration.conftest import serve, served, spawn, spawn_for_module
 

@@ -1,4 +1,4 @@
-"""A gateway that trusts two login providers, a file of keys and a secret, and the ways by which a token is shown."""
+"""A gateway that trusts two login providers, a key file and a secret, and the interfaces that accept a token."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _UPGRADE = {
 
 
 def issuers_of(folder: Path, *sections: dict[str, Any], cooldown: float = 0.0) -> tuple[Issuer, ...]:
-    """Issuers as the settings declare them, which ask for unknown keys without waiting."""
+    """Issuers as the settings declare them; unknown keys are fetched without a delay."""
     declared = config.load({"data_dir": folder, "gateway": {"issuers": list(sections)}})
     return tuple(
         replace(each, key_set=KeySet(each.key_set.load, each.key_set.keys, name=str(each.issuer), cooldown=cooldown))
@@ -46,7 +46,7 @@ def issuers_of(folder: Path, *sections: dict[str, Any], cooldown: float = 0.0) -
 
 
 def sections_of(first: OidcProvider, second: OidcProvider, folder: Path) -> list[dict[str, Any]]:
-    """What lakesync.toml says of everybody who signs tokens here."""
+    """The `[auth]` sections of lakesync.toml for every signer of this gateway's tokens."""
     pem = folder / "backend.pem"
     pem.write_bytes(FILE_KEY.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
     return [
@@ -58,7 +58,7 @@ def sections_of(first: OidcProvider, second: OidcProvider, folder: Path) -> list
 
 
 def shown_over(way: str, url: str, token: str) -> requests.Response:
-    """The answer to a token that is shown in one of the ways."""
+    """Return the gateway's answer to a token that is sent over one of its interfaces."""
     bearer = {"Authorization": f"Bearer {token}"}
     path, headers = {
         "HTTP": ("/sync/gw/metrics", bearer),
@@ -83,7 +83,7 @@ def part(value: Any) -> str:
 
 
 def by_hand(header: dict[str, Any], payload: dict[str, Any], key: bytes) -> str:
-    """A token that HMAC signs, whatever its parts say."""
+    """An HMAC-signed token with arbitrary header and payload."""
     body = f"{part(header)}.{part(payload)}"
     return f"{body}.{part(hmac.digest(key, body.encode(), 'sha256'))}"
 

@@ -1,4 +1,4 @@
-"""A name that resolves to one address when it is checked, and to another one after that."""
+"""DNS rebinding: a host name that resolves to one address when it is checked and to another one afterwards."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NAME = "rebound.example"
 
 
 def rebind(monkeypatch: pytest.MonkeyPatch, first: str, then: str) -> list[str]:
-    """Have `NAME` resolve to an address once and to another one from then on; return how often it was asked for."""
+    """Resolve `NAME` to one address once and to another one afterwards; yield the list of its lookups."""
     asked: list[str] = []
     real = socket.getaddrinfo
 

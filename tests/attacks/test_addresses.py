@@ -1,4 +1,4 @@
-"""A tenant's admin who has connectors call the server's own network."""
+"""A tenant's admin registers connectors that call the server's own network."""
 
 from __future__ import annotations
 

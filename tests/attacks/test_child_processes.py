@@ -1,4 +1,4 @@
-"""A process that is taken over: what its own variables give away."""
+"""The environment variables of each service process, which an attacker of the process could read."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def started(tmp_path, monkeypatch):
 
 
 def variables(service, folder):
-    """What a process of the service has in its environment, as that process tells."""
+    """Return the environment variables of a service's process, read from that process."""
     output = folder / f"{service.name}.json"
     code = f"import json, os; open({str(output)!r}, 'w').write(json.dumps(dict(os.environ)))"
     process = Process(service.name, (sys.executable, "-c", code), service.environment, folder / "log")

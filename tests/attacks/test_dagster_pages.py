@@ -1,4 +1,4 @@
-"""A web page that the operator's browser opens against Dagster's webserver as `lakesync up` starts it."""
+"""Attacks from a web page in the operator's browser on the Dagster webserver that `lakesync up` starts."""
 
 from __future__ import annotations
 

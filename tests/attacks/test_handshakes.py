@@ -1,4 +1,4 @@
-"""Strangers at the gateway's door: refused handshakes, close codes of their own, and long heads."""
+"""Unauthenticated connections: rejected handshakes, close codes chosen by clients, and long request heads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def server(spawn_for_module):
 
 
 def answer_to(server, head, body=b""):
-    """The status of a request that is sent as it stands; None where the connection ends without an answer."""
+    """Return the status of a raw request; None if the connection ends without a response."""
     host, port = server.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), DEADLINE) as connection:
         connection.sendall(head + body)

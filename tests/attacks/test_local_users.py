@@ -1,4 +1,4 @@
-"""Another user of the machine: nothing in the data folder can be read or entered by others."""
+"""Attacks by another user of the machine, who must not read or enter anything in the data folder."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tests.integration.gateway_support import DEADLINE, delta
 
 @pytest.fixture
 def open_umask():
-    """What most systems give their users: others may read what one makes."""
+    """Set the default umask of most systems, by which other users may read new files."""
     before = os.umask(0o022)
     yield
     os.umask(before)
 
 
 def open_to_others(folder: Path) -> dict[str, str]:
-    """Everything in a folder, itself included, that others have any right to."""
+    """Return every path in a folder, including the folder, to which other users have any permission."""
     found = [folder, *folder.rglob("*")]
     return {str(path): oct(path.stat().st_mode) for path in found if path.stat().st_mode & 0o077}
 
@@ -43,7 +43,7 @@ def test_files_of_a_gateway_are_readable_by_its_user_only(spawn, tmp_path):
 @pytest.mark.usefixtures("open_umask")
 @pytest.mark.parametrize("planted", ["a folder of another user", "a link", "an open folder"])
 def test_the_run_socket_is_not_created_in_another_users_folder(tmp_path, monkeypatch, planted):
-    """It lies among the files of all users where the path of the data folder is too long for a socket's."""
+    """If the path of the data folder is too long for a socket, the socket is in the shared temporary folder."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setenv("LAKESYNC_CONFIG", "")
     settings = load({"data_dir": tmp_path / ("d" * 120)})

@@ -1,4 +1,4 @@
-"""Tokens of login providers that were not given out, or not for this gateway: refused on every way in."""
+"""Forged login tokens, and tokens for another gateway: every interface must reject them."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class World:
         return jwt.get_unverified_header(self.good())
 
     def signed(self, key, algorithm="RS256", header=None, **changes):
-        """A token that somebody else signs."""
+        """A token that is signed with another key."""
         held = {name: value for name, value in (self.claims | changes).items() if value is not None}
         return jwt.encode(held, key, algorithm, {"kid": self.first.keys[-1].kid, **(header or {})})
 
@@ -90,7 +90,7 @@ def der(world):
 
 
 def kid(name):
-    """A token of the issuer whose kid is an injection, signed with nothing, as its target would be empty."""
+    """A token whose kid is a path or SQL injection, signed with the empty key that the injection would load."""
     return lambda w: by_hand(HS256 | {"kid": name}, w.claims, b"")
 
 
@@ -128,7 +128,7 @@ REFUSED = {
         lambda w: f"{part({'alg': 'ES256', 'kid': w.header['kid']})}.{part(w.claims)}.{part(bytes(64))}",
     ),
     "RS256 that is HMAC": ("signature", lambda w: by_hand(w.header, w.claims, pem(w))),
-    # none
+    # algorithm none
     **{
         f"alg {name}": ("algorithm", lambda w, name=name: f"{part({'alg': name})}.{part(w.claims)}.")
         for name in ("none", "None", "nOnE", "", " none")
@@ -168,7 +168,7 @@ REFUSED = {
         "audience",
         lambda w: jwt.encode(w.claims | {"iss": BACKEND, "gw": "gw"}, FILE_KEY, "EdDSA"),
     ),
-    # keys of others
+    # other parties' keys
     "a stranger's key with the issuer's kid": ("signature", lambda w: w.signed(STRANGER)),
     "another issuer's key with its own kid": (
         "key",
@@ -208,7 +208,7 @@ REFUSED = {
     },
     "kid a number": ("form", lambda w: f"{part(w.header | {'kid': 1})}.{part(w.claims)}.{part(b'x')}"),
     "kid a list": ("form", lambda w: f"{part(w.header | {'kid': [w.header['kid']]})}.{part(w.claims)}.{part(b'x')}"),
-    # keys that the token brings
+    # keys inside the token
     "jwk of its own": (
         "signature",
         lambda w: w.signed(STRANGER, header={"jwk": json.loads(RSAAlgorithm.to_jwk(STRANGER.public_key()))}),
@@ -235,7 +235,7 @@ REFUSED = {
 
 
 def by_hand_like(world, **changes):
-    """A token of the issuer with claims that PyJWT would not sign."""
+    """A token of the issuer with claims that PyJWT refuses to sign."""
     body = f"{part(world.header)}.{part(world.claims | changes)}"
     signature = RSAAlgorithm(RSAAlgorithm.SHA256).sign(body.encode(), world.first.keys[-1].private)
     return f"{body}.{part(signature)}"
@@ -307,7 +307,7 @@ def test_a_malformed_token_of_any_size_is_rejected(world, size):
     for way in WAYS:
         try:
             status = shown_over(way, world.url, token).status_code
-        except requests.ConnectionError:  # the server closes before all of it was sent
+        except requests.ConnectionError:  # the server closes the connection before it has received all of the token
             status = 431
         assert status in (401, 431), way
         assert status == 401 or size > 40_000 or way.startswith("WebSocket"), way
@@ -335,7 +335,7 @@ def test_a_new_key_is_found_and_a_withdrawn_one_ends_its_sessions(serve, tmp_pat
             assert [shown_over(way, served.url, after).status_code for way in WAYS] == [200, 101, 101, 403, 403]
             assert shown_over("HTTP", served.url, before).status_code == 200  # its key is still in the set
             provider.withdraw(old)
-            fetched = provider.token(user, key=provider.rotate())  # a kid that makes the gateway look
+            fetched = provider.token(user, key=provider.rotate())  # an unknown kid makes the gateway fetch the keys
             assert shown_over("HTTP", served.url, fetched).status_code == 200
             for way in WAYS:
                 answer = shown_over(way, served.url, before)

@@ -1,4 +1,4 @@
-"""A web page that the browser of a developer opens, and a gateway on loopback that asks for no token."""
+"""Attacks from a web page in a developer's browser on a loopback gateway without authentication."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def unguarded(serve):
 
 
 def ask(served, method, path, **headers):
-    """Status and code of an answer; a header that is None is not sent."""
+    """Return the status and the code of an answer; a header whose value is None is not sent."""
     place = served.url.removeprefix("http://")
     line = http.client.HTTPConnection(place, timeout=DEADLINE)
     given = {"Host": place, **{name.replace("_", "-"): value for name, value in headers.items()}}
@@ -57,7 +57,7 @@ def test_a_page_of_another_site_is_rejected(unguarded, method, path, origin):
 
 @pytest.mark.parametrize(("method", "path"), CALLS)
 def test_requests_of_a_page_without_an_origin_are_rejected(unguarded, method, path):
-    """An image or a link, whose answer the page cannot read: a pull moves a client's cursor all the same."""
+    """An image or a link: the page cannot read the response, but a pull still moves the client's cursor."""
     assert ask(unguarded, method, path, Sec_Fetch_Site="cross-site") == (403, True)
 
 

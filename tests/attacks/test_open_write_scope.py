@@ -1,4 +1,4 @@
-"""A write scope by which writers read: who is warned of it, and who is not held to a scope."""
+"""A write scope that lets writers read other rows: the warnings about it, and the writers that are exempt."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RULES = {
 
 @pytest.fixture(params=["one store", "sharded"])
 def gateway(request, serve):
-    """The admin of a gateway, over one store and over shards."""
+    """The admin of a gateway, with one store and with shards."""
     shards = ShardMap({"todos": "second"}, "first") if request.param == "sharded" else None
     return serve(shards=shards).client().admin()
 
@@ -46,7 +46,7 @@ def test_rules_apply_and_doctor_warn_of_an_open_write_scope(gateway, tmp_path, s
 
 
 def test_connectors_are_exempt_from_the_write_scope(gateway):
-    """What a connector brings may belong to anybody, and changes rows that no rule shows to it."""
+    """A connector's rows may belong to any user, and it changes rows that no rule shows to it."""
     assert gateway.call("POST", "/admin/sync-rules/{gw}", json=RULES).ok
     place = f"{gateway.url}/internal/push/{gateway.gateway}"
     for number, team in enumerate(("red", "blue"), 1):

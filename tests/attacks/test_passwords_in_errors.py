@@ -1,4 +1,4 @@
-"""The operator's own passwords, in what is said and logged of an address that cannot be used."""
+"""Passwords of the operator must not be in errors and logs about an address that cannot be used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A tenant's admin who refers to another tenant's secrets."""
+"""A tenant's admin refers to the secrets of another tenant."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def jira(reference):
 
 @pytest.fixture
 def connectors(monkeypatch):
-    """Those of a server that nobody configured."""
+    """The connectors of a server without a reference pattern."""
     monkeypatch.setenv("LAKESYNC_CONFIG", "")
     return Connectors.configured(config.load({}))
 
@@ -45,7 +45,7 @@ def test_a_reference_to_a_possible_secret_of_another_gateway_is_rejected(connect
 
 
 def test_no_two_gateways_share_a_variable():
-    """Every name that one gateway may refer to is refused to every other one."""
+    """A name that one gateway may refer to is rejected for every other gateway."""
     words = ["shop", "eu", "shop_eu", "shop_", "_shop", "shop__eu", "eu_shop", "TOKEN", "_"]
     for pattern in (
         "env:CONNECTOR_{gateway}_*",
@@ -115,7 +115,7 @@ def test_two_patterns_share_no_secret_or_are_rejected(kind, one, other):
 
 
 def names(pattern, gateway):
-    """References of a gateway that a pattern allows."""
+    """Yield references of a gateway that a pattern allows."""
     return [pattern.replace("{gateway}", gateway).replace("*", word) for word in WORDS if "_" not in word]
 
 
@@ -128,7 +128,7 @@ def names(pattern, gateway):
         ("file:/a/{gateway}/*", "file:/a/shop/{gateway}/*"),
     ],
 )
-def test_patterns_by_which_a_secret_belongs_to_two_gateways_are_rejected(one, other):
+def test_patterns_that_give_one_secret_to_two_gateways_are_rejected(one, other):
     for pair in ((one, other), (other, one)):
         with pytest.raises(ConfigurationError, match=re.escape(f"{pair[0]!r} and {pair[1]!r}, by which one secret")):
             Secrets((), pair)

@@ -1,4 +1,4 @@
-"""Every route under every role: who gets in, and the table of it in docs/security.md."""
+"""Every route under every role, and the table of them in docs/security.md."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ WORDS = {
 
 
 def routes():
-    """Method, path, what it is for, and who gets in."""
+    """Return the method, path, purpose and admitted roles of every route."""
     for each in OPERATIONS:
         access = "metrics" if each.path == "/metrics" else each.access
         yield each.method, each.path, each.summary, access
@@ -61,7 +61,7 @@ def guarded(serve):
 
 
 def table():
-    """The table of the page."""
+    """Return the Markdown table of routes and roles for docs/security.md."""
     lines = [f"| `{method} {path}` | {summary} | {WORDS[access]} |" for method, path, summary, access in ROUTES]
     return "\n".join(["| route | what it does | who gets in |", "|---|---|---|", *lines])
 
@@ -93,7 +93,7 @@ def test_each_role_is_admitted_as_the_table_documents(guarded, prefix, method, p
 
 
 def test_a_rejection_is_the_same_for_every_gateway(guarded):
-    """A tenant does not learn which gateways there are."""
+    """A tenant must not learn which gateways exist."""
     admin = {"Authorization": f"Bearer {ROLES['admin of another gateway']}"}
     found = set()
     for gateway in ("gw", "never-made"):

@@ -1,4 +1,4 @@
-"""A request whose end a proxy and the gateway could see at different places: the rest would be another's request."""
+"""Request smuggling: requests whose end a proxy and the gateway could find at different places."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ AMBIGUOUS = {
 
 
 def answers(served, *lines, body=b""):
-    """How many answers come to what is sent over one connection, and the first one's status."""
+    """Send bytes over one connection; return the number of responses and the status of the first one."""
     host, port = served.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), DEADLINE) as line:
         line.sendall(b"\r\n".join([b"POST /sync/gw/pull HTTP/1.1", b"Host: x", *lines, b"", b""]) + body + HIDDEN)
@@ -51,9 +51,9 @@ def answers(served, *lines, body=b""):
 
 @pytest.fixture(autouse=True)
 def no_errors(served, caplog):
-    """Nobody fills the server's log with errors by what is no HTTP."""
+    """Malformed HTTP must not fill the server's log with errors."""
     yield
-    assert requests.get(f"{served.url}/health", timeout=DEADLINE).ok  # what was begun before has ended
+    assert requests.get(f"{served.url}/health", timeout=DEADLINE).ok  # wait until earlier requests have ended
     assert [each for each in caplog.records if each.levelno >= logging.ERROR] == []
 
 
@@ -64,7 +64,7 @@ def test_ambiguous_requests_are_rejected_and_end_the_connection(served, name):
 
 
 @pytest.mark.parametrize("name", [name for name in AMBIGUOUS if "upgrade" in name or "WebSocket" in name])
-def test_what_follows_the_answer_to_an_ambiguous_request_is_no_request(served, name):
+def test_bytes_after_the_answer_to_an_ambiguous_request_are_not_served(served, name):
     host, port = served.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), DEADLINE) as line:
         line.sendall(b"\r\n".join([b"POST /sync/gw/pull HTTP/1.1", b"Host: x", *AMBIGUOUS[name], b"", b""]))
@@ -77,7 +77,7 @@ def test_what_follows_the_answer_to_an_ambiguous_request_is_no_request(served, n
 
 
 def test_an_upgrade_that_the_server_does_not_know_is_ignored(served):
-    """Java's HTTP client asks for HTTP/2 in this way."""
+    """Java's HTTP client offers an upgrade to HTTP/2 in this way."""
     headers = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": "h2c", "HTTP2-Settings": "AAEAAEAAAAIAAAABAAMAAABk"}
     answer = requests.get(f"{served.url}/health", headers=headers, timeout=DEADLINE)
     assert (answer.status_code, answer.json()) == (200, {"status": "ok"})

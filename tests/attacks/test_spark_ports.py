@@ -1,4 +1,4 @@
-"""Another user of the machine who speaks to the ports that Spark opens on loopback for its own parts."""
+"""Attacks by another user of the machine on the loopback ports that Spark opens for its own components."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _REQUEST = 3
 
 
 def ports_of(port):
-    """All ports on which the process listens that has one of them."""
+    """Return every port on which the process or one of its children listens."""
     listening = [each for each in psutil.net_connections("tcp") if each.status == psutil.CONN_LISTEN]
     (pid,) = {each.pid for each in listening if each.laddr.port == port}
     return {each.laddr.port for each in listening if each.pid == pid}
 
 
 def called(port):
-    """What Spark answers to a call of an endpoint whose argument is to be a Java object, and is none."""
+    """Return Spark's answer to an RPC whose argument should be a serialised Java object, and is not."""
 
     def text(said):
         return struct.pack(">H", len(said)) + said
@@ -42,6 +42,6 @@ def called(port):
 def test_spark_deserialises_nothing_from_an_unauthenticated_caller(spark_server):
     config = spark_server["config"]
     others = ports_of(config.spark.port) - {config.spark.port, config.spark.ui_port}
-    assert others, "none of the ports of Spark's own parts was found"
+    assert others, "Spark's own ports were not found"
     answers = {port: called(port) for port in others}
     assert not any(b"stream header" in said or b"deserial" in said.lower() for said in answers.values()), answers

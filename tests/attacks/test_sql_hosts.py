@@ -1,4 +1,4 @@
-"""A tenant's admin who has a database's driver connect to the server's own network, or use what is the server's."""
+"""A tenant's admin makes a database driver connect to the server's own network, or use the server's credentials."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DATABASES: dict[str, Any] = {"postgres": (postgres.reader, "postgresql"), "mysql
 
 
 class Listener:
-    """A server on loopback that counts its connections, and plays `talk` over each."""
+    """A server on loopback that counts its connections and runs `talk` for each."""
 
     def __init__(self, talk=None):
         self._talk, self.connections, self._closing = talk, 0, False
@@ -89,10 +89,10 @@ def test_a_private_host_is_not_connected_to(listen, kind, host):
 
 @pytest.mark.parametrize("kind", DATABASES)
 def test_dns_rebinding_reaches_no_private_host(listen, monkeypatch, kind):
-    """DNS rebinding: the connection goes to the address that was checked."""
+    """DNS rebinding: the driver connects to the address that was checked."""
     server = listen()
     asked = rebind(monkeypatch, "127.0.0.1", "127.0.0.2")
-    with pytest.raises(AdapterError):  # the server there hangs up
+    with pytest.raises(AdapterError):  # the server there closes the connection
         read(kind, f"{DATABASES[kind][1]}://me:secret@rebound.example:{server.port}/db", "127.0.0.1/32")
     assert (server.connections, len(asked)) == (1, 1)
 
@@ -158,7 +158,7 @@ def test_passwords_of_the_server_are_not_sent_to_a_database(listen, monkeypatch,
                 break
             line.sendall(b"N")
         line.recv(length - 8, socket.MSG_WAITALL)
-        line.sendall(b"R" + struct.pack("!II", 8, 3))  # asks for the password as it is
+        line.sendall(b"R" + struct.pack("!II", 8, 3))  # requests the password in plain text
         shown.append(line.recv(1000))
 
     server = listen(talk)
@@ -172,12 +172,12 @@ def test_passwords_of_the_server_are_not_sent_to_a_database(listen, monkeypatch,
     with pytest.raises(AuthError):
         read("postgres", f"{place} {given}", "127.0.0.1")
     with pytest.raises(psycopg.OperationalError):
-        psycopg.connect(place, hostaddr="127.0.0.1", sslmode="disable")  # libpq by itself presents it
+        psycopg.connect(place, hostaddr="127.0.0.1", sslmode="disable")  # libpq alone would send it
     assert [b"of the server" in each for each in shown] == [False, True]
 
 
 def test_a_database_cannot_read_files_of_the_server(listen):
-    """MySQL's protocol lets a server ask for a local file in answer to any statement."""
+    """MySQL's protocol lets a server request a local file in answer to any statement."""
     got = []
 
     def packet(number, body):
@@ -185,7 +185,7 @@ def test_a_database_cannot_read_files_of_the_server(listen):
 
     def talk(line):
         salt = b"12345678", b"123456789012\0"
-        low, high = 0x8288, 0x0008  # local files, a database at once, protocol 41, passwords, plugins
+        low, high = 0x8288, 0x0008  # LOCAL INFILE, a database in the login, protocol 4.1, authentication plugins
         hello = b"\x0a8.0.0\0" + struct.pack("<I", 1) + salt[0] + b"\0" + struct.pack("<HBHH", low, 45, 2, high)
         line.sendall(packet(0, hello + bytes([21]) + bytes(10) + salt[1] + b"mysql_native_password\0"))
         line.recv(4096)
@@ -198,11 +198,11 @@ def test_a_database_cannot_read_files_of_the_server(listen):
     with pytest.raises((LakeSyncError, RuntimeError, pymysql.Error)):
         read("mysql", f"mysql://me:secret@127.0.0.1:{server.port}/db", "127.0.0.1")
     assert b"root" not in b"".join(got)
-    assert got, "the server never asked"
+    assert got, "the server did not request the file"
 
 
 class Sending:
-    """An HTTP server that sends every request on."""
+    """An HTTP server that redirects every request."""
 
     def __init__(self, elsewhere=None):
         self.elsewhere, self.got = elsewhere, []
@@ -222,7 +222,7 @@ def query(endpoint, *allowed):
         list(reading.query_pages("SELECT 1"))
 
 
-def test_a_bigquery_endpoint_is_neither_private_nor_redirects_to_a_private_host():
+def test_a_bigquery_endpoint_and_its_redirects_must_not_be_private():
     inner = Sending()
     with serve(inner) as private:
         with pytest.raises(ConfigurationError, match="allowed_hosts"):

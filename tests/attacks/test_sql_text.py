@@ -1,4 +1,4 @@
-"""Values that are SQL: none of them reaches a statement's text, whatever the dialect."""
+"""Values that contain SQL: no value may reach the text of a statement, in any dialect."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def named_in(expression):
 
 
 def offences(source):
-    """Statements that are made with a value's name, or with `repr`, in their text."""
+    """Statements whose text is built from the name of a value, or with `repr`."""
     for call in ast.walk(ast.parse(source)):
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or call.func.attr not in _RUNS:
             continue
@@ -171,13 +171,13 @@ def test_duckdb_reads_only_the_named_column(text):
 
 
 def read_text(written, quote, letters, refused):
-    """What stands in quotation marks at the beginning, and what follows: by the grammars that their makers publish."""
+    """Parse a leading quoted text by the vendor's published grammar; return the text and the rest."""
     assert written[0] == quote
     said, at = "", 1
     while written[at] != quote:
         each = written[at]
         if each != "\\":
-            assert not refused(each), f"{each!r} as it is"
+            assert not refused(each), f"{each!r} unescaped"
             said, at = said + each, at + 1
         elif written[at + 1] == "u":
             said, at = said + chr(int(written[at + 2 : at + 6], 16)), at + 6
@@ -216,7 +216,7 @@ def test_soql_reads_an_escaped_text_unchanged(text):
 
 @pytest.mark.parametrize("text", ['x ~ a\\" ) OR (y ~ "zz\\"w"', "x = a\\' ) OR (y = 'zz\\'w'", "a) OR (b", "a\\"])
 def test_a_filter_that_escapes_its_brackets_is_rejected(text):
-    """JQL takes a backslash outside of quotation marks, so that the one behind it opens nothing."""
+    """JQL accepts a backslash outside quotation marks, which would make the bracket after it literal."""
     with pytest.raises(ConfigurationError):
         balanced_condition(text, "jql")
 
@@ -251,7 +251,7 @@ def erasure(**named):
 
 
 def test_an_erasure_with_hostile_ids_selects_only_its_own_rows(spark_server):
-    """The statements of an erasure over rows and clients whose ids are hostile: each finds its own."""
+    """An erasure of rows and clients with hostile ids selects exactly their own deltas."""
     with session(spark_server["config"]) as spark:
         rows = [("g", "notes", text, text, 1, "main", "desk") for text in HOSTILE]
         texts = ", ".join(f"{name} string" for name in ("gateway", "table_name", "row_id", "client_id"))

@@ -1,4 +1,4 @@
-"""A secret that can be guessed: refused where other machines can reach the gateway, warned about on loopback."""
+"""Weak secrets are rejected if other machines can reach the gateway, and cause a warning on loopback."""
 
 from __future__ import annotations
 
