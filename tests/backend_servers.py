@@ -1,6 +1,8 @@
-"""Servers for tests, each of one's own for as long as a `with` lasts. `scripts/install --dev` brings them.
+"""Servers for tests; each context manager starts a separate one and stops it at the end.
 
-The embedded Spark is the product's own; MariaDB stands for MySQL, moto for S3, and `bqemulator` for BigQuery.
+`scripts/install --dev` installs them.
+
+The embedded Spark is the product's own; MariaDB is used as MySQL, moto as S3, and `bqemulator` as BigQuery.
 """
 
 from __future__ import annotations
@@ -27,10 +29,10 @@ _VERSITYGW = "v1.8.0"
 
 
 class Server:
-    """A process that listens on a port of loopback; may be killed and started again there."""
+    """A server process that listens on a loopback port; a test may kill it and start it again on the same port."""
 
     def __init__(self, name: str, folder: Path, port: int | None = None) -> None:
-        """Args: folder: its own; port: a free one unless given."""
+        """Args: folder: for its files; port: by default a free one."""
         self.name = name
         self.folder = folder
         self.port = port or free_ports(1)[0]
@@ -39,7 +41,7 @@ class Server:
     def start(
         self, command: Sequence[str], ready: Callable[[], bool], environment: Mapping[str, str] | None = None
     ) -> None:
-        """Start it and wait until it is ready; one that is not in time is ended, as is one that is dying."""
+        """Start the server and wait until it is ready; kill it if it is not ready in time or is about to exit."""
         if self._process is not None and self._process.exit_code is None:
             self.kill()
         self._process = Process(self.name, command, environment or {}, self.folder / f"{self.name}.log")
@@ -50,19 +52,19 @@ class Server:
             raise
 
     def kill(self) -> None:
-        """End it as a crash does."""
+        """Kill it, as a crash would."""
         assert self._process is not None
         self._process.signal(signal.SIGKILL)
         self._process.stop(grace=10)
 
     @property
     def pid(self) -> int:
-        """The process."""
+        """The id of the process."""
         assert self._process is not None
         return self._process.pid
 
     def listens(self) -> bool:
-        """Whether its port accepts."""
+        """Whether its port accepts connections."""
         return accepts(self.port)
 
 
@@ -84,14 +86,14 @@ class SparkServer(Server):
         self.start(self._prepared.command, self._serves, self._prepared.environment)
 
     def _serves(self) -> bool:
-        """Its pages' REST API takes seconds for its first answer."""
+        """Spark's REST API takes seconds for its first response."""
         with suppress(requests.RequestException):
             return self.listens() and requests.get(f"{self._pages}/api/v1/applications", timeout=30).ok
         return False
 
 
 class MariaDbServer(Server):
-    """Its user `root` has no password, `tester` has `secret`."""
+    """A MariaDB server; its user `root` has no password, `tester` has `secret`."""
 
     def __init__(self, folder: Path) -> None:
         """Start it."""
@@ -114,7 +116,7 @@ class MariaDbServer(Server):
         self.start(["mariadbd", *data, *network, *options], self._answers)
 
     def _temporary(self) -> str:
-        """The folder for temporary tables. A MariaDB that starts deletes those of others in the shared one."""
+        """The folder for temporary tables. MariaDB deletes other servers' files in a shared one when it starts."""
         return f"--tmpdir={self.folder}"
 
     def _answers(self) -> bool:
@@ -140,7 +142,7 @@ def mariadb_server() -> Iterator[MariaDbServer]:
 
 @contextmanager
 def s3_server() -> Iterator[str]:
-    """moto's S3, with any credentials, as `http://HOST:PORT`; what it holds is in memory."""
+    """Start moto's S3, which accepts any credentials and keeps objects in memory; yield `http://HOST:PORT`."""
     with _folder() as folder:
         server = Server("moto", folder)
         command = [_launcher("s3_launcher.py"), "-H", "127.0.0.1", "-p", str(server.port)]
@@ -152,10 +154,10 @@ def s3_server() -> Iterator[str]:
 
 
 def versitygw() -> Path:
-    """Where versitygw's program is, which Go builds in some minutes where it is not there yet.
+    """Return the path of the versitygw program; Go builds it first, in some minutes, if it is missing.
 
     Raises:
-        FileNotFoundError: there is no Go.
+        FileNotFoundError: Go is not installed.
     """
     go_path = subprocess.run(["go", "env", "GOPATH"], capture_output=True, text=True, check=True)
     program = Path(go_path.stdout.strip()) / "bin" / "versitygw"
@@ -165,10 +167,10 @@ def versitygw() -> Path:
 
 
 class StrictS3Server(Server):
-    """versitygw: an S3 on a disk that lets in the key `k` with the secret `s` alone."""
+    """versitygw: an S3 server over a disk that accepts only the key `k` with the secret `s`."""
 
     def __init__(self, folder: Path, disk: Path | None = None) -> None:
-        """Start it; buckets are on `disk`, or in its folder."""
+        """Start it; buckets are on `disk`, by default in its folder."""
         super().__init__("versitygw", folder)
         self._buckets = (disk or folder) / "buckets"
         self._buckets.mkdir()
@@ -183,7 +185,7 @@ class StrictS3Server(Server):
 
 @contextmanager
 def strict_s3_server(disk: Path | None = None) -> Iterator[StrictS3Server]:
-    """versitygw, its buckets on a disk of the caller's or its own."""
+    """Start versitygw; its buckets are on the given disk, by default in its own folder."""
     with _folder() as folder:
         server = StrictS3Server(folder, disk)
         try:
@@ -193,7 +195,7 @@ def strict_s3_server(disk: Path | None = None) -> Iterator[StrictS3Server]:
 
 
 class BigQueryServer(Server):
-    """The emulator of BigQuery; one that is to die keeps what it holds on disk, and may be started again."""
+    """The emulator of BigQuery; one with `dies` stores its data on disk, and may be started again."""
 
     def __init__(self, folder: Path, dies: str | None = None) -> None:
         """Start it; `dies` in the middle of a statement, as `bigquery_launcher.py` says: `MERGE:2`."""

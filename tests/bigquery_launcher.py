@@ -1,4 +1,4 @@
-"""Starts `bqemulator` without what it would download, and taking the stock client's uploads; runs in its own Python.
+"""Starts `bqemulator` without its downloads and with support for the stock client's uploads; runs in its own Python.
 
 With `BIGQUERY_DIES=WORD:N` in its environment it dies in the middle of its Nth statement that begins with the word
 (`COPY` is a load, `MERGE` a MERGE): it was carried out, and not committed.
@@ -15,7 +15,7 @@ from bqemulator.storage import engine
 
 for each in vars(engine).values():
     if isinstance(each, type) and hasattr(each, "_load_spatial"):
-        each._load_spatial = lambda _: None  # an extension of DuckDB's, from the network
+        each._load_spatial = lambda _: None  # an extension of DuckDB that it downloads
 upload._is_permitted_media_type = lambda _: True  # the stock client sends `*/*`
 
 WORD, _, NUMBER = os.environ.get("BIGQUERY_DIES", "").partition(":")
@@ -28,7 +28,7 @@ if WORD:
         execute(self, "BEGIN TRANSACTION")
         execute(self, sql, parameters)
         os.kill(os.getpid(), signal.SIGKILL)
-        raise AssertionError("it is dead")
+        raise AssertionError("the emulator was killed")
 
     engine.DuckDBEngine.execute = mortal
 

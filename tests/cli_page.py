@@ -1,4 +1,4 @@
-"""The examples of docs/cli.md: those in `bash` blocks run as they stand, those in `sh` blocks need a pipeline."""
+"""The examples of docs/cli.md: those in `bash` blocks run unchanged, those in `sh` blocks need a pipeline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Servers that the tests share, each started once and only when a test asks for it."""
+"""Servers that the tests share; each is started once, when the first test requests it."""
 
 import gc
 import os
@@ -19,7 +19,7 @@ from tests.deepened import deepen
 from tests.parallel import Rooms, turn
 from tests.postgres_server import database, postgres_server
 
-# Half of what a Spark of a few minutes takes of the processor goes into compiling well what then runs once.
+# The C2 compiler takes half of the CPU time of a Spark server that runs for a few minutes.
 os.environ.setdefault(
     "JDK_JAVA_OPTIONS",
     "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:MetaspaceSize=256m -XX:+UseSerialGC",
@@ -32,10 +32,10 @@ os.environ.setdefault("_JAVA_OPTIONS", "-Xms384m -Xmn256m")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# How long an example takes to make or to run depends on the load of the machine, and decides nothing.
+# The duration of an example depends on the load of the machine, and must not decide a test.
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("default")
-# `--hypothesis-profile soak` looks much longer for a history that breaks a law, or a request that breaks the gateway
+# `--hypothesis-profile soak` searches much longer for a failing example.
 settings.register_profile("soak", max_examples=5_000, deadline=None, suppress_health_check=list(HealthCheck))
 
 
@@ -66,7 +66,7 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
-    """Exclude from garbage collection what importing all tests made: 700,000 objects that live as long as the run.
+    """Exclude the 700,000 objects of the imported tests from garbage collection; they live as long as the run.
 
     Otherwise each full collection takes half a second, and `closes_everything` has two of them a module.
     """
@@ -87,11 +87,11 @@ def pytest_xdist_make_scheduler(config, log):
 def closes_everything():
     """Fail a module if the collector finds something open, or a finaliser raises. This replaces pytest's plugin.
 
-    A failure names the test during which the collector ran, which may come after the one that left the object.
+    A failure names the test during which the collector ran; an earlier test may have left the object.
     `python -X tracemalloc=20` shows where a file or a socket was opened.
     """
-    gc.collect()  # what other modules left
-    gc.freeze()  # what lives on is the run's, and the next collection takes long enough without it
+    gc.collect()  # collect the garbage of other modules
+    gc.freeze()  # surviving objects live as long as the run, and would slow down the next collection
     found = []
 
     def note(each):
@@ -132,8 +132,8 @@ def spark_config(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def spark_server_process(spark_config):
-    """The embedded Spark Connect server, really running; whoever ends it starts it again."""
-    # At exit a client that was not closed asks its server, which is gone by then, for ten minutes.
+    """The embedded Spark Connect server; a test that stops it must start it again."""
+    # At exit, an unclosed client retries its server for ten minutes, although the server has stopped.
     SparkConnectClient._cleanup_ml_cache = lambda _: None
     server = SparkServer(spark_config)
     try:
@@ -144,7 +144,7 @@ def spark_server_process(spark_config):
 
 @pytest.fixture(scope="session")
 def spark_server(spark_config, spark_server_process):
-    """What the shared Spark server's clients need, as plain values."""
+    """The address and settings for clients of the shared Spark server, as plain values."""
     return {
         "remote": f"sc://localhost:{spark_config.spark.port}",
         "token": spark_config.spark.token.get_secret_value(),
@@ -156,7 +156,7 @@ def spark_server(spark_config, spark_server_process):
 
 @pytest.fixture(scope="session")
 def shared_postgres():
-    """A Postgres that listens on TCP, which JDBC needs; whoever starts it again leaves it running."""
+    """A Postgres that listens on TCP, which JDBC needs; a test that restarts it leaves it running."""
     with postgres_server() as server:
         yield server
 
@@ -169,38 +169,38 @@ def postgres_uri(shared_postgres):
 
 @pytest.fixture(scope="session")
 def shared_mariadb():
-    """A MariaDB; whoever ends it starts it again."""
+    """A shared MariaDB; a test that stops it must start it again."""
     if shutil.which("mariadbd") is None:
-        pytest.skip("there is no mariadbd: scripts/install --dev installs it where apt-get may")
+        pytest.skip("MariaDB (mariadbd) is not installed; scripts/install --dev installs it where apt-get is permitted")
     with mariadb_server() as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def mariadb_uri(shared_mariadb):
-    """Its address, shared; name a database behind it."""
+    """The address of the shared MariaDB, without a database."""
     return shared_mariadb.uri
 
 
 @pytest.fixture(scope="session")
 def s3_endpoint():
-    """An S3 with any credentials, shared."""
+    """The address of a shared S3 that accepts any credentials."""
     with s3_server() as endpoint:
         yield endpoint
 
 
 @pytest.fixture(scope="session")
 def strict_s3_endpoint():
-    """An S3 that checks keys, shared; for deep tests, as Go builds it first."""
+    """The address of a shared S3 that checks keys; only for deep tests, because Go must build it first."""
     if shutil.which("go") is None:
-        pytest.skip("there is no Go to build versitygw with")
+        pytest.skip("versitygw cannot be built because Go is not installed")
     with strict_s3_server() as server:
         yield server.endpoint
 
 
 @pytest.fixture(scope="session")
 def bigquery_endpoint():
-    """An emulator of BigQuery, shared."""
+    """The address of a shared emulator of BigQuery."""
     with bigquery_server() as server:
         yield server.endpoint
 

@@ -1,4 +1,4 @@
-"""A Dagster instance for tests, whose SQLite files are made once in a process and copied."""
+"""A Dagster instance for tests; its SQLite files are created once for each process and copied."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import dagster as dg
 
 @contextmanager
 def dagster_instance() -> Iterator[dg.DagsterInstance]:
-    """An instance of one's own, in a folder of its own, which is `DAGSTER_HOME`."""
+    """Create a separate instance in the given folder, and set `DAGSTER_HOME` to the folder."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home:
         shutil.copytree(_home_without_runs(), home, dirs_exist_ok=True)
         with dg.instance_for_test(temp_dir=home) as instance:

@@ -1,4 +1,4 @@
-"""Laws over as many examples as the profile of Hypothesis says, whatever their tests say, however long it takes."""
+"""Runs property tests with the example count of the Hypothesis profile, without a deadline."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from hypothesis import HealthCheck, settings
 
 
 def deepen(item: pytest.Item) -> None:
-    """Have a test that draws examples draw the profile's number of them; none is ended by the clock.
+    """Run a property test with the profile's number of examples and without a timeout.
 
-    A clock that ends a law in the middle of a history leaves the history's threads and connections as they are.
+    A timeout would leave the threads and connections of an example open.
     """
     item.add_marker(pytest.mark.timeout(0))
     test = getattr(item, "obj", None)

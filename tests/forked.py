@@ -1,6 +1,6 @@
-"""Processes that live shortly, forked from one that has imported gateway and pipeline once.
+"""Short-lived processes, forked from one that has imported gateway and pipeline.
 
-Starting Python and importing takes as long as everything else that most of them do.
+They save Python's start and the imports, which take as long as most of their work.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FORKS.set_forkserver_preload(["gateway.__main__", "tests.lake_drivers"])
 
 
 class Forked:
-    """A running function of a module; asked as `subprocess.Popen` is."""
+    """A function that runs in a forked process; has the methods of `subprocess.Popen`."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class Forked:
         environment: Mapping[str, str],
         log: Path | None = None,
     ) -> None:
-        """Start it with exactly this environment, in the log's folder; what it returns is its exit code."""
+        """Start the function with exactly this environment, in the log's folder; its result is the exit code."""
         if log is not None:
             log.touch()
         self._process = FORKS.Process(target=_live, args=(work, arguments, dict(environment), log), daemon=True)
@@ -36,24 +36,24 @@ class Forked:
 
     @property
     def pid(self) -> int:
-        """Its id."""
+        """The process id."""
         assert self._process.pid is not None
         return self._process.pid
 
     @property
     def returncode(self) -> int | None:
-        """None while it runs; negative: the signal that ended it."""
+        """The exit code; None while the process runs, negative if a signal ended it."""
         return self._process.exitcode
 
     def poll(self) -> int | None:
-        """As `returncode`."""
+        """Return the exit code, or None while the process runs."""
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Its exit code, when it has ended.
+        """Wait for the end of the process and return its exit code.
 
         Raises:
-            subprocess.TimeoutExpired: it has not within `timeout` seconds.
+            subprocess.TimeoutExpired: the process still runs after `timeout` seconds.
         """
         self._process.join(timeout)
         code = self.returncode
@@ -63,21 +63,21 @@ class Forked:
         return code
 
     def send_signal(self, number: int) -> None:
-        """Send it a signal; nothing where it has ended."""
+        """Send it a signal, unless it has ended."""
         if self.returncode is None:
             os.kill(self.pid, number)
 
     def terminate(self) -> None:
-        """SIGTERM."""
+        """Send SIGTERM."""
         self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Send SIGKILL."""
         self.send_signal(signal.SIGKILL)
 
 
 def gateway() -> int:
-    """What `python -m gateway` does."""
+    """Run the gateway as `python -m gateway` does."""
     from gateway.__main__ import main
 
     return main()

@@ -49,7 +49,7 @@ def main(
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         console.print("starting S3 (moto), Postgres, the catalogue, and Spark's master and two workers")
         s3 = _bucket(stack.enter_context(s3_server()))
-        os.environ.update(s3)  # for this process, whose asset steps look at frames, as for any other
+        os.environ.update(s3)  # for this process, whose asset steps read checkpoint frames
         postgres = stack.enter_context(postgres_server()).uri
         staging, tables, copy = (stack.enter_context(database(postgres)) for _ in range(3))
         home = _pyspark()
@@ -70,7 +70,7 @@ def main(
 
 
 def _bucket(endpoint: str) -> dict[str, str]:
-    """Make the bucket; the variables by which everybody reaches S3."""
+    """Create the bucket; return the variables by which every process reaches S3."""
     import boto3
 
     variables = {
@@ -121,7 +121,7 @@ def _settings(folder: Path, staging: str, catalogue: str, cluster: SparkCluster,
 
 @contextmanager
 def _driver(settings: config.Config, cluster: SparkCluster, s3: dict[str, str]) -> Iterator[None]:
-    """The Connect server, whose driver is the cluster's application, once both workers are at its service."""
+    """The Spark Connect server, whose driver is the cluster's application; started when both workers are in use."""
     port, token = settings.spark.port, settings.spark.token
     assert token is not None
     server = prepare(settings, port=port, token=token.get_secret_value(), jars=jars.ensure_all(s3=True))

@@ -1,4 +1,4 @@
-"""What is played on the cluster: a flush, a worker killed in the middle of the next one's merge, and every check."""
+"""The scenario of the cluster demo: a flush, a worker that is killed during the next merge, and every check."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ WORKERS = 2
 
 
 class Play:
-    """A gateway over Postgres staging, and Dagster's assets in this process."""
+    """A gateway over Postgres staging; this process runs Dagster's assets."""
 
     def __init__(self, config: Config, cluster: SparkCluster, console: Console) -> None:
         self._config, self._cluster, self._console = config, cluster, console
@@ -53,7 +53,7 @@ class Play:
         self._engine.close()
 
     def run(self, rows: int) -> dict[str, Any]:
-        """Play it; figures, and whether all held."""
+        """Run the scenario; return its figures, and whether every check passed."""
         self._push(rows, "INSERT", 0)
         first = self._job("flush", whole=False)
         report: dict[str, Any] = {"workers": self._cluster.workers(), "first_flush_seconds": self._seconds(first)}
@@ -79,7 +79,7 @@ class Play:
         report["killed_flush_seconds"] = self._seconds(outcome[0]) if outcome else None
         report["killed_flush"] = bool(outcome) and outcome[0].success
         self._console.print(
-            f"a worker was killed in the merge; the run ended {'well' if report['killed_flush'] else 'ill'}"
+            f"a worker was killed in the merge; the run ended {'well' if report['killed_flush'] else 'badly'}"
         )
 
         audit = self._job("audit", whole=True)
@@ -98,7 +98,7 @@ class Play:
         return report
 
     def _push(self, rows: int, op: str, above: int) -> None:
-        """INSERT rows with a number and a text, or UPDATE the number of each."""
+        """INSERT rows with a number and a text, or UPDATE the number of each row."""
         gateway = self._engine.gateway(GATEWAY)
         now = self._wall()
         for start in range(0, rows, PUSH):
@@ -114,7 +114,7 @@ class Play:
         return job.execute_in_process(instance=self._instance, tags=tags, run_config=quiet, raise_on_error=False)
 
     def _tasks_of(self, run: dg.ExecuteInProcessResult) -> dict[str, dict[str, int]]:
-        """Asset → executor, of which each worker has one → the tasks that it ended for the asset, as Spark counts."""
+        """Return, by asset and executor (one a worker), the number of completed tasks, as Spark counts them."""
         found = {}
         for event in run.get_asset_materialization_events():
             metadata = event.step_materialization_data.materialization.metadata
@@ -136,7 +136,7 @@ class Play:
         return dict(sorted(counted.items()))
 
     def _lake(self, rows: int) -> dict[str, Any]:
-        """What the lake holds, asked of Spark, against what was pushed."""
+        """Compare the rows that Spark reads from the lake with the pushed rows."""
         with session(self._config) as spark:
             names = LakeResource.configured_by(self._config).names
             deltas = spark.table(names.deltas).count()
@@ -160,7 +160,7 @@ class Play:
         return {entry["Key"] for page in listed for entry in page.get("Contents", [])}
 
     def _seconds(self, result: dg.ExecuteInProcessResult) -> dict[str, float]:
-        """How long each step took."""
+        """Return the duration of each step."""
         return {
             str(event.step_key): round(event.step_success_data.duration_ms / 1000, 1)
             for event in result.all_events

@@ -1,4 +1,4 @@
-"""Iceberg's own REST catalogue, the fixture of its tests, over Postgres, and a disk or S3."""
+"""Iceberg's own REST catalogue (the fixture of its tests) over Postgres, with a warehouse on disk or S3."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def rest_catalogue(postgres: str, s3: Mapping[str, str], warehouse: str, folder:
     """A server, as `http://HOST:PORT/`.
 
     Args:
-        postgres: URI of the database that it keeps its tables in.
-        s3: the AWS variables; none where the warehouse is on a disk.
+        postgres: URI of the database for its tables.
+        s3: the AWS variables; empty if the warehouse is on disk.
         warehouse: `s3://BUCKET/PREFIX`, or `file:///FOLDER`.
         folder: for its log.
         home: pyspark's folder.
@@ -74,7 +74,7 @@ def _file_io(s3: Mapping[str, str]) -> dict[str, str]:
 
 
 def _jars() -> list[Path]:
-    """The server's jars, pinned, fetched once."""
+    """Return the server's pinned jars; they are downloaded once."""
     folder = cache_folder() / "rest"
     folder.mkdir(parents=True, exist_ok=True)
     found = []

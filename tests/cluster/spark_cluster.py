@@ -1,4 +1,4 @@
-"""A Spark standalone cluster on one machine: a master, and workers of one core each in folders of their own."""
+"""A Spark standalone cluster on one machine: a master and one-core workers, each with a separate folder."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ exec {java} "${{kept[@]}}"
 
 
 class SparkCluster:
-    """A cluster, once it is started."""
+    """A cluster; `start` starts it."""
 
     def __init__(self, folder: Path, home: Path, environment: Mapping[str, str]) -> None:
-        """Args: folder: its own; home: pyspark's; environment: what the workers have, S3's keys for example."""
+        """Args: folder: for its files; home: pyspark's; environment: of the workers, for example S3's keys."""
         self._folder, self._home = folder, home
         (port, self._pages) = free_ports(2)
         self.master = f"spark://127.0.0.1:{port}"
@@ -44,7 +44,7 @@ class SparkCluster:
         self._processes: dict[str, Process] = {}
 
     def start(self) -> None:
-        """Start the master, then the workers, and wait for all."""
+        """Start the master, then the workers, and wait for all of them."""
         where = ["--host", "127.0.0.1", "--port", str(self._port), "--webui-port", str(self._pages)]
         master = self._start("master.Master", "master", where)
         master.wait_ready(lambda: accepts(self._port) and accepts(self._pages), timeout=READY_SECONDS)
@@ -54,24 +54,24 @@ class SparkCluster:
         master.wait_ready(lambda: self.workers() == 2, timeout=READY_SECONDS)
 
     def workers(self) -> int:
-        """How many are alive."""
+        """The number of live workers."""
         return self._status().get("aliveworkers", 0)
 
     def cores_at_work(self) -> int:
-        """Cores that applications have."""
+        """The number of cores that applications use."""
         return self._status().get("coresused", 0)
 
     def kill(self, worker: str) -> None:
-        """End a worker and its executor as a power cut does."""
+        """Kill a worker and its executor, as a power cut would."""
         self._processes[worker].signal(signal.SIGKILL)
 
     def stop(self) -> None:
-        """End all of it."""
+        """Stop every process of the cluster."""
         for process in self._processes.values():
             process.stop(grace=5)
 
     def _status(self) -> dict[str, int]:
-        """What the master says of itself; nothing while its page is there and what it tells is not yet."""
+        """Return the master's status; empty while the master is starting."""
         with requests.Session() as session:
             session.trust_env = False
             answer = session.get(f"http://127.0.0.1:{self._pages}/json/", timeout=10)
@@ -87,7 +87,7 @@ class SparkCluster:
 
 @contextmanager
 def spark_cluster(folder: Path, home: Path, environment: Mapping[str, str]) -> Iterator[SparkCluster]:
-    """A cluster, ended at the end."""
+    """Start a cluster, and stop it at the end."""
     cluster = SparkCluster(folder, home, environment)
     try:
         cluster.start()
@@ -97,7 +97,7 @@ def spark_cluster(folder: Path, home: Path, environment: Mapping[str, str]) -> I
 
 
 def _java(folder: Path) -> Path:
-    """A JAVA_HOME whose `java` takes every flag that Spark gives."""
+    """Return a JAVA_HOME whose `java` accepts every flag that Spark passes."""
     home = folder / "java"
     program = home / "bin" / "java"
     program.parent.mkdir(parents=True)
