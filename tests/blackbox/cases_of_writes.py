@@ -1,4 +1,4 @@
-"""Histories of writes alone: deletes, clocks, equal ids, several writers."""
+"""Histories with writes only: deletes, clocks, equal ids, several writers."""
 
 from tests.blackbox.cases import NINE, A, B, case, claims, edit, pull, push
 

@@ -1,4 +1,4 @@
-"""Clients as plain dictionaries: the reference's stock client, and one that names itself and keeps edits apart."""
+"""Clients as plain dictionaries: the reference's stock client, and a client that sends its id and separates edits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class WrongError(AssertionError):
 
 
 class Client:
-    """What every client has: a token, edits that are not known to be pushed, a cursor."""
+    """The state of every client: its token, its unacknowledged edits and its cursor."""
 
     names_itself = False
 
@@ -56,14 +56,14 @@ class Client:
 
     @property
     def rows(self) -> dict[Key, Values]:
-        """What its app shows."""
+        """The rows that its app shows."""
         raise NotImplementedError
 
     def has(self, key: Key) -> bool:
         return key in self.rows
 
     def pull_request(self, limit: int) -> dict[str, Any]:
-        """Its next pull, of so many deltas at most."""
+        """Its next pull, with at most this number of deltas."""
         return {"clientId": self.name, "sinceHlc": str(self.cursor), "maxDeltas": limit}
 
     def backup(self) -> Any:
@@ -72,20 +72,20 @@ class Client:
 
     @property
     def fought(self) -> set[Key]:
-        """Rows of which it decided itself against what it was sent."""
+        """Rows for which it kept its own value although it was sent another one."""
         return self._fought
 
     @property
     def settled(self) -> bool:
-        """Whether what it shows can be compared with what it should."""
+        """Whether its rows can be compared with the expected rows."""
         return not self.outbox
 
 
 class StockClient(Client):
     """The reference's: applies pages as plain SQL in one transaction, keeps its cursor in memory.
 
-    A page that names a row with an unpushed edit is dropped whole, as if it had been lost; `letter` resolves such a
-    row by hlc instead, as the reference does, and lacks what it left out by its own doing.
+    A page that names a row with an unpushed edit is dropped whole, as if it had been lost. With `letter` it resolves
+    such a row by hlc instead, as the reference does, and then lacks the values that it skipped.
     """
 
     def __init__(self, name: str, claims: dict[str, Any], skew: int, *, letter: bool = False) -> None:
@@ -109,7 +109,7 @@ class StockClient(Client):
         self.outbox.append(delta)
 
     def take(self, page: Page) -> bool:
-        """Apply a page and its cursor; an empty one leaves the cursor. Whether it was not dropped."""
+        """Apply a page and its cursor (an empty page leaves the cursor); return False if it was dropped."""
         if not page["deltas"]:
             return True
         rows, outbox, fought = copy.deepcopy(self._rows), list(self.outbox), set(self._fought)
@@ -123,17 +123,17 @@ class StockClient(Client):
                 if stamp(delta) < max(map(stamp, own)):
                     continue
                 if delta["op"] == "INSERT" and key in rows and any(each["op"] == "INSERT" for each in own):
-                    return False  # two made the same row at once: the page fails until the edit is pushed
+                    return False  # both inserted the same row: the page fails until the edit is pushed
                 outbox = [each for each in outbox if key_of(each) != key]
             if delta["op"] == "INSERT" and key in rows and key in self._fought:
-                return False  # it left out the row's DELETE: the page fails, and is asked for again
+                return False  # the row's DELETE was skipped: the page fails, and is requested again
             self._apply(rows, delta)
         self._rows, self.outbox, self._fought = rows, outbox, fought
         self.cursor = int(page["serverHlc"])
         return True
 
     def hear(self, page: Page) -> bool:
-        """Apply a broadcast, and its cursor where that is above its own. Whether it was not dropped."""
+        """Apply a broadcast, and its cursor if that is higher; return False if it was dropped."""
         before = self.cursor
         taken = self.take(page)
         self.cursor = max(before, self.cursor)
@@ -154,7 +154,7 @@ class StockClient(Client):
         return list(self.outbox)
 
     def pushed(self, sent: list[Delta], cursor: int) -> None:
-        """Its push was answered."""
+        """Take the answer to its push."""
         if cursor <= 0:
             raise WrongError(f"{self.name}'s push is answered with cursor {cursor}: it asks for a checkpoint again")
         ids = {(each["deltaId"], each["hlc"]) for each in sent}
@@ -162,14 +162,14 @@ class StockClient(Client):
         self.cursor = cursor
 
     def answer_lost(self, *, push: bool) -> None:
-        """Nothing is known of an answer."""
+        """Note that no answer arrived."""
 
     def reload(self) -> None:
-        """The page is loaded again: the cursor is lost, the database is kept."""
+        """Reload the page: the cursor is lost, the database remains."""
         self.cursor = 0
 
     def wipe(self) -> None:
-        """The database is lost."""
+        """Lose the database."""
         self._rows, self.outbox, self.cursor = {}, [], 0
         self.asked_since_wiped = False
         self.proven = False
@@ -185,7 +185,7 @@ class StockClient(Client):
 
 
 class NamedClient(Client):
-    """One that sends `X-LakeSync-Client`: known rows and edits are kept apart, the cursor with the rows."""
+    """A client that sends `X-LakeSync-Client`: it stores rows and edits separately, and the cursor with the rows."""
 
     names_itself = True
 
@@ -220,7 +220,7 @@ class NamedClient(Client):
 
     @property
     def must_pull(self) -> bool:
-        """Whether its next request is a pull."""
+        """Whether its next request must be a pull."""
         return not self.asked and not self.doubt
 
     def pull_request(self, limit: int) -> dict[str, Any]:
@@ -244,7 +244,7 @@ class NamedClient(Client):
                 delta["op"] == "UPDATE"
                 and merge([*known, *(each for each in self.outbox if key_of(each) == key)]) is None
             ):
-                continue  # as plain SQL does with a row that is not there
+                continue  # plain SQL ignores an UPDATE or a DELETE of a missing row
             if delta["op"] == "DELETE":
                 known.clear()
             elif delta["op"] == "INSERT":
@@ -283,11 +283,11 @@ class NamedClient(Client):
             self.current = False
 
     def resync(self) -> None:
-        """RESYNC_REQUIRED: everything anew; rows stay until the walk is done."""
+        """RESYNC_REQUIRED: start from cursor 0; the old rows remain until the last page."""
         self.cursor, self.complete, self.asked, self.current = 0, False, False, False
 
     def reload(self) -> None:
-        """The process starts again over its database."""
+        """Restart the process over its database."""
         self.current = self.whole = self.asked = False
 
     def wipe(self) -> None:
@@ -306,7 +306,7 @@ class NamedClient(Client):
 
 
 def _fold(known: list[Delta], delta: Delta) -> None:
-    """Add a delta to those that a row is made of; what a DELETE kills is gone for good."""
+    """Add a delta to those of its row; deltas that a DELETE overrides are dropped."""
     known.append(delta)
     dead = max((stamp(each) for each in known if each["op"] == "DELETE"), default=NEVER)
     known[:] = [each for each in known if stamp(each) > dead or (each["op"] == "DELETE" and stamp(each) == dead)]

@@ -1,4 +1,4 @@
-"""Requests of a history's clients, over HTTP and over lines, and the rows that no answer may contain."""
+"""Sends the requests of a history's clients over HTTP and WebSockets, and checks that no answer has forbidden rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ START_MS = 1_750_000_000_000
 
 
 class Exchange:
-    """The requests of a gateway's clients. It notes what was acknowledged, and which rows each client could see."""
+    """Sends the clients' requests; records acknowledged deltas and the rows that each client could see."""
 
     def __init__(self, server: Server, gateway: str) -> None:
         self.server = server
@@ -63,7 +63,7 @@ class Exchange:
         return answer
 
     def _page(self, client: Client, answer: Answer, request: dict[str, Any]) -> Page | None:
-        """Return the checked page of an answer; None if the client has to start again."""
+        """Return the checked page of an answer; None if the client must start again from cursor 0."""
         if answer.status == 409 and isinstance(client, NamedClient):
             if client.cursor == int(request["sinceHlc"]):
                 client.resync()
@@ -72,7 +72,7 @@ class Exchange:
             raise WrongError(f"a pull is answered with {answer.status} {answer.body!r}")
         page: Page = answer.json
         self._check_page(client, page, now=True)
-        if not page["hasMore"]:  # so the server knows that lines of other claims, that ended, ended before
+        if not page["hasMore"]:  # so the server has noticed the end of earlier connections with other claims
             there = [client.claims, *(claims for whose, claims, _ in self._left if whose is client)]
             client.followed = [claims for claims in client.followed if claims in there]
         return page
@@ -89,13 +89,13 @@ class Exchange:
         return int(answer.json["serverHlc"])
 
     def _acknowledged(self, deltas: list[Delta]) -> None:
-        """Note the deltas of an acknowledged push."""
+        """Record the deltas of an acknowledged push."""
         for each in self.ledger.take(deltas):
             self._unflushed.setdefault(self.server.shard_of(each["table"]), []).append(each["deltaId"])
         self._note_visible_rows()
 
     def _erase(self, process: int, table: str, row_id: str) -> None:
-        """Erase all values that a row ever had, if there was one."""
+        """Erase every value of a row, if the row ever had any."""
         if (table, row_id) not in self.ledger.keys:
             return
         erasure = self.server.staging("erase_row", process, gateway=self.gateway, table=table, row_id=row_id)
@@ -103,13 +103,13 @@ class Exchange:
         self._acknowledged([erasing((table, row_id), erasure["hlc"])])
 
     def _check_page(self, client: Client, page: Page, *, now: bool) -> None:
-        """Raise if a page has rows that its client may not see; `now`: it was made after the last step."""
+        """Raise if a page has rows that its client may not see; with `now`, the page was read after the last step."""
         ledger = self.ledger if now else None
         if (found := wrong_rows(client, page, client.claims, client.ever_visible, ledger)) is not None:
             raise WrongError(found)
 
     def _note_visible_rows(self) -> None:
-        """Note the rows that each client may see now."""
+        """Record the rows that each client may see now."""
         for client in self.clients:
             for claims in (client.claims, *client.shown, *client.followed):
                 client.ever_visible.update(self.ledger.visible(claims))
@@ -120,7 +120,7 @@ class Exchange:
     # -- lines -------------------------------------------------------------------------------------------------------
 
     def _connect(self, client: Client) -> None:
-        """Open a new line; the server may still serve the old one."""
+        """Open a new connection; the server may still serve the old one."""
         if not isinstance(client, StockClient):
             return
         self._leave_line(client)
@@ -130,12 +130,12 @@ class Exchange:
         self.requests.append(f"{named(client, client.claims)} connects")
 
     def _leave_line(self, client: Client) -> None:
-        """Forget a client's line, which the server may still serve."""
+        """Forget a client's connection, which the server may still serve."""
         if client.name in self._lines:
             self._left.append((client, client.claims, self._lines.pop(client.name)))
 
     def _follow_claims(self, client: Client) -> None:
-        """Note that a line of a client has its claims."""
+        """Record that a client's connection has its current claims."""
         if client.claims not in client.followed:
             client.followed.append(client.claims)
 
@@ -146,12 +146,12 @@ class Exchange:
             self.requests.append(f"{client.name}'s line is lost")
 
     def _all_ended(self) -> None:
-        """Cut every line."""
+        """Close every connection."""
         for process in range(self.server.processes):
             self._ended_with(process)
 
     def _ended_with(self, process: int) -> None:
-        """Cut every line to a process: it was replaced."""
+        """Close every connection to a process that was restarted."""
         ended = {name: line for name, line in self._lines.items() if line.process == process}
         left = [each for each in self._left if each[2].process == process]
         for line in (*ended.values(), *(line for _, _, line in left)):
@@ -164,7 +164,7 @@ class Exchange:
         self.requests.append(f"{client.name} {spell(client.claims)} pulls {brief(request)} over its line")
 
     def _give_live(self, client: Client, request: dict[str, Any]) -> int | None:
-        """Push over a line, and return the cursor of the answer; None if a broadcast before it ended the line."""
+        """Push over a connection; return the answer's cursor, or None if a broadcast ended the connection first."""
         self._lines[client.name].ask(request)
         self.requests.append(f"{client.name} {spell(client.claims)} pushes {brief(request)} over its line")
         page = self._answer(client)
@@ -172,7 +172,7 @@ class Exchange:
         return int(page["serverHlc"]) if page is not None else None
 
     def _answer(self, client: Client, *, drop: bool = False) -> Page | None:
-        """Return the answer to a request on a line; None if a broadcast before it could not be applied."""
+        """Return the answer to a request on a connection; None if a broadcast before it could not be applied."""
         line, taken = self._lines[client.name], not drop
         while True:
             frame = line.next()
@@ -191,7 +191,7 @@ class Exchange:
         line.more = page["hasMore"]
         if client.hear(page):
             return True
-        line.missed = True  # a broadcast without a cursor comes again with the next pull, or on another line
+        line.missed = True  # a broadcast without a cursor comes again, in the next pull or on another connection
         return page["serverHlc"] == "0"
 
     def _read_broadcasts(self, client: Client, seconds: float) -> bool:
@@ -208,14 +208,14 @@ class Exchange:
 def wrong_rows(
     client: Client, page: Page, claims: dict[str, Any], ever_visible: set[Key], ledger: Ledger | None
 ) -> str | None:
-    """What is wrong with the rows of a page.
+    """Return what is wrong with the rows of a page.
 
     Args:
-        client: to whom it was sent.
+        client: that the page was sent to.
         page: the page.
         claims: in the token for which it was made.
         ever_visible: the rows that the client could see at any time.
-        ledger: as it was when the page was made; None if that is not known.
+        ledger: of the time at which the page was made; None if unknown.
     """
     for delta in page["deltas"]:
         key = key_of(delta)
@@ -229,7 +229,7 @@ def wrong_rows(
 
 
 def named(client: Client, claims: dict[str, Any], process: int | None = None) -> str:
-    """A client in the report, with the process that it asks where that is not the first."""
+    """The name of a client in the report, with its process unless that is the first one."""
     process = client.process if process is None else process
     return f"{client.name} {spell(claims)}{f' at {process}' if process else ''}"
 
@@ -239,7 +239,7 @@ def headers_of(client: Client) -> dict[str, str]:
 
 
 def brief(value: dict[str, Any]) -> str:
-    """A message, short enough to read."""
+    """A message, shortened for the report."""
     shown = {name: each for name, each in value.items() if name not in ("deltas", "clientId")}
     deltas = ", ".join(
         f"{each['op']} {each['table']}/{each['rowId']} {_cells(each)} @{int(each['hlc']) - (START_MS << 16)}"

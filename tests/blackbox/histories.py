@@ -1,4 +1,4 @@
-"""Histories at random: steps one request after another, or several at once, and the setting in which they are done."""
+"""Random histories: their setting, and steps that run one after another or concurrently."""
 
 from __future__ import annotations
 
@@ -120,15 +120,15 @@ def history(
 
     Args:
         seed: of the random numbers.
-        kills: whether the server is killed now and then.
-        fill: whether the gateway is filled, with rows that are alive or deleted.
+        kills: whether the server is killed at random.
+        fill: whether the gateway first gets many visible or deleted rows.
         live: whether stock clients have WebSockets.
-        processes: how many gateway processes there are to ask.
-        overlap: whether requests are on their way at the same time.
+        processes: the number of gateway processes.
+        overlap: whether requests run concurrently.
     """
     random = Random(seed)
     fillers = random.choice(list(FILLERS)) if fill else ""
-    few = random.random() < 0.4  # teams and rules, so that rows come back to where a client saw them before
+    few = random.random() < 0.4  # teams and rules by which rows become visible again to a client that saw them before
     rules = FILLED.get(fillers, FEW_RULES if few else ANY)
     world = World(
         keys=random.sample(KEYS, random.randint(1 if fill else 2, len(KEYS))),
@@ -151,7 +151,7 @@ def history(
     }
     weights = dict(random.choice(PROFILES))
     chance = 0.4 if "tokens in turns" in weights or "in doubt" in weights else 0.1
-    if random.random() < chance:  # used in turns with each client's own to the end
+    if random.random() < chance:  # used alternately with each client's own claims until the end
         setting["token"] = some_claims(random, world)
     if kills:
         weights["kill"] = 1.0
@@ -163,7 +163,7 @@ def history(
         weights["crossing"] = random.choice([0.5, 2.0, 6.0])
     if live and processes > 1 and seed // 20 % NOTICES_EVERY == 0:
         weights |= NOTICES
-    if fill and random.random() < 0.5:  # rules that change at the end only find no row under their keys
+    if fill and random.random() < 0.5:  # the last change of rules, after which no row has the earlier keys
         weights = {"edit": 10.0, "pull": 8.0, "push": 8.0}
     elif fill:
         weights |= {"rules": 4.0, "rules, then others": 2.0, "reload": 2.0, "pull": 12.0}
@@ -179,7 +179,7 @@ def history(
     late = [each for each in LATE if each in rules]
     if fill:  # at the end, where no later rules send everything again
         steps += changed_twice(random, 0, world, last=random.choice([late, rules]))
-    if live and random.random() < 0.4:  # at the end, where no later pull sends what the line has not brought
+    if live and random.random() < 0.4:  # at the end, so that no later pull sends rows that the WebSocket missed
         steps += random.choice([reconnected, never_pulled])(random, random.randrange(people), world)
     if processes > 1:
         steps = _spread(random, steps, processes)
@@ -187,7 +187,7 @@ def history(
 
 
 def _spread(random: Random, steps: list[Step], processes: int) -> list[Step]:
-    """Steps before which their clients turn to another process now and then."""
+    """Insert steps at random after which clients send their requests to another process."""
     chance = random.choice([0.1, 0.3, 0.5])
     found: list[Step] = [("process", who, random.randrange(processes)) for who in range(3)]
     for step in steps:
@@ -199,7 +199,7 @@ def _spread(random: Random, steps: list[Step], processes: int) -> list[Step]:
 
 
 def _overlapping(random: Random, steps: list[Step]) -> list[Step]:
-    """Steps of which some are done at the same time, with what comes before them."""
+    """Make some steps run concurrently with the steps before them."""
     chance = random.choice([0.1, 0.3, 0.6])
     found: list[Step] = []
     between: list[Step] = []
@@ -218,7 +218,7 @@ def _overlapping(random: Random, steps: list[Step]) -> list[Step]:
 
 
 def groups_of(steps: list[Step]) -> Iterator[list[tuple[float, Step]]]:
-    """Steps as they are done: one by one, or several at the same time, each so many seconds after the first."""
+    """Return the groups of steps that run together; each step has its delay in seconds after the first one."""
     group: list[tuple[float, Step]] = []
     delay: float | None = None
     for step in steps:

@@ -28,7 +28,7 @@ def key_of(delta: Delta) -> Key:
 
 
 def id_sum(delta_ids: Iterable[str]) -> int:
-    """The sum by which the pipeline compares a batch in the lake with the log, modulo 2**64."""
+    """The checksum by which the pipeline compares a batch in the lake with the log, modulo 2**64."""
     return sum(map(_id_number, delta_ids)) % 2**64
 
 
@@ -38,7 +38,7 @@ def _id_number(delta_id: str) -> int:
 
 
 def erasing(key: Key, hlc: int) -> Delta:
-    """The DELETE that erases a row: no delta up to its hlc counts any more, whenever it comes.
+    """The DELETE that erases a row: it overrides each delta up to its hlc, in any order of arrival.
 
     Its client id sorts after those of clients; its id is made as the reference makes those of deltas.
     """
@@ -49,7 +49,7 @@ def erasing(key: Key, hlc: int) -> Delta:
 
 
 def merge(deltas: Iterable[Delta]) -> Values | None:
-    """The row that deltas of one row make (M1 to M3); None where it is not visible."""
+    """Merge the deltas of one row (M1 to M3); None if the row is not visible."""
     deltas = list(deltas)
     dead = max((stamp(each) for each in deltas if each["op"] == "DELETE"), default=NEVER)
     cells: dict[str, tuple[tuple[int, str], str]] = {}
@@ -105,7 +105,7 @@ def _numbers(left: str, right: str) -> bool:
 
 
 class Ledger:
-    """Everything that a gateway has acknowledged, and what follows from it."""
+    """Every acknowledged delta of a gateway, and the rows that follow from them."""
 
     def __init__(self) -> None:
         self.rules: Mapping[str, Any] | None = None
@@ -114,7 +114,7 @@ class Ledger:
         self._rows: dict[Key, Values | None] = {}
 
     def copy(self) -> Ledger:
-        """A ledger that goes on from here by itself."""
+        """Return an independent copy."""
         other = Ledger()
         other.rules = self.rules
         other._of_row = {key: list(deltas) for key, deltas in self._of_row.items()}
@@ -123,7 +123,7 @@ class Ledger:
         return other
 
     def take(self, deltas: Iterable[Delta]) -> list[Delta]:
-        """Note acknowledged deltas, and return those that are no repeats."""
+        """Record acknowledged deltas; return those that are not repeats."""
         new = []
         for each in deltas:
             identity = (each["clientId"], int(each["hlc"]), each["deltaId"])
@@ -140,13 +140,13 @@ class Ledger:
         return set(self._of_row)
 
     def row(self, key: Key) -> Values | None:
-        """A row as it is now."""
+        """A row's current state."""
         if key not in self._rows:
             self._rows[key] = merge(self._of_row.get(key, ()))
         return self._rows[key]
 
     def visible(self, claims: Mapping[str, Any]) -> dict[Key, Values]:
-        """What a client with these claims must hold."""
+        """The rows that a client with these claims must have."""
         found = {}
         for key in self._of_row:
             row = self.row(key)

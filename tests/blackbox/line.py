@@ -1,6 +1,6 @@
 """A WebSocket and its frames, as the reference's client makes them: a tag, then a protobuf message.
 
-The messages are written and read by hand, so that nothing here comes from the project.
+It encodes and decodes the messages itself, without code of the project.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _VARINT, _FIXED64, _BYTES = 0, 1, 2
 
 
 class LineEndedError(Exception):
-    """The connection is gone; the message says why."""
+    """The connection has ended; the message says why."""
 
 
 class Frame(NamedTuple):
-    """What the server sent."""
+    """A frame from the server."""
 
     broadcast: bool
     page: Page
@@ -66,11 +66,11 @@ class Line:
             self._socket.send(message)
 
     def await_frame(self, seconds: float) -> None:
-        """Wait until a frame came, which is taken later, or for so many seconds."""
+        """Wait until a frame arrives, which `next` returns later, or until the seconds have passed."""
         self._came = self._came or self._next(seconds)
 
     def next(self, seconds: float | None = None) -> Frame | None:
-        """The next frame; None where none came within the seconds."""
+        """The next frame; None if none arrives within the seconds."""
         frame, self._came = self._came, None
         return frame or self._next(seconds)
 
@@ -83,17 +83,17 @@ class Line:
                     raise
                 return None
         if not isinstance(frame, bytes) or len(frame) < 2:
-            raise AssertionError(f"the reference's client overlooks this frame: {frame!r}")
+            raise AssertionError(f"the reference's client ignores this frame: {frame!r}")
         broadcast = frame[0] == BROADCAST
         return Frame(broadcast, _response(frame[1:] if broadcast else frame))
 
     def cut(self) -> None:
-        """Lose the connection, without a word to the server."""
+        """Drop the connection without notifying the server."""
         self._socket.close_socket()
 
 
 class _ends:  # noqa: N801
-    """Turns the end of a connection into `LineEndedError`."""
+    """Converts the end of a connection into `LineEndedError`."""
 
     def __enter__(self) -> None:
         pass

@@ -1,29 +1,28 @@
-"""Requests of a history that are on their way at the same time, and the orders that explain their answers.
+"""Concurrent requests of a history, and the serial orders that explain their answers.
 
 Each answer is checked against what the gateway has acknowledged. While requests overlap, that depends on the order in
-which it served them, which nobody can see. So the answers of a group are right if one order of its requests explains
-what all of them say of a shard. An order in which a request comes before one that had been answered before it was sent
-is none.
-
-A push is one commit in each shard that it concerns, and a page reads shard after shard, so each shard has an order of
+which it served them, which clients cannot see. So the answers of a group are right if one order of its requests
+explains all answers about a shard. An order is invalid if it puts a request before one that was answered before the
+request was sent. A push is one commit in each of its shards, and a page reads shard after shard, so each shard has an
+order of
 its own. Without sharding there is one.
 
 Exact within a group, for each order:
 - R5: a page names only rows that its client could see at some time, up to the page's place in the order.
 - An INSERT or UPDATE is of a row that the client may see at this place.
-- A complete page leaves its client with exactly the rows that it may see at this place: all of the pushes before it,
-  nothing of those after it. Not compared are clients with two requests of their own in the group, and groups that
-  change rules: the change is one commit and the new bucket keys of the rows are another.
-- A flush has whole pushes only: those acknowledged before, and any of the group.
+- A complete page leaves its client with exactly the rows that it may see at this place: with all pushes before it and
+no push after it. Clients with two requests in the group are not compared. Groups that change rules are not compared
+either, because the change is one commit and the rows' new bucket keys are another.
+- A flush has only whole pushes: those acknowledged before, and any of the group.
 
-Exact whatever the order, because a client takes one answer after the other: no INSERT of a row that it has; a push is
-never answered with cursor 0.
+Exact in any order, because a client applies one answer after the other: no INSERT of a row that it has, and no answer
+to a push with cursor 0.
 
-Only at a quiet point, when all of the group are answered: that every client has its rows, by its next complete page
-and at the end of the history; that a broadcast brings what a line lacks; that a change of rules has its effect.
+Checked only after all answers of the group: every client has its rows, by its next complete page and at the end of the
+history; broadcasts send a connection's missing rows; a change of rules takes effect.
 
-A client does what a real one may: it pulls and pushes at the same time, drops a page that names a row of the push, and
-repeats a request, also at another process, of which it then takes one answer.
+A client does what a real one may do: it pulls and pushes concurrently, and drops a page that names a row of the push.
+It also repeats a request, perhaps at another process, and takes one of the answers.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ from tests.blackbox.server import Answer, RefusedError
 
 @dataclass(eq=False)
 class _Sent:
-    """A request of a group, and its answer."""
+    """A request of a group and its answer."""
 
     kind: str
     """`pull`, `push`, `rules`, `flush` or `connect`."""
@@ -83,10 +82,10 @@ class _Sent:
 
 
 class OverlappingGame(Game):
-    """A history in which requests may overlap."""
+    """A history in which requests may be concurrent."""
 
     def play_together(self, group: list[tuple[float, str, AnyClient, list[Any]]]) -> None:
-        """Do steps whose requests are on their way at the same time; edits come before them.
+        """Run steps whose requests are concurrent, after all edits.
 
         Args:
             group: for each step the seconds by which its request is later than the first one, its kind, its client,
@@ -109,7 +108,7 @@ class OverlappingGame(Game):
                 done.result()
         self.requests.append(f"{len(sent)} at the same time:")
         before = {client: set(client.ever_visible) for client in self.clients}
-        for order in _orders(sent):  # a broadcast may be of any moment
+        for order in _orders(sent):  # a broadcast may have been read at any time of the group
             outcome = _Outcome(self.ledger.copy(), before, self.clients, self.server.shard_of)
             for each in order:
                 outcome.follow(each, compare=False)
@@ -122,7 +121,7 @@ class OverlappingGame(Game):
     # -- before ------------------------------------------------------------------------------------------------------
 
     def _prepare(self, kind: str, client: AnyClient, detail: list[Any], others: list[_Sent]) -> _Sent | None:
-        """Return the request of a step; None if it has none, or if its client does not make it beside the others."""
+        """Return the request of a step; None if it has none, or if its client cannot send it concurrently."""
         mine = [each for each in others if each.client is client and each.own]
         new = _Sent(kind, client, client.claims, client.process, 0.0)
         line = self._lines.get(client.name)
@@ -174,10 +173,10 @@ class OverlappingGame(Game):
         new.request = self._push_request(client)
         return new if new.request is not None else None
 
-    # -- on their way ------------------------------------------------------------------------------------------------
+    # -- sending -----------------------------------------------------------------------------------------------------
 
     def _send(self, each: _Sent, began: float, group: list[_Sent]) -> None:
-        """Send a request, and await its answer unless a line brings that."""
+        """Send a request, and wait for its answer unless that comes over a WebSocket."""
         time.sleep(max(0.0, began + each.delay - time.monotonic()))
         each.began = time.monotonic()
         path = f"/sync/{self.gateway}/{each.kind}"
@@ -199,10 +198,10 @@ class OverlappingGame(Game):
         each.ended = time.monotonic()
 
     def _flushed(self, process: int, pushes: list[_Sent]) -> Iterator[list[_Sent]]:
-        """Flush every shard, which may have some of these pushes; yield those that it had.
+        """Flush every shard, which may contain some of these pushes; yield the pushes that it contained.
 
         Raises:
-            WrongError: a shard's log has anything but the acknowledged deltas and whole pushes.
+            WrongError: a shard's log has other deltas than the acknowledged ones and whole pushes.
         """
         for shard in self.server.shards:
             batch = self.server.staging("plan", process, gateway=self.gateway, shard=shard, max_deltas=10**9)
@@ -226,7 +225,7 @@ class OverlappingGame(Game):
         return True
 
     def _new_ids(self, shard: str, pushes: list[_Sent]) -> list[str]:
-        """The ids that these pushes bring to a shard."""
+        """The ids that these pushes add to a shard."""
         pushed: list[Delta] = [delta for each in pushes for delta in each.request["deltas"]]
         new = self.ledger.copy().take(pushed)
         return [delta["deltaId"] for delta in new if self.server.shard_of(delta["table"]) == shard]
@@ -234,7 +233,7 @@ class OverlappingGame(Game):
     # -- after -------------------------------------------------------------------------------------------------------
 
     def _take(self, each: _Sent, group: list[_Sent]) -> None:
-        """Let the client take its answer."""
+        """Let the client apply its answer."""
         client = each.client
         if each.answer is not None:
             self._note(f"  {each}", each.answer)
@@ -302,14 +301,14 @@ class OverlappingGame(Game):
     # -- the verdict -------------------------------------------------------------------------------------------------
 
     def _judge(self, sent: list[_Sent], before: dict[AnyClient, set[Key]]) -> None:
-        """Find the orders that explain the answers in each shard, and note what follows from them.
+        """Find the orders that explain the answers in each shard, and record their outcomes.
 
         Args:
             sent: the requests, answered.
             before: by client, the rows that it could see before them.
 
         Raises:
-            WrongError: there is none in one of them.
+            WrongError: no order explains a shard.
         """
         explained = [outcome for shard in self.server.shards for outcome in self._explain(sent, before, shard)]
         for client in self.clients:
@@ -337,7 +336,7 @@ class OverlappingGame(Game):
         self._note_visible_rows()
 
     def _explain(self, sent: list[_Sent], before: dict[AnyClient, set[Key]], shard: str) -> list[_Outcome]:
-        """Return the outcomes that explain what the answers say of a shard's rows."""
+        """Return the outcomes that explain the answers about a shard's rows."""
         compare = not self.reindexing and all(each.kind != "rules" for each in sent)
         explained: list[_Outcome] = []
         why: list[str] = []
@@ -354,21 +353,21 @@ class OverlappingGame(Game):
 
 
 def _orders(sent: list[_Sent]) -> Iterator[tuple[_Sent, ...]]:
-    """The orders in which requests may have been served."""
+    """The possible orders in which the requests were served."""
     for order in permutations(each for each in sent if each.kind in ("pull", "push", "rules")):
         if not any(later.ended < sooner.began for sooner, later in combinations(order, 2)):
             yield order
 
 
 class _Outcome:
-    """What the tables of a shard are like after requests in one order.
+    """The tables of a shard after the requests of one order.
 
     Args:
-        ledger: of before the requests; it takes them.
+        ledger: before the requests; they are added to it.
         visible: by client, the rows that it could see before them.
         clients: of the history.
         shard_of: the shard of a table.
-        shard: whose rows are looked at; None for all shards.
+        shard: the shard to check; None for all shards.
     """
 
     def __init__(
@@ -387,7 +386,7 @@ class _Outcome:
         self.shown = {client: client.shown for client in clients}
 
     def follow(self, each: _Sent, *, compare: bool) -> str | None:
-        """Take the order's next request; return what is wrong with its answer here."""
+        """Apply the order's next request; return what is wrong with its answer in this order."""
         if each.kind == "rules":
             self._ledger.rules = each.request
         else:
@@ -413,7 +412,7 @@ class _Outcome:
         return found
 
     def _here(self, key: Key) -> bool:
-        """Whether a row's table is in the shard."""
+        """Whether a row's table is in this shard."""
         return self._shard is None or self._shard_of(key[0]) == self._shard
 
 

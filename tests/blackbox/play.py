@@ -1,4 +1,4 @@
-"""One history against a gateway of its own, and the verdict."""
+"""Plays one history against a gateway, and compares the clients with the oracle."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TOLD = 20.0
 
 
 class Game(Exchange):
-    """A history being played."""
+    """A history in progress."""
 
     def __init__(self, server: Server, gateway: str, setting: dict[str, Any]) -> None:
         super().__init__(server, gateway)
@@ -50,7 +50,7 @@ class Game(Exchange):
         return StockClient(name, dict(claims), skew, letter=kind == "letter")
 
     def play(self, steps: list[Step]) -> Iterator[Request | None]:
-        """Do every step and compare; yields where the server is to be killed and started again.
+        """Run every step and compare the clients; yields when the caller must kill and restart the server.
 
         Raises:
             WrongError: a promise is broken.
@@ -80,14 +80,14 @@ class Game(Exchange):
             self._all_ended()
 
     def play_together(self, group: list[tuple[float, str, AnyClient, list[Any]]]) -> None:
-        """Do steps whose requests are on their way at the same time."""
+        """Run steps whose requests are concurrent."""
         raise NotImplementedError
 
     def _person(self, who: int) -> AnyClient:
         return self._people[who % len(self._people)]
 
     def _another(self, client: AnyClient, kind: str) -> AnyClient:
-        """Another device of the same user, which has nothing; the one of before is used no more until the end."""
+        """A new, empty device of the same user; the earlier device is not used again until the end."""
         self._cut(client)
         new = self._client(f"c{len(self.clients) + 1}", kind, client.claims, client.skew)
         new.process = client.process
@@ -132,7 +132,7 @@ class Game(Exchange):
                 client.reload()
             case "backup":
                 self._backups[client.name] = client.backup()
-                client.last_hlc += 1  # its clock ticks: no later edit has the stamp of one in the backup
+                client.last_hlc += 1  # its clock has advanced, so no later edit has the stamp of one in the backup
             case "restore":
                 if client.name in self._backups:
                     self._cut(client)
@@ -232,7 +232,7 @@ class Game(Exchange):
             self._compare(client, "after a complete page")
 
     def _ask_as_another(self, client: AnyClient, claims: dict[str, Any], request: dict[str, Any]) -> None:
-        """A pull with another token of the client's own, whose answer is lost.
+        """A pull with another token of the same client, whose answer is lost.
 
         The other token's claims count as the client's until its next request (`Client.shown`).
         """
@@ -250,7 +250,7 @@ class Game(Exchange):
         """A push and a pull with another token at the same time: the server may serve them in either order.
 
         The client takes the page after the answer to its push, and has the new token from then on. It drops a page that
-        names a row of the push, as it drops one that names an unpushed edit.
+        names a row of the push, like a page that names an unpushed edit.
         """
         self._cut(client)
         other = (client.process + 1) % self.server.processes
@@ -280,7 +280,7 @@ class Game(Exchange):
             client.answer_lost(push=False)
 
     def _odd_pull(self, client: AnyClient, kind: str, limit: int) -> None:
-        """A cursor that was never handed out."""
+        """A pull with a cursor that the gateway never issued."""
         self._cut(client)
         if isinstance(client, NamedClient) and client.doubt:
             return
@@ -289,13 +289,13 @@ class Game(Exchange):
         client.cursor = odd
         request = client.pull_request(limit)
         client.asked_since_wiped = client.strange = True
-        client.ever_visible |= self.ledger.keys  # of these rows the gateway cannot know which it could see
+        client.ever_visible |= self.ledger.keys  # the gateway cannot know which of these rows the client could see
         page = self._page(client, self._ask(client, request), request)
         if page is not None and (not page["deltas"] or not client.take(page)):
             client.cursor = before
 
     def _push(self, client: AnyClient, fate: str, *, odd: bool = False) -> bool:
-        """Push what waits. Whether its outcome is known."""
+        """Push the unpushed edits; return whether the outcome is known."""
         request = self._push_request(client, odd=odd)
         if request is None:
             return True
@@ -313,7 +313,7 @@ class Game(Exchange):
         return True
 
     def _push_request(self, client: AnyClient, *, odd: bool = False) -> dict[str, Any] | None:
-        """The push that a client sends next, where it sends one."""
+        """The next push of a client, if it has one."""
         may = not client.must_pull if isinstance(client, NamedClient) else client.asked_since_wiped
         if not may or not client.outbox:
             return None
@@ -333,7 +333,7 @@ class Game(Exchange):
         return {"version": self._rules, "buckets": RULES[place]}
 
     def _send_rules(self, rules: dict[str, Any], process: int) -> None:
-        anything = {"writeScope": "any"}  # as in the reference: these clients write to rows that they do not see
+        anything = {"writeScope": "any"}  # as in the reference: these clients write to rows that they cannot see
         token = self._token("admin", {}, "admin")
         for kind, body in (("sync-rules", rules), ("settings", anything)):
             answer = self._call("POST", f"/admin/{kind}/{self.gateway}", token, body, process=process)
@@ -341,13 +341,13 @@ class Game(Exchange):
                 raise WrongError(f"{kind} are answered with {answer.status} {answer.body!r}")
 
     def _have_rules(self, rules: dict[str, Any]) -> None:
-        """Note that rules are in force."""
+        """Record that rules are active."""
         self.ledger.rules = rules
         self.reindexing = self._ready
         self._note_visible_rows()
 
     def _rest(self) -> None:
-        """Wait until all rows are in line with the rules, so that the gateway could be cut for a checkpoint."""
+        """Wait until all rows are reindexed by the active rules, so that a checkpoint would be possible."""
         deadline = time.monotonic() + DEADLINE
         while self.reindexing:
             self.reindexing = self.server.staging("cut_point", gateway=self.gateway)["rules_version"] is None
@@ -356,7 +356,7 @@ class Game(Exchange):
             time.sleep(0.01)
 
     def _fill(self) -> None:
-        """So many rows that nobody sees that a change of rules goes on in the background."""
+        """Insert so many hidden rows that a change of rules takes effect in the background."""
         deleted = self.setting["fill"] == "deleted"
         columns = [] if deleted else [{"column": "team", "value": "nobody"}, {"column": "kind", "value": "none"}]
         deltas = [
@@ -380,10 +380,10 @@ class Game(Exchange):
         self._ready = True
 
     def _flush(self, process: int) -> None:
-        """Flush every shard as the pipeline does: plan a batch, confirm what the lake holds, trim the log.
+        """Flush every shard as the pipeline does: plan a batch, confirm it, trim the log.
 
         Raises:
-            WrongError: the log does not hold exactly the deltas that were acknowledged since the last flush.
+            WrongError: the log differs from the deltas that were acknowledged since the last flush.
         """
         staging = self.server.staging
         for shard in self.server.shards:
@@ -396,8 +396,8 @@ class Game(Exchange):
                 staging("trim", process, gateway=self.gateway, shard=shard)
 
     def _killed(self, client: AnyClient) -> Iterator[Request | None]:
-        """A process dies, perhaps with a push on its way, which is repeated: to another, or once it is back."""
-        self._release()  # others wait for what is kept back, and this one for them
+        """Kill a process, perhaps during a push, which is then repeated at another process or after the restart."""
+        self._release()  # other processes wait for held-back notices, and this one for the others
         request = self._push_request(client)
         if request is None:
             yield None
@@ -412,14 +412,14 @@ class Game(Exchange):
     # -- notices between processes -----------------------------------------------------------------------------------
 
     def _hold(self, process: int) -> None:
-        """Keep back what other processes commit from one."""
+        """Hold back the notices of other processes' commits from one process."""
         if self.server.proxy is not None:
             self.server.proxy.hold(process)
             self._held.add(process)
             self.requests.append(f"notices to {process} are late")
 
     def _release(self) -> None:
-        """Deliver what was kept back, and let processes listen again."""
+        """Deliver the notices that were held back, and resume listening."""
         self._restore()
         if self.server.proxy is not None and self._held:
             for process in self._held:
@@ -428,7 +428,7 @@ class Game(Exchange):
             self.requests.append("notices are delivered")
 
     def _deafen(self, process: int) -> None:
-        """Lose what other processes commit on its way to one."""
+        """Drop the notices of other processes' commits to one process."""
         if self.server.proxy is not None and process not in self._deafened:
             self.server.proxy.deafen(process)
             self._deafened.add(process)
@@ -443,11 +443,11 @@ class Game(Exchange):
         self._deafened.clear()
 
     def _deaf(self, client: AnyClient, writer: int, limit: int) -> None:
-        """The process of a client's line misses that another one sends rows to the client over HTTP.
+        """The process of a client's WebSocket is not notified that another process sends rows to the client over HTTP.
 
-        It must not look for them by itself meanwhile: no promise holds before it can know what the other one sent. So
-        its line first brings a row of this moment, which shows that it looks for nothing else, and the writer's rows
-        go to the other process. The history goes on when the process listens again.
+        It must not read the feed meanwhile, because no promise holds before it can know what the other process sent. So
+        the WebSocket first brings a marker row, which shows that the process has read the feed, and the writer's rows
+        go to the other process. The history continues when the process listens again.
         """
         line = self._lines.get(client.name)
         if self.server.proxy is None or line is None or not line.pulled or line.more or not client.settled:
@@ -467,10 +467,10 @@ class Game(Exchange):
         other.process, client.process = there, here
         self._restore()
         if page is not None and any(each["op"] != "DELETE" for each in page["deltas"]):
-            line.await_frame(TOLD)  # it does not know what the client has, and sends that again
+            line.await_frame(TOLD)  # the process does not know that the client has these rows, and sends them again
 
     def _bring_row(self, client: AnyClient, process: int) -> bool:
-        """Write a row that a client may see, and wait until its line has brought it; whether there is such a row."""
+        """Write a row that a client may see, and wait until its WebSocket brings it; False if there is none."""
         values = {"team": "abcdefg", "kind": "pq", "x": (0, 1, 2, 3)}
         rows = [dict(zip(values, each, strict=True)) for each in product(*values.values())]
         seen = ((table, row) for table in TABLES for row in rows if shows(self.ledger.rules, table, row, client.claims))
@@ -495,10 +495,10 @@ class Game(Exchange):
         self._await_rows(client)
         return True
 
-    # -- lines -------------------------------------------------------------------------------------------------------
+    # -- WebSockets --------------------------------------------------------------------------------------------------
 
     def _cross(self, client: AnyClient, limit: int) -> None:
-        """A pull over a line, and another's push while it is served."""
+        """A pull over a WebSocket, and another client's push while it is served."""
         others = [each for each in self.clients if each is not client]
         if client.name not in self._lines:
             return
@@ -509,7 +509,7 @@ class Game(Exchange):
         self._take_live(client, "crossed")
 
     def _take_live(self, client: AnyClient, fate: str) -> None:
-        """Take the answer to a pull, after the broadcasts that come before it."""
+        """Apply the answer to a pull, after the broadcasts that came before it."""
         page = self._answer(client, drop=fate == "answer lost")
         if page is None or fate == "answer lost":
             self._cut(client)
@@ -544,7 +544,7 @@ class Game(Exchange):
     # -- the verdict -------------------------------------------------------------------------------------------------
 
     def _finish(self) -> None:
-        """Everybody pushes and pulls until nothing is left, and then must have what it may see."""
+        """Let every client push and pull until nothing is left, then compare its rows with those that it may see."""
         self._release()
         for client in self.clients:
             for _ in range(3):

@@ -1,4 +1,4 @@
-"""A proxy between gateway processes and Postgres that delays or loses the notices which Postgres sends them.
+"""A proxy between gateway processes and Postgres that delays or drops Postgres' notices to them.
 
 `Server` starts it, in a process of its own: `python -m tests.blackbox.proxy ADDRESS COUNT`. It listens on a port for
 each gateway process and reads commands, one a line: `hold 0`, `release 0`, `deafen 0`, `restore 0`.
@@ -20,13 +20,13 @@ _RETURN = 20.0
 
 
 class Proxy:
-    """The proxy's process. Threads may share it."""
+    """The proxy's process; threads may share it."""
 
     def __init__(self, address: str, processes: int) -> None:
         """Start it.
 
         Args:
-            address: of the database, as libpq spells it.
+            address: of the database, in libpq's format.
             processes: the number of gateway processes.
         """
         self._lock = threading.Lock()
@@ -47,20 +47,20 @@ class Proxy:
         """The database's address for each gateway process."""
 
     def hold(self, process: int) -> None:
-        """Keep back notices to a process."""
+        """Hold back notices to a process."""
         self._command("hold", process)
 
     def release(self, process: int) -> None:
-        """Deliver the notices that were kept back, and later ones at once."""
+        """Deliver the notices that were held back, and later ones immediately."""
         self._command("release", process)
 
     def deafen(self, process: int) -> None:
-        """Cut a process's listening connection, and each further one."""
+        """Close a process's listening connection, and each later one."""
         self._deaf[process].acquire()
         self._command("deafen", process)
 
     def restore(self, process: int) -> None:
-        """Let a process listen again, and wait until it does where it tried to."""
+        """Let a process listen again; if it tried to, wait until it does."""
         try:
             self._command("restore", process)
         finally:
@@ -96,7 +96,7 @@ class _Connection:
         self.is_lost = False
 
     async def up(self, reader: asyncio.StreamReader) -> None:
-        """Pass on what the process says."""
+        """Forward the process's data."""
         while data := await reader.read(_CHUNK):
             if b"LISTEN" in data:
                 self._listens = True
@@ -108,7 +108,7 @@ class _Connection:
             await self._postgres.drain()
 
     async def down(self, reader: asyncio.StreamReader) -> None:
-        """Pass on what Postgres says; notices not while they are kept back."""
+        """Forward Postgres' data; notices are dropped while they are held back."""
         while data := await reader.read(_CHUNK):
             if self._is_heard:
                 await self._gate.is_open.wait()
@@ -116,19 +116,19 @@ class _Connection:
                 return
             self._process.write(data)
             await self._process.drain()
-            if self._asked and not self._is_heard:  # it asked what it missed, and has the answer
+            if self._asked and not self._is_heard:  # the process has read the commits that it missed
                 self._is_heard = True
                 self._gate.has_listener.set()
 
     def lose(self) -> None:
-        """Cut it."""
+        """Close it."""
         self.is_lost = True
         self._process.close()
         self._postgres.close()
 
 
 class _Gate:
-    """What the notices to one gateway process pass through."""
+    """The state of the notices to one gateway process."""
 
     def __init__(self) -> None:
         self.is_open = asyncio.Event()
@@ -138,18 +138,18 @@ class _Gate:
         self._is_deaf = self._has_tried = False
 
     def admits(self, connection: _Connection) -> bool:
-        """Note that a connection listens; whether it may."""
+        """Record that a connection listens; return whether it may."""
         self._listening = connection
         self._has_tried = True
         return not self._is_deaf
 
     def forget(self, connection: _Connection) -> None:
-        """Note that a connection ended."""
+        """Record the end of a connection."""
         if self._listening is connection:
             self._listening = None
 
     async def do(self, word: str) -> None:
-        """Carry out a command."""
+        """Execute a command."""
         if word == "hold":
             self.is_open.clear()
         elif word == "release":
@@ -196,7 +196,7 @@ async def _run(address: str, processes: int) -> None:
         try:
             await gates[int(process)].do(word)
         except TimeoutError:
-            print(f"nobody listens again within {_RETURN} s", flush=True)
+            print(f"the process does not listen again within {_RETURN} s", flush=True)
         else:
             print("done", flush=True)
 

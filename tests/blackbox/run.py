@@ -1,4 +1,4 @@
-"""Histories by their seeds: played, several at a time, and made small where wrong."""
+"""Plays histories by seed, several at a time, and reduces those that are wrong."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ TRIES = 10
 
 
 class Case(NamedTuple):
-    """A history to be played."""
+    """A history to play."""
 
     setting: dict[str, Any]
     steps: list[Step]
 
 
 class Failure(NamedTuple):
-    """What was found."""
+    """What is wrong with a history."""
 
     seed: int
     why: str
@@ -45,7 +45,7 @@ class Failure(NamedTuple):
 
 
 class _Table:
-    """A history on its way."""
+    """A history in progress."""
 
     def __init__(self, server: Server, case: Case) -> None:
         self.game = OverlappingGame(server, f"bb-{next(_names)}", case.setting)
@@ -54,7 +54,7 @@ class _Table:
         self.over = False
 
     def go_on(self) -> Request | None:
-        """Up to where the server is to die; what is on its way then."""
+        """Play on until the server must be killed; return the requests in progress at that time."""
         try:
             return next(self._steps)
         except StopIteration:
@@ -66,7 +66,7 @@ class _Table:
 
 
 def play(server: Server, cases: Sequence[Case]) -> list[tuple[str, list[str]] | None]:
-    """Play cases, each on a gateway of its own; what each of them found wrong, and its requests."""
+    """Play cases, each on a separate gateway; return what is wrong with each, and its requests."""
     tables = [_Table(server, case) for case in cases]
     while True:
         with ThreadPoolExecutor(THREADS) as threads:
@@ -77,13 +77,13 @@ def play(server: Server, cases: Sequence[Case]) -> list[tuple[str, list[str]] | 
 
 
 def wrong(server: Server, case: Case) -> tuple[str, list[str]] | None:
-    """What a case finds wrong, and its requests; one whose requests overlap is played several times."""
+    """Return what is wrong with a case, and its requests; a case with concurrent requests is played several times."""
     times = TRIES if any(step[0] == "and" for step in case.steps) else 1
     return next((found for found in play(server, [case] * times) if found is not None), None)
 
 
 def smaller(server: Server, case: Case) -> Case:
-    """A wrong case without what it does not need."""
+    """Reduce a wrong case to the parts that it needs."""
     size = max(1, len(case.steps) // 2)
     while True:
         place = 0
@@ -108,16 +108,16 @@ def search(
     overlap_every: int = 2,
     shrink: bool = True,
 ) -> Iterator[tuple[int, list[Failure]]]:
-    """Play the histories of seeds: how many were played at a time, and those that were wrong.
+    """Play the histories of seeds; yield the number played so far and the wrong ones.
 
     Args:
         server: the server.
         seeds: of the histories.
         kills: whether processes of the server are killed.
         live: whether stock clients have WebSockets.
-        fill_every: of so many seeds one has a gateway with many rows; 0: none.
-        overlap_every: of so many seeds one has requests at the same time; 0: none.
-        shrink: whether wrong histories are made small.
+        fill_every: every nth history has a gateway with many rows; 0: none.
+        overlap_every: every nth history has concurrent requests; 0: none.
+        shrink: whether wrong histories are reduced.
     """
     while True:
         some = list(islice(seeds, AT_ONCE))
@@ -147,6 +147,6 @@ def search(
 
 
 def found_wrong(server: Server, seeds: Iterable[int], **chosen: Any) -> list[str]:
-    """Reports of the histories of these seeds that are wrong, as they were played; options as of `search`."""
+    """Return reports of the wrong histories of these seeds, not reduced; options as for `search`."""
     found = search(server, iter(seeds), **{"fill_every": 0, **chosen}, shrink=False)
     return [failure.report() for _, failures in found for failure in failures]

@@ -1,4 +1,4 @@
-"""Scenarios of histories at random: several steps that lead to states which single steps seldom reach."""
+"""Random scenarios: sequences of steps that lead to states which single steps seldom reach."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def steps_of(random: Random, kind: str, who: int, world: World) -> list[Step]:
 
 
 def _at_once(random: Random, who: int, world: World) -> list[Step]:
-    """A push and a pull with another token at the same time, of a client that often lacks nothing by its own token."""
+    """A client that often has every row sends a push and, with another token, a concurrent pull."""
     steps: list[Step] = random.choice([[], [("pull", who, 1000, "whole")], [("pull", who, 1000, "whole")] * 2])
     steps += [edit(random, who, world) for _ in range(random.choice([1, 1, 2]))]
     fate = random.choice(["whole", "answer lost"])
@@ -43,9 +43,10 @@ def _at_once(random: Random, who: int, world: World) -> list[Step]:
 
 
 def _in_doubt(random: Random, who: int, world: World) -> list[Step]:
-    """A client loses a page, often one under new rules or claims, and pushes: it is sent again what it may lack.
+    """A client loses a page, often under new rules or claims, and pushes.
 
-    In the middle of that come pages with another token, or other changes.
+    The gateway sends it the rows again that it may lack. Meanwhile it pulls with another token, or other changes
+    follow.
     """
     small = [limit for limit in world.limits if limit < 5] or [1, 2]
     steps = [edit(random, each, world) for each in (who, who + 1) for _ in range(random.choice([1, 2]))]
@@ -60,7 +61,7 @@ def _in_doubt(random: Random, who: int, world: World) -> list[Step]:
 
 
 def _crowd(random: Random, who: int, world: World) -> list[Step]:
-    """A row that its client writes, and then more clients than a row stores; often it leaves somebody's sight then."""
+    """A client writes a row, and then more clients write it than a row stores; often some can no longer see it."""
     key = random.choice([*world.keys, new_row(random)])
     steps = pushed_edits(random, who, world, key)
     for x in range(9):
@@ -76,7 +77,7 @@ def _crowd(random: Random, who: int, world: World) -> list[Step]:
 
 
 def _between_pages(random: Random, who: int, world: World) -> list[Step]:
-    """Pages of a client, often a new one, after its claims or rules changed, and things between each two of them."""
+    """A client, often a new one, pulls pages after a change of its claims or rules, with other steps between them."""
     limit = random.choice([1, 1, 2])
     steps: list[Step] = []
     if random.random() < 0.5:
@@ -97,7 +98,7 @@ def _between_pages(random: Random, who: int, world: World) -> list[Step]:
 
 
 def _unissued_cursor(random: Random, who: int, world: World) -> list[Step]:
-    """A cursor that was never handed out, then other claims, and rows that only the first claims show."""
+    """A pull with a cursor that was never issued, then other claims, and rows that only the first claims show."""
     first, then = some_claims(random, world), some_claims(random, world)
     steps: list[Step] = [("device", who, random.choice(world.devices))] if random.random() < 0.8 else []
     steps += random.choice([[], pushed_edits(random, who + 1, world)])
@@ -110,7 +111,7 @@ def _unissued_cursor(random: Random, who: int, world: World) -> list[Step]:
 
 
 def _started_again(random: Random, who: int, world: World) -> list[Step]:
-    """Small pages of a client that starts again from 0, with its own and others' pushes between them."""
+    """A client pulls small pages from cursor 0, with its own and others' pushes between them."""
     steps: list[Step] = [("push", who, "whole"), ("pull", who, 1000, "whole"), *pushed_edits(random, who, world)]
     steps += random.choice([[], [("pull", who, 1000, "whole")]])
     steps.append((random.choice(["wipe", "wipe", "reload", "restore"]), who))
@@ -121,7 +122,7 @@ def _started_again(random: Random, who: int, world: World) -> list[Step]:
 
 
 def _late_pull(random: Random, who: int, world: World) -> list[Step]:
-    """A client starts again from 0; then pulls arrive that it sent before, and then the client pushes."""
+    """A client starts again from 0; then its earlier pulls arrive late, and then it pushes."""
     steps: list[Step] = [*pushed_edits(random, who + 1, world), *pushed_edits(random, who, world)]
     steps += [("pull", who, random.choice([1, 1, 2, 1000]), "whole") for _ in range(random.choice([2, 3, 4]))]
     steps += random.choice([[], [*pushed_edits(random, who, world), ("pull", who, 1000, "whole")]])
@@ -134,7 +135,7 @@ def _late_pull(random: Random, who: int, world: World) -> list[Step]:
 
 
 def _late_tokens(random: Random, who: int, world: World) -> list[Step]:
-    """A client's claims change, and after its page arrive pulls with another token, from the cursor before the page."""
+    """A client's claims change; after its page, pulls with another token arrive from the cursor before the page."""
     steps: list[Step] = pushed_edits(random, who + 1, world)
     for _ in range(random.choice([1, 2, 3])):
         steps += [("claims", who, some_claims(random, world)), ("pull", who, random.choice([1000, 1000, 2]), "whole")]
@@ -150,7 +151,7 @@ def _late_tokens(random: Random, who: int, world: World) -> list[Step]:
 
 
 def _returned(random: Random, who: int, world: World) -> list[Step]:
-    """A row that its client cannot see, for its claims or by its own doing, and that it inserts again."""
+    """A client inserts again a row that it cannot see, because of its claims or its own change."""
     key = random.choice([*world.keys, *(new_row(random) for _ in world.keys)])
     there, here = random.sample(sorted(set(world.letters)), 2)
     mine = {**some_claims(random, world), "team": here}
@@ -189,7 +190,7 @@ def _overwritten(random: Random, who: int, world: World) -> list[Step]:
 
 
 def _three_scopes(random: Random, who: int, world: World) -> list[Step]:
-    """Small pages of a client that changes its claims twice, while rows move between the three teams that it saw."""
+    """A client changes its claims twice and pulls small pages, while rows move between the three teams that it saw."""
     teams = random.sample("abc", 3)
     claims = [{**some_claims(random, world), "team": team} for team in teams]
 
@@ -211,10 +212,10 @@ def _three_scopes(random: Random, who: int, world: World) -> list[Step]:
 
 
 def _in_turns(random: Random, who: int, world: World) -> list[Step]:
-    """Small pages of a client between which so many pulls with its other tokens come that its earliest claims go.
+    """A client pulls small pages, and its other tokens pull until the gateway forgets its earliest claims.
 
-    It wrote rows, or was sent some, under claims that it has no more. Now and then its tokens have so many teams that
-    keys of its earliest claims go too; then it starts again in the end.
+    It wrote or received rows under claims that it no longer has. Sometimes its tokens have so many teams that keys of
+    its earliest claims are forgotten too; then it restarts at the end.
     """
     live = "named" not in world.devices
     wide = random.random() < 0.2
@@ -260,7 +261,7 @@ def _in_turns(random: Random, who: int, world: World) -> list[Step]:
 
 
 def _crossing(random: Random, who: int, world: World) -> list[Step]:
-    """Requests of one client and of others at the same time, often when the client lacks nothing."""
+    """Concurrent requests of one client and of others, often when the client has every row."""
     steps: list[Step] = random.choice([[], [("pull", who, 1000, "whole")] * 2])
     limit = random.choice([*world.limits, 1000])
     others: list[Step] = [*pushed_edits(random, who + 1, world)]
@@ -279,7 +280,10 @@ def _crossing(random: Random, who: int, world: World) -> list[Step]:
 
 
 def _late(random: Random, who: int, world: World) -> list[Step]:
-    """A client's line is to a process that learns late of what another one does, often of a pull with another token."""
+    """A client's WebSocket is at a process that is notified late of another process's commits.
+
+    Often the client also sends a pull with another token.
+    """
     here, there = random.sample([0, 1], 2)
     steps: list[Step] = random.choice([[], [*_connected(random, who, here), ("hear", who)]])
     token = some_claims(random, world)
@@ -298,14 +302,14 @@ def _late(random: Random, who: int, world: World) -> list[Step]:
 
 
 def _heard_nothing(random: Random, who: int, world: World) -> list[Step]:
-    """A client's line is to a process that misses what another one sends to the client over HTTP."""
+    """A client's WebSocket is at a process that misses the rows which another process sends to the client over HTTP."""
     steps: list[Step] = random.choice([[], [*_connected(random, who, random.choice([0, 1]))]])
     steps += [edit(random, who + 1, world) for _ in range(random.choice([1, 2, 4]))]
     return [*steps, ("deaf", who, who + 1, random.choice(world.limits))]
 
 
 def reconnected(random: Random, who: int, world: World) -> list[Step]:
-    """A client's line brings rows and is lost, others change rows, and the client connects again without a pull."""
+    """A client's WebSocket brings rows and is lost, others change rows, and the client reconnects without a pull."""
     key = random.choice(world.keys)
     steps: list[Step] = [("push", who, "whole"), ("connect", who), ("pull", who, 1000, "whole")]
     steps += [*pushed_edits(random, who + 1, world, key), ("hear", who, 0.05), ("cut", who)]
@@ -313,9 +317,9 @@ def reconnected(random: Random, who: int, world: World) -> list[Step]:
 
 
 def never_pulled(random: Random, who: int, world: World) -> list[Step]:
-    """A new client only pushes, on a line or before it connects, and connects again; now and then it pulls after all.
+    """A new client only pushes, on a WebSocket or before it connects, and connects again; sometimes it pulls later.
 
-    Others change rows meanwhile, some of which its lines bring.
+    Others change rows meanwhile, some of which its WebSockets bring.
     """
     key = random.choice([*world.keys, new_row(random)])
     own = pushed_edits(random, who, world, random.choice([key, None]))
@@ -339,15 +343,15 @@ def never_pulled(random: Random, who: int, world: World) -> list[Step]:
 
 
 def _connected(random: Random, who: int, process: int) -> list[Step]:
-    """A client's new line to a process, on which it has pulled, and those of others."""
+    """Open a new WebSocket of a client to a process and pull on it; open those of others."""
     others: list[Step] = random.choice([[], [("cut", who + 1)]])
     return [*others, ("push", who, "whole"), ("process", who, process), ("connect", who), ("pull", who, 1000, "whole")]
 
 
 def changed_twice(random: Random, who: int, world: World, last: list[int] | None = None) -> list[Step]:
-    """Rules under which no client pulls, or a few do, and others, under which all pull while they are applied.
+    """Change rules twice: few or no clients pull under the first rules, and all pull while the second ones are applied.
 
-    Rows are written before the first change, which the clients have pulled, or have not.
+    Rows are written before the first change; clients may have pulled them.
 
     Args:
         random: what it is drawn with.
@@ -369,7 +373,7 @@ def changed_twice(random: Random, who: int, world: World, last: list[int] | None
     before: list[Step] = []
     between: list[Step] = [("rest", who)]
     first, unpulled = random.choice(world.rules), random.choice([[], written()])
-    if random.random() < 0.5:  # rows that are sent by the first rules, while these are applied
+    if random.random() < 0.5:  # rows that are sent under the first rules while these are applied
         if random.random() < 0.5:  # rules that show the same rows under other keys, then rules that hide some of them
             before, first, last = [("rules", who, 1), ("rest", who)], 2, [3, 5]
             teams = random.choices(world.letters, k=4)

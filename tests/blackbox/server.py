@@ -58,19 +58,18 @@ class Answer:
 
 
 class RefusedError(Exception):
-    """The server answered a call of the pipeline with an error."""
+    """The server answered a pipeline call with an error."""
 
 
 class _Process:
-    """One gateway process, which dies and is started again."""
+    """A gateway process that is killed and started again."""
 
     def __init__(self, log: Path, variables: Mapping[str, str], program: list[str]) -> None:
         """Start it.
 
         Args:
-            log: where it writes; each start adds its number.
-            variables: its settings.
-            program: what Python runs.
+            log: the log file; each start adds its number.
+            variables: environment variables. program: the arguments of Python.
         """
         self._log = log
         self._program = program
@@ -115,7 +114,7 @@ class _Process:
 
 
 class Server:
-    """A gateway over SQLite, over SQLite in three shards, or over Postgres, there in one process or several."""
+    """A gateway over SQLite, over SQLite in three shards, or over Postgres; on Postgres in one or more processes."""
 
     def __init__(
         self, over: str = "sqlite", postgres: str | None = None, processes: int = 1, *, slow: bool = False
@@ -125,7 +124,7 @@ class Server:
         Args:
             over: the store: `sqlite`, `sharded` or `postgres`.
             postgres: the database's address.
-            processes: how many serve the same store; several only over Postgres, to which they have a proxy then.
+            processes: the number of processes; several only over Postgres, then with a proxy before it.
             slow: whether it pauses between the steps of requests at random (`tests/slow_gateway.py`).
         """
         memory = Path("/dev") / "shm"
@@ -169,19 +168,18 @@ class Server:
 
     @property
     def processes(self) -> int:
-        """How many there are."""
+        """The number of processes."""
         return len(self._processes)
 
     @property
     def url(self) -> str:
-        """Where the first process listens."""
+        """The address of the first process."""
         return f"http://127.0.0.1:{self._processes[0].port}"
 
     def die(self, on_the_way: Iterable[Request] = ()) -> None:
-        """kill -9 of one process, each in turn, with requests on their way; it is started again.
+        """kill -9 of one process, each in turn, during requests; then restart it.
 
-        A single one is back when this returns. Of several, the others go on and serve its requests too, until it is
-        back.
+        A single process is ready when this returns. Of several, the others serve its requests until it is ready.
         """
         self._await_return()
         self.died = self.deaths % len(self._processes)
@@ -212,7 +210,7 @@ class Server:
             self._return = None
 
     def close(self) -> None:
-        """End it and remove what it kept."""
+        """Stop the server and remove its data."""
         self._starter.shutdown()
         self.kill()
         for connections in self._idle.values():
@@ -223,7 +221,7 @@ class Server:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def serving(self, process: int) -> int:
-        """This process, or another one while it is down."""
+        """This process, or another one while this one is down."""
         order = [process, *range(len(self._processes))]
         return next(each for each in order if self._processes[each].port)
 
@@ -236,7 +234,7 @@ class Server:
         headers: Mapping[str, str] | None = None,
         process: int = 0,
     ) -> Answer:
-        """One request over a connection to the process that is open and idle, or over a new one."""
+        """One HTTP request over an idle open connection to the process, or over a new one."""
         process = self.serving(process)
         idle = self._idle[process, self._processes[process].starts]
         try:
@@ -269,12 +267,12 @@ class Server:
         return connection
 
     def dial(self, gateway: str, token: str, process: int = 0) -> Line:
-        """A WebSocket."""
+        """Open a WebSocket."""
         process = self.serving(process)
         return Line(self._processes[process].port, gateway, token, DEADLINE, {}, process)
 
     def shard_of(self, table: str) -> str:
-        """The shard in which a table's log is."""
+        """The shard that has a table's log."""
         if len(self.shards) == 1:
             return self.shards[0]
         return SHARDS["shards"].get(table, SHARDS["default"])
@@ -283,9 +281,7 @@ class Server:
         """Call the staging store as the pipeline does.
 
         Args:
-            method: of the store.
-            process: which is called.
-            arguments: of the method.
+            method: of the store. process: the process to call. arguments: of the method.
 
         Raises:
             RefusedError: the call failed.

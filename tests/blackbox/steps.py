@@ -18,7 +18,7 @@ DELAYS = [0.0, 0.0, 0.0, 0.001, 0.002, 0.004, 0.008]
 
 
 class World(NamedTuple):
-    """What a history's steps are drawn from."""
+    """The state from which a history's steps are drawn."""
 
     keys: list[tuple[str, str]]
     limits: list[int]
@@ -32,7 +32,7 @@ class World(NamedTuple):
 
 
 def single_steps(random: Random, kind: str, who: int, world: World) -> list[Step]:
-    """Return a step of a kind by a client; some kinds are several steps in a row."""
+    """Return a step of a kind by a client; some kinds are several consecutive steps."""
     match kind:
         case "edit":
             return [edit(random, who, world) for _ in range(random.choice([1, 1, 1, 2, 4]))]
@@ -81,12 +81,12 @@ def some_claims(random: Random, world: World) -> dict[str, Any]:
 
 
 def pushed_edits(random: Random, who: int, world: World, key: tuple[str, str] | None = None) -> list[Step]:
-    """Some edits of a client, of one row where that is named, and their push."""
+    """Some edits of a client, of one row if that is given, and their push."""
     return [*(edit(random, who, world, key) for _ in range(random.choice([1, 1, 2, 4]))), ("push", who, "whole")]
 
 
 def new_row(random: Random) -> tuple[str, str]:
-    """A row that probably no client has written to."""
+    """A row that probably no client has written."""
     return random.choice(TABLES), f"n{random.randint(0, 99)}"
 
 
@@ -96,6 +96,6 @@ def edit_with(random: Random, who: int, op: str, key: tuple[str, str], **values:
 
 
 def some_columns(random: Random, chance: float) -> dict[str, object]:
-    """Columns other than the team, each by chance."""
+    """Random columns other than the team."""
     values = {"kind": random.choice("pq"), "x": random.randint(0, 3), "y": random.randint(0, 3)}
     return {column: value for column, value in values.items() if random.random() < chance}

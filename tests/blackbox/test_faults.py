@@ -1,4 +1,4 @@
-"""Histories that once ended in a wrong client, as small as they get; the modules `cases_of_…` list most of them."""
+"""Reduced histories that once gave a client wrong rows; the modules `cases_of_…` list most of them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_every_client_of_two_processes_ends_with_its_rows(two_processes, name):
     _check(two_processes, CASES_OF_PROCESSES[name])
 
 
-def test_a_process_that_cannot_listen_yet_misses_that_another_one_sends_a_client_rows_over_http(own_database):
+def test_a_process_that_cannot_listen_misses_rows_that_another_one_sends_over_http(own_database):
     server = Server("postgres", own_database, 2)
     try:
         _check(

@@ -1,4 +1,4 @@
-"""Some hundred histories at random, the same ones each time; `scripts/soak --blackbox` plays others."""
+"""A few hundred random histories, the same ones each time; `scripts/soak --blackbox` plays others."""
 
 from __future__ import annotations
 

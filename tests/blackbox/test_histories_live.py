@@ -1,4 +1,4 @@
-"""As `test_histories`, with stock clients that have WebSockets: broadcasts, and pulls that cross them."""
+"""As `test_histories`, with stock clients that have WebSockets: broadcasts, and pulls during broadcasts."""
 
 from __future__ import annotations
 

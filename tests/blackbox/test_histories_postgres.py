@@ -1,4 +1,4 @@
-"""As `test_histories`, against two gateway processes over one Postgres: requests go to either, and notices between."""
+"""As `test_histories`, with two gateway processes over one Postgres; clients send requests to either process."""
 
 from __future__ import annotations
 

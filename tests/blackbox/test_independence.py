@@ -1,4 +1,4 @@
-"""The oracle shares no code with the project that it judges."""
+"""The oracle shares no code with the project that it checks."""
 
 from __future__ import annotations
 
