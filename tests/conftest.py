@@ -19,7 +19,7 @@ from tests.deepened import deepen
 from tests.parallel import Rooms, turn
 from tests.postgres_server import database, postgres_server
 
-# The C2 compiler takes half of the CPU time of a Spark server that runs for a few minutes.
+# In a Spark server that runs for minutes, the C2 compiler takes half of the CPU time, for code that runs once.
 os.environ.setdefault(
     "JDK_JAVA_OPTIONS",
     "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:MetaspaceSize=256m -XX:+UseSerialGC",

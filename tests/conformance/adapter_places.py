@@ -1,4 +1,4 @@
-"""The adapters that the suite runs over: one line each. Add yours here."""
+"""The adapters that the suite runs over: one line for each. Add yours here."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ SERVERS: dict[str, str] = {}
 
 
 def start_server(request) -> None:
-    """For a fixture whose parameter is the name of a place: start what is behind it."""
+    """Start the server that a fixture's place needs; the fixture's parameter is the name of the place."""
     fixture = NEEDS.get(request.param)
     if fixture is not None:
         SERVERS[fixture] = request.getfixturevalue(fixture)
 
 
 def _own(folder: Path) -> str:
-    """A name that stands for a folder."""
+    """A database name derived from a folder."""
     return "own_" + hashlib.sha256(str(folder).encode()).hexdigest()[:16]
 
 
 def postgres_uri(folder: Path) -> str:
-    """A schema of the folder's own."""
+    """The address of a new schema for the folder."""
     name = _own(folder)
     with psycopg.connect(SERVERS["postgres_uri"], autocommit=True) as sql:
         sql.execute(f"CREATE SCHEMA IF NOT EXISTS {name}".encode())
@@ -60,7 +60,7 @@ def postgres_uri(folder: Path) -> str:
 
 
 def mysql_uri(folder: Path) -> str:
-    """A database of the folder's own."""
+    """The address of a new database for the folder."""
     name, server = _own(folder), BackendUri.parse(SERVERS["mariadb_uri"])
     sql = pymysql.connect(host=server.host, port=server.port or 0, user=server.user, password=server.password)
     with sql, sql.cursor() as cursor:
@@ -69,17 +69,17 @@ def mysql_uri(folder: Path) -> str:
 
 
 def s3_objects(folder: Path) -> LakeAdapter:
-    """A bucket of the folder's own; the prefix is one that another store's keys must not meet."""
+    """An object store in a new bucket for the folder, under a prefix that no other store's keys may share."""
     endpoint, bucket = SERVERS["s3_endpoint"], _own(folder).replace("_", "-")
     requests.put(f"{endpoint}/{bucket}", timeout=30)
     return S3Objects(bucket, "a/b", endpoint=endpoint, region="us-east-1", access_key="k", secret_key="s")
 
 
 def strict_s3_objects(folder: Path) -> LakeAdapter:
-    """The same where keys are checked."""
+    """The same on the S3 server that checks keys."""
     keys = {"endpoint": SERVERS["strict_s3_endpoint"], "region": "us-east-1", "access_key": "k", "secret_key": "s"}
     bucket = _own(folder).replace("_", "-")
-    with suppress(ClientError):  # it is there already
+    with suppress(ClientError):  # the bucket exists already
         boto3.client(
             "s3",
             endpoint_url=keys["endpoint"],
@@ -91,7 +91,7 @@ def strict_s3_objects(folder: Path) -> LakeAdapter:
 
 
 def bigquery_uri(folder: Path) -> str:
-    """A dataset of the folder's own."""
+    """The address of a new dataset for the folder."""
     endpoint, name = SERVERS["bigquery_endpoint"], _own(folder)
     about = {"datasetReference": {"projectId": "p", "datasetId": name}}
     requests.post(f"{endpoint}/bigquery/v2/projects/p/datasets", json=about, timeout=60)
@@ -99,13 +99,13 @@ def bigquery_uri(folder: Path) -> str:
 
 
 def through(kind: str, port: int, folder: Path) -> DatabaseAdapter:
-    """An adapter over a server that is reached at another port of loopback than its own."""
+    """The same adapter, with its server at another loopback port."""
     uri = _URIS[kind](folder)
     return as_database(open_adapter(uri.replace(f":{port_of(kind)}", f":{port}")))
 
 
 def port_of(kind: str) -> int:
-    """Where the server behind a place listens."""
+    """The port of a place's server."""
     return int(SERVERS[NEEDS[kind]].rpartition("127.0.0.1:")[2].partition("/")[0])
 
 
@@ -125,7 +125,7 @@ _URIS: dict[str, Callable[[Path], str]] = {
 
 
 def nested(folder: Path) -> DatabaseAdapter:
-    """Every composition, one within another."""
+    """Every composition, nested in another one."""
     opened = [SqliteAdapter(folder / f"{name}.db") for name in ("primary", "secondary", "hot", "cold")]
     fan_out = FanOutAdapter(opened[0], {"copy": opened[1]})
     return CompositeAdapter([Route(frozenset({"notes", "u"}), fan_out)], LifecycleAdapter(opened[2], opened[3], 0))

@@ -1,4 +1,4 @@
-"""A tiny engine over a store: what the suite pushes, and how it is replayed."""
+"""A minimal engine over a store: the pushes of the suite, and their replay."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ EVERYONE = "*"
 
 
 def make_delta(client: str, hlc: int, row: str, table: str = "notes", **values: object) -> RowDelta:
-    """An INSERT with its true id; a DELETE where no value is given."""
+    """An INSERT with its true id; without a value, a DELETE."""
     columns = tuple(ColumnValue.of(column, value) for column, value in values.items())
     identity = delta_id(client_id=client, hlc=hlc, table=table, row_id=row, columns=columns)
     return RowDelta("INSERT" if values else "DELETE", table, row, client, columns, hlc, identity)
 
 
 def id_sum(deltas: Sequence[RowDelta]) -> int:
-    """What the lake would say of them."""
+    """The checksum of ids, as the lake computes it."""
     return sum(id_number(delta.delta_id) for delta in deltas) % 2**64
 
 
 class Book:
-    """Rows under one bucket for each value of their column `team`, or under all of them without one."""
+    """Rows under one bucket for each value of their column `team`, or under one bucket if they have no team."""
 
     def __init__(self) -> None:
         self.replayed: list[tuple[str, int]] = []
         self.reindexed: list[str] = []
 
     def push(self, deltas: Sequence[RowDelta], claims: dict[str, str | list[str]] | None = None):
-        """The work that takes deltas of one client, each once."""
+        """Return the commit that stores deltas of one client, each once."""
 
         def work(commit: Commit) -> LogEntry | None:
             client = deltas[0].client_id
@@ -52,13 +52,13 @@ class Book:
         return work
 
     def replay(self, commit: Commit, entry: LogEntry) -> None:
-        """A log row again."""
+        """Apply a log row again."""
         assert entry.body is not None
         self.replayed.append((entry.gateway, entry.seq))
         self._apply(commit, decode_body(entry.body), entry.arrival)
 
     def set_rules(self, rules: SyncRules):
-        """The work that changes rules."""
+        """Return the commit that changes rules."""
 
         def work(commit: Commit) -> int:
             version = commit.put_rules(rules)
@@ -68,7 +68,7 @@ class Book:
         return work
 
     def reindex(self, commit: Commit) -> None:
-        """Every row again, at a fresh arrival where its buckets differ."""
+        """Index every row again; rows whose buckets change get a new arrival."""
         self.reindexed.append(commit.gateway)
         after = None
         while rows := commit.scan_rows(after, 2):
@@ -81,7 +81,7 @@ class Book:
                     commit.put_moves(_moves(row, old))
 
     def settle(self, commit: Commit, rows: Sequence[StoredRow]) -> None:
-        """Rows with another state, at their own arrivals."""
+        """Change the state of rows without changing their arrivals."""
         for row in rows:
             old, row.keys = row.keys, _keys(row, commit)
             commit.put_rows([row])
@@ -118,7 +118,7 @@ def _moves(row: StoredRow, old: tuple[str, ...]) -> list[Move]:
 
 
 def contents(view: View) -> tuple[list[StoredRow], list[Entry]]:
-    """Everything that a reading can see, for comparison."""
+    """Everything that a read can return, for comparison."""
     buckets = view.buckets("")
     entries = view.entries_after(buckets, 0, 100_000)
     rows = view.rows({entry.key for entry in entries})

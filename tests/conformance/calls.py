@@ -1,4 +1,4 @@
-"""Calls that wait for their answers."""
+"""Blocking calls of a store."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from tests.conformance.book import id_sum, make_delta
 
 
 def push(store, book, *deltas, gateway="g"):
-    """A push, waited for."""
+    """Push, and wait for the result."""
     return store.submit(gateway, book.push(deltas)).result()
 
 
 def read(store, work, gateway="g"):
-    """A reading, waited for."""
+    """Read, and wait for the result."""
     return store.read(gateway, work).result()
 
 
@@ -21,7 +21,7 @@ def many(client, count, *, start=1, width=1):
 
 
 def flush(store, deltas, max_deltas=10_000):
-    """A batch planned and confirmed."""
+    """Plan a batch and confirm it."""
     batch = store.plan("g", "main", max_deltas)
     store.confirm(batch.batch_id, len(deltas), id_sum(deltas))
     return batch

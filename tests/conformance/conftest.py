@@ -1,4 +1,4 @@
-"""A store of each kind, and an adapter."""
+"""Fixtures: a store of each kind, and an adapter."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from tests.conformance.places import PLACES, Place
 
 @pytest.fixture
 def clock():
-    """The server's clock, by hand."""
+    """The server's clock, set by the test."""
     return ManualClock(1_700_000_000_000)
 
 
 @pytest.fixture
 def book():
-    """The tiny engine."""
+    """The minimal engine."""
     return Book()
 
 
 @pytest.fixture(params=list(PLACES))
 def place(request, clock):
-    """Where a test's data lives, on each kind of store in turn."""
+    """The location of a test's data, for each kind of store."""
     here = Place(PLACES[request.param](request), clock)
     yield here
     here.close()
@@ -40,13 +40,13 @@ def store(place, book):
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def url(request, tmp_path):
-    """Where a store has never been."""
+    """The URL of a store that does not exist yet."""
     return f"sqlite://{tmp_path / 'staging'}" if request.param == "sqlite" else request.getfixturevalue("own_database")
 
 
 @pytest.fixture
 def adapter(kind, tmp_path):
-    """An empty place of a kind, which the module's own fixture `kind` names."""
+    """An empty adapter of a kind, which the module's own fixture `kind` names."""
     opened = DATABASES[kind](tmp_path)
     yield opened
     opened.close()

@@ -1,4 +1,4 @@
-"""An engine over one store from which something is erased, and clients' rows as their databases have them."""
+"""An engine over one store from which data is erased, and the rows in its clients' databases."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SECRET = "the-erased-text"
 
 
 class World:
-    """An engine over one store, with a few clients' rows as their databases have them."""
+    """An engine over one store, and the rows in a few clients' databases."""
 
     def __init__(self, url: str, clock) -> None:
         self.url = url
@@ -39,7 +39,7 @@ class World:
         return self.gateway.handle_push(SyncPush(client, tuple(deltas)), {"sub": client, "team": team})
 
     def write(self, client, row, **values):
-        """One delta, stamped now."""
+        """Push one delta, stamped now."""
         self.clock.advance(1)
         op = "UPDATE" if values else "DELETE"
         delta = make_delta(client, self.clock.now_ms << 16, row, **values)
@@ -47,7 +47,7 @@ class World:
         return delta
 
     def pull(self, client, *, team="red", since=None):
-        """Follow the cursor to its end, as a database does it: an INSERT of a row that is there is an error."""
+        """Pull until nothing is left and apply the pages; like a database, fail on an INSERT of an existing row."""
         rows = self.rows.setdefault(client, {})
         cursor = self.cursors.get(client, 0) if since is None else since
         more = True

@@ -1,4 +1,4 @@
-"""Batches of the lake's history, for tests of followers. It imports little, as processes that are killed use it."""
+"""Batches of the lake's history, for tests of followers. It imports little, because killed processes use it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.conformance.book import make_delta
 
 
 def history(pushes, size=7, shard="main"):
-    """Batches of the lake's history, ordered, for `(gateway, arrival, deltas)`; a flush of every two pushes."""
+    """Batches of the lake's history from `(gateway, arrival, deltas)`, in order; one flush for every two pushes."""
     found = []
     for gateway, arrival, deltas in sorted(pushes, key=lambda push: push[:2]):
         table = to_arrow([StoredDelta(gateway, arrival, delta) for delta in deltas])

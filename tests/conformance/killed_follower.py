@@ -1,4 +1,4 @@
-"""Followers of a made-up history, whole or by the parts of a load, also in processes that a test kills."""
+"""Followers of a generated history, whole or by the parts of a load; also in processes that a test kills."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ Pushes = Sequence[tuple[str, int, list[RowDelta]]]
 
 
 def follow(kind: str, folder: Path, servers: Mapping[str, str], count: int) -> None:
-    """Follow a number of pushes to a destination; the servers listen at the given addresses."""
+    """Follow a number of pushes to a destination; the servers are at the given addresses."""
     adapter_places.SERVERS.update(servers)
     adapter = adapter_places.DATABASES[kind](folder)
     list(follow_history(adapter, "leaf", DeltaSelection(), history(pushes(count)), [NOTES], min_deltas=5))
 
 
 def load(kind: str, folder: Path, servers: Mapping[str, str], count: int, parts: int = 3) -> None:
-    """Load so many pushes, part after part."""
+    """Load a number of pushes, part after part."""
     adapter_places.SERVERS.update(servers)
     take_load(adapter_places.DATABASES[kind](folder), pushes(count), parts)
 
 
 def take_part(kind: str, folder: Path, servers: Mapping[str, str], count: int, number: int) -> None:
-    """Take one part of a load that has begun."""
+    """Process one part of a load in progress."""
     adapter_places.SERVERS.update(servers)
     adapter = adapter_places.DATABASES[kind](folder)
     begun = read_follower_progress(adapter, "leaf", DeltaSelection()).load
@@ -48,7 +48,7 @@ def take_part(kind: str, folder: Path, servers: Mapping[str, str], count: int, n
 
 
 def take_load(adapter: DatabaseAdapter, made: Pushes, parts: int = 3) -> FollowerProgress:
-    """Begin a load, or go on with the one that has begun, and end it."""
+    """Start a load, or resume the one in progress, and complete it."""
     at = read_follower_progress(adapter, "leaf", DeltaSelection())
     begun = load_to_resume(adapter, at, [NOTES])
     if begun is None:
@@ -62,7 +62,7 @@ def take_load(adapter: DatabaseAdapter, made: Pushes, parts: int = 3) -> Followe
 def part_of_load(
     adapter: DatabaseAdapter, begun: Load, made: Pushes, number: int, since: Mapping[str, int] | None = None
 ) -> list[AppliedChunk]:
-    """Take one part, beyond the arrivals that the follower had taken before the load."""
+    """Process one part, above the arrivals that the follower had processed before the load."""
     part = begun.part(number)
     wanted = [batch.filter(part.mask(pa.Table.from_batches([batch])).combine_chunks()) for batch in history(made)]
     start = {stream: (since or {}).get(stream, -1) for stream in begun.until}

@@ -15,7 +15,7 @@ from tests.postgres_server import empty
 
 
 class Place:
-    """Where one test's data lives; stores over it come and go."""
+    """The location of one test's data, over which stores are opened and closed."""
 
     def __init__(self, url: str, clock: ManualClock) -> None:
         self.url = url
@@ -23,32 +23,32 @@ class Place:
         self._open: list[StagingStore] = []
 
     def open(self, replayer: Replayer) -> StagingStore:
-        """A store over the data."""
+        """Open a store over the data."""
         store = open_store(self.url, self.clock)
         store.open(replayer)
         self._open.append(store)
         return store
 
     def reopen(self, store: StagingStore, replayer: Replayer) -> StagingStore:
-        """The store closed, and another opened."""
+        """Close the store and open another one."""
         store.close()
         self._open.remove(store)
         return self.open(replayer)
 
     def close(self) -> None:
-        """Close what the test left open."""
+        """Close every store that the test left open."""
         for store in self._open:
             store.close()
 
 
 def sqlite(request: pytest.FixtureRequest) -> str:
-    """A fresh folder."""
+    """A new folder."""
     folder: Path = request.getfixturevalue("tmp_path")
     return f"sqlite://{folder / 'staging'}"
 
 
 def postgres(request: pytest.FixtureRequest) -> str:
-    """A database of its own on the shared server, emptied: making one takes longer than most tests."""
+    """An emptied database on the shared server, because creating one takes longer than most tests."""
     import psycopg
 
     server = request.getfixturevalue("postgres_uri")
@@ -61,7 +61,7 @@ def postgres(request: pytest.FixtureRequest) -> str:
 
 
 def memory(request: pytest.FixtureRequest) -> str:
-    """Data with a name, so that a store can be opened over it again."""
+    """Named data in memory, so that a store can be opened over it again."""
     return f"memory://{uuid.uuid4().hex}"
 
 

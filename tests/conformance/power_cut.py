@@ -1,4 +1,4 @@
-"""A store's files as a power cut leaves them: those of one moment, though its threads go on."""
+"""Copies of a running store's files, as a power cut would leave them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from lakesync.staging.sqlite import SqliteStore
 
 
 def copy_at_once(store: SqliteStore, where: Path) -> None:
-    """Copy the files of a living store into `where`, made where it is missing, while nothing writes to them.
+    """Copy the files of a running store into `where` while nothing writes to them.
 
-    Files that are copied one after another while a write-behind or a checkpoint runs are of no moment: of a
-    `state.db` from before a checkpoint and a log that was begun anew after it, what was carried over is in neither.
+    Files that are copied one after another during a write-behind or a checkpoint are inconsistent: with a `state.db`
+    from before a checkpoint and a log that was restarted after it, the transferred rows are in neither.
     """
     opened = store._open
 

@@ -19,7 +19,7 @@ TEAMS = ("red", "blue")
 
 
 def deltas_of(number: int) -> list[RowDelta]:
-    """The push with this number: rows that come, change, move and go."""
+    """The deltas of the push with this number: rows that are created, changed, moved and deleted."""
     hlc = number * 1000
     return [
         make_delta("c", hlc + 1, f"r{number % 7}", x=number, team=TEAMS[number % 2]),
@@ -29,7 +29,7 @@ def deltas_of(number: int) -> list[RowDelta]:
 
 
 def make_store(url: str) -> StagingStore:
-    """A store at a clock that stands still; on SQLite one that writes behind every few pushes."""
+    """Open a store with a fixed clock; on SQLite, one that writes behind every few pushes."""
     clock = ManualClock(1_700_000_000_000)
     if url.startswith("sqlite:"):
         return SqliteStore(Path(url.removeprefix("sqlite://")), clock, WriteBehindLimits(seconds=60, rows=20))
@@ -37,7 +37,7 @@ def make_store(url: str) -> StagingStore:
 
 
 def main(url: str, count: int) -> None:
-    """Push, a few at a time."""
+    """Push, a few pushes at a time."""
     store = make_store(url)
     book = Book()
     store.open(book)

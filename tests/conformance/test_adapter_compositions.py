@@ -1,4 +1,4 @@
-"""Adapters made of adapters: routes, copies and tiers, and moves between any two."""
+"""Composed adapters: routes, copies and tiers, and transfers between any two adapters."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def identities(adapter, query=None):
 
 
 def aged(count: int, start: int = 0):
-    """A batch with ten deltas a day, oldest first."""
+    """A batch with ten deltas for each day, oldest first."""
     made = [make_delta("c", encode((start + n) * DAY // 10, 0), f"r{n % 7}", x=n) for n in range(count)]
     return batch(1, *made)
 
@@ -89,7 +89,7 @@ def test_each_table_is_stored_in_its_route(databases, tmp_path):
 
 
 class Stoppable:
-    """A database that can be made to refuse."""
+    """A database that can be made to fail."""
 
     def __init__(self, adapter, error=AdapterError):
         self.adapter = adapter
@@ -184,7 +184,7 @@ def test_unreplicated_deltas_are_read_from_the_primary_after_a_restart(databases
 
 
 def count_stored(objects: ObjectDeltas) -> int:
-    """Deltas in all objects, one that is in two objects twice."""
+    """The number of deltas in all objects; a delta in two objects counts twice."""
     return sum(digest.deltas for digest in objects.digests(DigestScope()))
 
 
@@ -290,7 +290,7 @@ def test_a_killed_move_resumes(tmp_path, place):
 
 
 class Forgetful(SqliteAdapter):
-    """A database that says it has everything, and has lost the first of each batch."""
+    """A database that confirms each batch and loses its first delta."""
 
     def insert_arrow(self, batch_id, gateway, deltas):
         return super().insert_arrow(batch_id, gateway, deltas.slice(1))
@@ -361,7 +361,7 @@ def test_deltas_migrate_through_every_adapter(request, tmp_path):
 
 @pytest.fixture
 def kind(request):
-    """A kind of place."""
+    """A kind of adapter."""
     start_server(request)
     return request.param
 
@@ -447,7 +447,7 @@ def test_every_adapter_is_closed_although_one_fails(kind, tmp_path):
 
 
 def test_a_page_position_is_valid_across_composed_adapters(databases):
-    """Pages of several adapters end where the one that ends first does."""
+    """Pages of several adapters end at the first end of any of them."""
     tiers = LifecycleAdapter(databases("hot"), databases("cold"), 0)
     for number, adapter in enumerate((databases("hot"), databases("cold"), databases("hot")), 1):
         adapter.insert_deltas(

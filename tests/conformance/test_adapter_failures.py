@@ -1,4 +1,4 @@
-"""What adapters do when their backend fails: lost answers, servers that die, doors that stay shut, full disks."""
+"""Adapters whose backend fails: lost answers, killed servers, rejected logins, full disks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SOME = batch(1, *(make_delta("c", n, f"r{n}", x="v" * 100) for n in range(1, 500
 
 
 class Wired:
-    """A database behind a wire."""
+    """A database behind a proxy."""
 
     def __init__(self, kind, request, folder):
         self.server = request.getfixturevalue({"postgres": "shared_postgres", "mariadb": "shared_mariadb"}[kind])
@@ -54,7 +54,7 @@ class Wired:
         self.up = threading.Event()
 
     def crash(self):
-        """The server dies and is there again."""
+        """Kill the server and start it again."""
         if isinstance(self.adapter, PostgresAdapter):
             self.server.restart("immediate")
         else:
@@ -78,7 +78,7 @@ def test_a_commit_with_a_lost_answer_can_be_repeated(wired):
         wired.adapter.insert_deltas(SOME)
     assert wired.wire.passed == 1
     assert "secret" not in str(raised.value)
-    assert len(everything(wired.adapter)) == 499, "it was done"
+    assert len(everything(wired.adapter)) == 499, "the server had committed it"
     assert wired.adapter.insert_deltas(SOME) == checksum_of(SOME.deltas)
     assert len(everything(wired.adapter)) == 499
 
@@ -154,7 +154,7 @@ def test_an_object_store_that_dies_during_a_write_stores_all_or_nothing(monkeypa
             server.again()
 
         wire.when(b"PUT /", crash)
-        with suppress(AdapterError):  # or the driver asks again
+        with suppress(AdapterError):  # or the driver retries
             adapter.insert_deltas(SOME)
         assert wire.passed == 1
         assert len(everything(adapter)) in {0, 499}
@@ -196,7 +196,7 @@ def test_a_lost_bigquery_answer_duplicates_nothing(bigquery_endpoint, tmp_path, 
     adapter = bigquery.BigQueryAdapter(uri.replace(f":{port}", f":{wire.port}"))
     adapter.prepare()
     wire.lose_the_answer_to(words)
-    with suppress(AdapterError):  # or the driver asks what became of its job
+    with suppress(AdapterError):  # or the driver requests the state of its job
         adapter.insert_deltas(SOME)
     assert wire.passed == 1
     assert adapter.insert_deltas(SOME) == checksum_of(SOME.deltas)
@@ -246,7 +246,7 @@ def test_bigquery_that_dies_during_a_batch_stores_all_or_nothing(monkeypatch, tm
 
 
 def closed_door(kind, request):
-    """An adapter whose server is not there, or does not let it in."""
+    """An adapter whose server is not running, or rejects the login."""
     (nobody,) = free_ports(1)
     if kind == "postgres, nobody there":
         return PostgresAdapter(f"postgresql://u:secret@127.0.0.1:{nobody}/db")
@@ -309,10 +309,10 @@ def test_a_rejected_login_is_reported_without_the_password(kind, request):
 @pytest.fixture
 def small_disk():
     """A disk of 2 MB."""
-    folder = Path(tempfile.mkdtemp(prefix="lakesync-small-", dir="/tmp"))  # where a server's own user comes, too
+    folder = Path(tempfile.mkdtemp(prefix="lakesync-small-", dir="/tmp"))  # the server's own user must reach it too
     mount = ["mount", "-t", "tmpfs", "-o", "size=2m,mode=755", "tmpfs", str(folder)]
     if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
-        pytest.skip("file systems may not be mounted here")
+        pytest.skip("this machine cannot mount file systems")
     yield folder
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
     folder.rmdir()
@@ -330,7 +330,7 @@ def on_objects(folder, request):
 
 @contextmanager
 def on_postgres(folder, request):
-    """With its tables there alone; its log is on another disk."""
+    """A Postgres whose tables alone are on the small disk; its log is on another disk."""
     with postgres_server() as server:
         tables, owner = folder / "tables", server.data.stat().st_uid
         tables.mkdir()
@@ -342,9 +342,12 @@ def on_postgres(folder, request):
 
 @contextmanager
 def on_mariadb(folder, request):
-    """With one database's tables there alone; its log is on another disk. It dies where it cannot write a page."""
+    """A MariaDB with one database's tables on the small disk, and its log on another one.
+
+    It exits if it cannot write.
+    """
     if shutil.which("mariadbd") is None:
-        pytest.skip("there is no mariadbd: scripts/install --dev installs it where apt-get may")
+        pytest.skip("MariaDB (mariadbd) is not installed; scripts/install --dev installs it where apt-get is permitted")
     with mariadb_server() as server:
         own = server.folder / "data" / "small"
         with pymysql.connect(host="127.0.0.1", port=server.port, user="root") as sql, sql.cursor() as cursor:
@@ -401,7 +404,7 @@ def test_a_full_disk_loses_no_stored_delta(request, small_disk, place):
 
 
 def _noise(*seed: int) -> str:
-    """Text that does not get smaller."""
+    """Text that does not compress."""
     import random
 
     return random.Random(str(seed)).randbytes(1500).hex()

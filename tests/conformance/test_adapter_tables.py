@@ -1,4 +1,4 @@
-"""Tables of rows beside the deltas, in every database: what they show, and what they leave to their user."""
+"""Tables of rows beside the deltas, in every database: their content, and the columns that belong to the user."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def put(adapter, number, *deltas):
 
 
 def rows(adapter, table="notes"):
-    """A table of rows by row id, where one gateway wrote it."""
+    """A table of rows by row id, written by one gateway."""
     return {row_id: row for (_, row_id), row in rows_of_gateways(adapter, table).items()}
 
 
@@ -61,7 +61,7 @@ def rows_of_gateways(adapter, table="notes"):
 
 
 def parsed(value):
-    """JSON, whether or not the driver reads it."""
+    """Return JSON, whether or not the driver has decoded it."""
     return json.loads(value) if isinstance(value, str) else value
 
 
@@ -80,7 +80,7 @@ def test_a_destination_row_is_the_merged_state(adapter):
 
 @pytest.mark.parametrize("part", ["table", "column"])
 def test_names_of_64_characters_are_kept_or_rejected(adapter, part):
-    """Two names that differ only in the 64th character, which Postgres would cut."""
+    """Two names that differ only in the 64th character, which Postgres would truncate."""
     for last in "ab":
         name = f"n{'x' * 62}{last}"
         table, column = (name, "size") if part == "table" else (f"wide_{last}", name)
@@ -113,7 +113,7 @@ def test_a_table_may_have_the_name_of_a_pseudo_table_or_alias(adapter, table):
 
 
 def test_props_are_never_overwritten(adapter):
-    """After every kind of merge: a row changed, deleted, brought back, grown by a column, written again."""
+    """After every kind of merge: a row changed, deleted, restored, extended by a column, rewritten."""
     grown = parse_schema(
         {"table": "notes", "columns": [{"name": "title", "type": "string"}, {"name": "n", "type": "number"}]}
     )
@@ -131,7 +131,7 @@ def test_props_are_never_overwritten(adapter):
         (grown, make_delta("c", 5, "r", n=1)),
     ]
     if isinstance(adapter, BigQueryAdapter):
-        steps = steps[:3]  # bqemulator 1.4 does not tell of added columns
+        steps = steps[:3]  # bqemulator 1.4 does not report added columns
     for number, (schema, delta) in enumerate(steps, 2):
         put(adapter, number, delta)
         adapter.ensure_schema(schema)
@@ -180,7 +180,7 @@ def test_d3_a_new_schema_column_never_takes_over_a_system_column(adapter):
     with pytest.raises(SchemaError, match="RENAME COLUMN props TO _props") as refused:
         adapter.ensure_schema(grown)
     if isinstance(adapter, BigQueryAdapter):
-        return  # bqemulator 1.4 does not tell of added columns
+        return  # bqemulator 1.4 does not report added columns
     remedy = str(refused.value)
     with adapter._executor.connect() as connection:
         connection.execute(remedy[remedy.index("ALTER TABLE") :])
@@ -191,7 +191,7 @@ def test_d3_a_new_schema_column_never_takes_over_a_system_column(adapter):
 
 
 def test_a_table_not_created_by_lakesync_is_left_unchanged(adapter):
-    """Who may register a schema names tables of the operator's database."""
+    """A user who may register a schema can name tables of the operator's database."""
     text = "STRING" if isinstance(adapter, BigQueryAdapter) else "VARCHAR(80)"
     with adapter._executor.connect() as connection:
         connection.execute(f"CREATE TABLE accounts (owner {text})")
@@ -204,7 +204,7 @@ def test_a_table_not_created_by_lakesync_is_left_unchanged(adapter):
 
 def test_columns_are_added_when_the_schema_grows(adapter, request):
     if isinstance(adapter, BigQueryAdapter):
-        request.applymarker(pytest.mark.xfail(strict=True, reason="bqemulator 1.4 does not tell of added columns"))
+        request.applymarker(pytest.mark.xfail(strict=True, reason="bqemulator 1.4 does not report added columns"))
     adapter.ensure_schema(NOTES)
     grown = parse_schema(
         {
@@ -221,13 +221,13 @@ def test_columns_are_added_when_the_schema_grows(adapter, request):
 
 
 def test_columns_that_two_gateways_spell_differently_have_their_values(adapter):
-    """Each gateway has a namespace of its own; the joined schema of both has both spellings."""
+    """Each gateway has its own namespace; the joined schema of both has both spellings."""
     spelled = [Column(name, "string") for name in ("Title", "title")]
     schema = replace(NOTES, columns=(*NOTES.columns[1:], *spelled), primary_key=("Title",))
     put(adapter, 1, make_delta("c", 1, "r", Title="of g", size=1))
     other = StoredDelta("h", 512, make_delta("c", 1, "r", title="of h"))
     adapter.insert_deltas(DeltaBatch("h.main.1.2-2", "h", (other,)))
-    for columns in (schema.columns, schema.columns[::-1]):  # a gateway that registers later may be the first one
+    for columns in (schema.columns, schema.columns[::-1]):  # a gateway that registers later may come first
         adapter.ensure_schema(replace(schema, columns=columns))
     for gateway in "gh":
         adapter.materialise(gateway, schema, ["r"])

@@ -1,4 +1,4 @@
-"""What every place for deltas does. An adapter is added by one line in `adapter_places.DATABASES`."""
+"""The conformance suite of adapters. An adapter is added by one line in `adapter_places.DATABASES`."""
 
 from __future__ import annotations
 
@@ -54,20 +54,20 @@ def matching_deltas(deltas, query):
 
 @pytest.fixture(params=[pytest.param(kind, marks=[pytest.mark.deep] * (kind in DEEP)) for kind in DATABASES])
 def kind(request):
-    """Each kind of place in turn."""
+    """Each kind of adapter in turn."""
     start_server(request)
     return request.param
 
 
 def batch(number: int, *deltas: RowDelta, gateway: str = "g", step: int = 256) -> DeltaBatch:
-    """Deltas that arrived one after another, in a batch of their own."""
+    """Deltas that arrived one after another, in one batch."""
     first = number * 1_000_000
     stored = tuple(StoredDelta(gateway, first + step * place, delta) for place, delta in enumerate(deltas))
     return DeltaBatch(f"{gateway}.main.1.{number}-{number}", gateway, stored)
 
 
 def plain(stored: StoredDelta, *, arrival: bool = True):
-    """What must come back: values as their canonical text."""
+    """The expected values of read deltas, as canonical text."""
     delta = stored.delta
     cells = [(cell.column, jcs_raw(cell.value)) for cell in delta.columns]
     fields = (delta.op, delta.table, delta.row_id, delta.client_id, cells, delta.hlc, delta.delta_id)
@@ -89,7 +89,7 @@ def everything(adapter, query: DeltaQuery | None = None) -> list[StoredDelta]:
         found += page.deltas
         if page.end is None:
             return found
-        assert page.deltas, "a page with more to come brings something"
+        assert page.deltas, "a page with more to come is not empty"
         assert page.end == position_of(page.deltas[-1], query.order)
         query = msgspec.structs.replace(query, after=page.end)
 
@@ -106,7 +106,7 @@ def test_inserted_deltas_are_returned_in_order_of_arrival(adapter, kind):
 
 
 def test_insert_returns_count_and_id_sum_of_the_stored_batch(adapter):
-    """Also among others of its time, fewer or more, and of a delta whose id is no hash."""
+    """Also in batches with more or fewer deltas of the same time, and for a delta whose id is not a hash."""
     one, other, more = (
         batch(number, *(make_delta("c", n, f"r{n}", x=n) for n in range(number, 60, step)))
         for number, step in ((1, 2), (2, 4), (4, 20))
@@ -166,7 +166,7 @@ def test_a_missing_delta_is_not_hidden_by_an_equal_id(request, kind, clients, ga
 
 
 def test_two_clients_may_use_the_same_delta_id(adapter):
-    """A broken client may take another's id: neither is lost by it."""
+    """A broken client may use another client's id: neither delta may be lost."""
     mine = make_delta("c", 1, "r1", x=1)
     theirs = msgspec.structs.replace(make_delta("d", 1, "r2", x=2), delta_id=mine.delta_id)
     both = batch(1, mine, theirs)
@@ -184,7 +184,7 @@ def test_inserted_deltas_survive_reopening(kind, tmp_path):
 
 
 def test_pages_are_contiguous(adapter, kind):
-    limits = (9, 70) if kind in EXAMPLES else (1, 3, 10, 69, 70, 71)  # a page of a server takes its time
+    limits = (9, 70) if kind in EXAMPLES else (1, 3, 10, 69, 70, 71)  # a server takes long for a page
     for number in range(1, 8):
         rows = [make_delta(client, number, f"r{n}", x=n) for n in range(5) for client in ("c", "d")]
         adapter.insert_deltas(batch(number, *rows, step=0))
@@ -240,7 +240,7 @@ def test_latest_state_is_the_merge_of_all_deltas(adapter):
 
 
 def test_values_of_every_type_are_returned_unchanged(adapter):
-    """Texts of any kind, 64-bit clocks, values within values; null is a value, an absent column none; 5 MB in one."""
+    """Any text, 64-bit clocks, nested values, 5 MB in one value; null is a value, an absent column is not."""
     odd = "é\U0001f600 \u0001\t\n\r\\N '\"`%?{}\x7f\u2028 "
     values = {
         "text": odd,
@@ -309,9 +309,9 @@ deltas = strategies.deltas(
 
 
 def with_one_content(batches: list[list[RowDelta]]) -> list[list[RowDelta]]:
-    """Let a delta that comes again be the same one: a gateway refuses one id with two contents.
+    """Make deltas with the same id equal, because a gateway rejects one id with two contents.
 
-    An id is drawn twice where two deltas differ in nothing but the operation, which the hash does not cover.
+    Two deltas have the same id if they differ only in the operation, which the hash does not cover.
     """
     first: dict[str, RowDelta] = {}
     return [[first.setdefault(each.delta_id, each) for each in batch] for batch in batches]
@@ -333,7 +333,7 @@ queries = st.builds(
 
 
 def test_every_query_returns_the_matching_deltas(kind):
-    phases = [Phase.generate] if kind in EXAMPLES else list(Phase)  # a server is too slow to shrink over
+    phases = [Phase.generate] if kind in EXAMPLES else list(Phase)  # a server is too slow to reduce a failure
 
     @settings(max_examples=EXAMPLES.get(kind, 40), deadline=None, phases=phases)
     @given(history=batches, query=queries)
@@ -374,6 +374,6 @@ def test_every_query_returns_the_matching_deltas(kind):
 
 
 def shown(state: RowState):
-    """A state for comparison: values as Python reads their canonical text."""
+    """A state for comparison: values as Python parses their canonical text."""
     cells = {column: json.loads(jcs_raw(value)) for column, value in state.values().items()}
     return cells, state.visible, state.tombstone, state.inserted

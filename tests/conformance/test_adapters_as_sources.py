@@ -29,7 +29,7 @@ def source(request, tmp_path):
 
 
 def test_a_source_is_pulled_through_rules_in_pages(source, clock):
-    limit = 100 if isinstance(source, BigQueryAdapter) else 1  # the emulator takes a second a query
+    limit = 100 if isinstance(source, BigQueryAdapter) else 1  # the emulator needs a second for each query
     author = Author("etl", clock)
     edits: list[list[tuple[str, dict[str, Any]]]] = [
         [("r1", {"team": "a", "x": 1}), ("r2", {"team": "b", "x": 2}), ("r3", {"team": "a", "x": 3})],

@@ -1,4 +1,4 @@
-"""A writer killed at any point leaves the old object or the new one, and nothing that a listing shows."""
+"""A writer that is killed at any point leaves the old or the new object, and nothing else in a listing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lake's deltas are read as any other place's, whatever files they lie in."""
+"""The lake's deltas can be read like those of any other adapter, in whatever files they are."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DAY = 86_400_000
 
 @pytest.fixture
 def lake(tmp_path):
-    """A lake of three days, two gateways and six files, and the same in SQLite."""
+    """A lake of three days, two gateways and six files, and the same deltas in SQLite."""
     options = {"uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}/warehouse"}
     catalog = SqlCatalog("lake", **options)
     catalog.create_namespace("lakesync")
@@ -119,8 +119,8 @@ def test_iceberg_newest_position_is_found_beside_a_file_without_statistics(lake,
     assert adapter.newest_position() == same.newest_position()
 
 
-def test_a_flow_from_the_lake_finds_what_a_shard_flushed_late(lake, tmp_path):
-    """Shards are flushed one after the other, so deltas of one gateway are not in order of arrival."""
+def test_a_flow_from_the_lake_finds_deltas_that_a_shard_flushed_late(lake, tmp_path):
+    """Shards are flushed one after the other, so the deltas of one gateway are not in order of arrival."""
     adapter, _ = lake
     catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}/warehouse")
     table = catalog.load_table("lakesync.deltas")

@@ -1,4 +1,4 @@
-"""What every object store does. One is added by one line in `adapter_places.OBJECT_STORES`."""
+"""The conformance suite of object stores. A store is added by one line in `adapter_places.OBJECT_STORES`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A table or a value that a destination cannot take holds up no other, is listed, and is written once it can be."""
+"""A table or value that a destination rejects delays no others, is listed, and is written when it becomes possible."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def adapter(request, tmp_path):
 
 
 def pushes(count, start=1):
-    """Of both tables."""
+    """Pushes of both tables."""
     return [
         (
             "g",
@@ -61,7 +61,7 @@ def sql(adapter, statement):
 
 
 def test_b11_a_table_that_cannot_be_created_does_not_block_others_and_is_retried(adapter):
-    sql(adapter, "CREATE TABLE notes (owner VARCHAR(80))")  # the operator's own
+    sql(adapter, "CREATE TABLE notes (owner VARCHAR(80))")  # a table of the operator
     follow(adapter, pushes(3))
     assert float(rows(adapter, "lines")["l"]["n"]) == 3
     assert read_follower_progress(adapter, "leaf", DeltaSelection()).deltas == len(everything(adapter)) == 6
@@ -82,19 +82,19 @@ def test_b11_a_table_that_cannot_be_created_does_not_block_others_and_is_retried
 
 
 @pytest.mark.parametrize("left", [[LINES], []], ids=["schema retired", "no rows"])
-def test_b11_a_table_that_is_no_destination_table_any_more_is_not_suspended(adapter, left):
+def test_b11_a_table_that_is_no_longer_a_destination_table_is_not_suspended(adapter, left):
     sql(adapter, "CREATE TABLE notes (owner VARCHAR(80))")
     follow(adapter, pushes(2))
     assert [each.table for each in adapter.suspended_tables("leaf")] == ["notes"]
     follow(adapter, pushes(3), left)
-    assert adapter.suspended_tables("leaf") == [], "no run retries it, so it would be due for ever"
+    assert adapter.suspended_tables("leaf") == [], "no run retries it, so it would always be due"
     sql(adapter, "DROP TABLE notes")
     follow(adapter, pushes(4))
     assert rows(adapter).keys() == {f"n{number}" for number in range(1, 5)}
 
 
 def test_b11_a_destination_table_has_the_rows_of_one_synced_table(adapter):
-    """Another one whose `sourceTable` names it would overwrite them, as both may have rows with one id."""
+    """A second table with the same `sourceTable` would overwrite them, because both may have rows with one id."""
     todo = parse_schema({"table": "todo", "sourceTable": "notes", "columns": [{"name": "due", "type": "string"}]})
     of_todo = [make_delta("c", 7, "n1", "todo", due="now"), make_delta("c", 8, "n2", "todo")]
     made = [*pushes(2), ("g", 1024, of_todo)]
@@ -122,7 +122,7 @@ def test_tables_whose_names_differ_in_case_are_one_in_sqlite(tmp_path):
 
 
 def lock(kind, folder):
-    """A session that holds a table and lets nobody read it."""
+    """Lock a table so that no other session can read it."""
     if kind == "postgres":
         held = psycopg.connect(DATABASES[kind](folder)._executor._uri)
         held.execute("LOCK TABLE notes IN ACCESS EXCLUSIVE MODE")

@@ -1,4 +1,4 @@
-"""Rows of a destination are `(gateway, row_id)`: no key of the user's stops it, and no batching changes its table."""
+"""Rows of a destination are `(gateway, row_id)`: a user's keys block none, and batching does not matter."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ SOFT, HARD = parse_schema(KEYED), parse_schema({**KEYED, "softDelete": False})
 
 
 def follow(adapter, schema, pushes, at_once=25_000, calls=1):
-    """Take pushes, in so many runs; transactions of so many deltas."""
+    """Apply pushes in several runs, in transactions of a number of deltas."""
     size = -(-len(pushes) // calls) or 1
     for end in range(size, len(pushes) + size, size):
         list(follow_history(adapter, "leaf", DeltaSelection(), history(pushes[:end]), [schema], min_deltas=at_once))
 
 
 def shown(adapter, schema):
-    """The table of rows by row, but for when it was written, and what belongs to its user."""
+    """The table's rows by identity, without the time of writing and the user's columns."""
     names = ["gateway", "row_id", "sku", "ext", "title", "last_arrival", "checksum"]
     names += ["deleted_at"] if schema.soft_delete else []
     with adapter._executor.connect() as connection:
@@ -37,7 +37,7 @@ def shown(adapter, schema):
 
 
 def pushed(*deltas, gateway="g"):
-    """Each delta is a push of its own."""
+    """A push for each delta."""
     return [(gateway, 256 * (number + 1), [delta]) for number, delta in enumerate(deltas)]
 
 
@@ -135,7 +135,7 @@ def test_any_batching_gives_the_same_table(request, name, tmp_path_factory):
 
 
 def each_once(made):
-    """Without deltas that have the identity of another."""
+    """Leave out deltas that have the identity of an earlier one."""
     seen, found = set(), []
     for gateway, some in made:
         own = []
@@ -154,7 +154,7 @@ def values(row):
 
 
 def expected(made):
-    """What is visible, by an independent merge of each gateway's deltas."""
+    """The visible rows, by an independent merge of each gateway's deltas."""
     found = {}
     for gateway in "gh":
         states = states_of(delta for name, some in made if name == gateway for delta in some)

@@ -1,4 +1,4 @@
-"""A flow's target has the rows that meet its filter, whatever reached the source, however often it is cut short."""
+"""A flow's target has the rows that match its filter, in any order of the source and after any interruptions."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_rows_enter_and_leave_a_flows_filter(places):
     flow(source, target)
     assert shown(target) == {"small": 30}
     found = rows(target)
-    assert found["small"]["title"] == "a"  # what it had before it joined
+    assert found["small"]["title"] == "a"  # with its values from before it matched
     assert parsed(found["large"]["props"]) == {"mine": 1}
     put(source, 768, make_delta("c", 3, "large", size=40), make_delta("c", 3, "small"))
     (done,) = flow(source, target)
@@ -92,7 +92,7 @@ def test_late_deltas_of_another_gateway_are_found_and_a_new_filter_restarts(plac
     everything_of_g = RowFilter(tables=("notes",), gateways=("g",))
     put(source, HOUR + 256, make_delta("c", 7, "r3", size=1))
     assert sum(part.deltas for part in flow(source, target, everything_of_g)) == 2
-    assert [part.scanned for part in flow(source, target, everything_of_g)] == []  # one gateway writes in order
+    assert [part.scanned for part in flow(source, target, everything_of_g)] == []  # a gateway writes in order
     with pytest.raises(ConfigurationError, match="does not store marks"):
         list(run_flow(source, object(), "f", LARGE))
 
@@ -105,7 +105,7 @@ def followed_flow(source, target, row_filter=LARGE, **options):
 
 @pytest.mark.parametrize("gateways", [(), ("g",)])
 def test_deltas_that_a_follower_writes_hours_late_are_found(places, gateways):
-    """Another gateway's flush failed for hours, or that of another shard of the same gateway."""
+    """The flush of another gateway, or of another shard of the same gateway, failed for hours."""
     source, target = places
     late_gateway = gateways[0] if gateways else "h"
     chosen = replace(LARGE, gateways=gateways)
@@ -122,7 +122,7 @@ def test_deltas_that_a_follower_writes_hours_late_are_found(places, gateways):
     write(late_gateway, "other", 2 * HOUR, 4)
     assert sum(step.deltas for step in followed_flow(source, target, chosen)) >= 1
     assert shown(target) == {"r1": 11, "r2": 12, "r3": 13, "r4": 14}
-    write("h", "new", 3 * HOUR, 5)  # a stream that the flow does not know
+    write("h", "new", 3 * HOUR, 5)  # a stream that the flow has not seen
     write(late_gateway, "new", 4 * HOUR, 6)
     followed_flow(source, target, chosen)
     assert shown(target).keys() >= ({"r6"} if gateways else {"r5", "r6"})
@@ -148,7 +148,7 @@ def chained_flow(source, target):
 
 @pytest.fixture
 def chain(places, tmp_path):
-    """The source and target of the flow `flows/f`, and the target of a flow that reads the first one's target."""
+    """The source and target of the flow `flows/f`, and the target of a flow that reads the first target."""
     with closing(SqliteAdapter(tmp_path / "last.db")) as last:
         yield *places, last
 
@@ -166,7 +166,7 @@ def test_a_row_that_starts_to_match_another_flow_is_copied_whole_from_its_target
     chained_flow(middle, last)
     assert rows(last)["grown"]["title"] == "a"
     assert everything(last) == everything(middle)
-    assert chained_flow(middle, last)[-1].deltas <= 4  # those of the look-back
+    assert chained_flow(middle, last)[-1].deltas <= 4  # those of the lookback
 
 
 def test_deltas_that_another_flow_writes_hours_late_are_found_in_its_target(chain):
@@ -214,7 +214,7 @@ def test_a_replay_during_a_load_fails_instead_of_leaving_deltas_out(places):
 def test_a_flow_retries_a_suspended_table_and_writes_a_new_column(places):
     source, target = places
     with target._executor.connect() as connection:
-        connection.execute("CREATE TABLE notes (owner VARCHAR(80))")  # the operator's own
+        connection.execute("CREATE TABLE notes (owner VARCHAR(80))")  # a table of the operator
     put(source, 256, make_delta("c", 1, "r1", size=11, added=1))
     flow(source, target)
     assert [each.table for each in target.suspended_tables("flows/f")] == ["notes"]
@@ -232,14 +232,14 @@ def test_a_flow_retries_a_suspended_table_and_writes_a_new_column(places):
 def test_a_row_with_older_deltas_in_a_cold_tier_is_complete(places, tmp_path):
     source, target = places
     cold = SqliteAdapter(tmp_path / "cold.db")
-    of_g = replace(LARGE, gateways=("g",))  # which looks at nothing twice
+    of_g = replace(LARGE, gateways=("g",))  # without a lookback
     put(source, 256, make_delta("c", 1, "large", size=20, title="old"))
     flow(source, target, of_g, cold=(cold,))
     LifecycleAdapter(target, cold, 1).migrate_to_tier()
     assert everything(target) == []
     put(source, 512, make_delta("c", 2, "large", size=30))
     (done,) = flow(source, target, of_g, cold=(cold,))
-    assert done.deltas == 1  # what is in the cold tier is not brought again
+    assert done.deltas == 1  # the deltas in the cold tier are not copied again
     assert (shown(target), rows(target)["large"]["title"]) == ({"large": 30}, "old")
     cold.close()
 
@@ -257,7 +257,7 @@ def test_a_flow_into_an_object_store_stores_each_delta_once(tmp_path, format_):
 
 @pytest.mark.parametrize("kind", ["database", "objects"])
 def test_a_replay_writes_missing_deltas_and_no_duplicates(tmp_path, kind):
-    """Arrivals 512 to 1024 again: what was lost of them comes back, what was not chosen stays lost."""
+    """Replay arrivals 512 to 1024: the lost deltas in this range return, lost deltas outside it do not."""
     source = SqliteAdapter(tmp_path / "source.db")
     target = SqliteAdapter(tmp_path / "target.db") if kind == "database" else ObjectDeltas(LocalDisk(tmp_path / "kept"))
     for n in range(1, 6):
@@ -269,7 +269,7 @@ def test_a_replay_writes_missing_deltas_and_no_duplicates(tmp_path, kind):
         return sum(page.deltas for page in replay_flow(source, target, "flows/f", LARGE, [NOTES], (512, 1024), page=2))
 
     assert again() == 3
-    assert sorted(stored.arrival for stored in everything(target)) == [256, 512, 768, 1024, 1280], "none is there twice"
+    assert sorted(stored.arrival for stored in everything(target)) == [256, 512, 768, 1024, 1280], "no duplicates"
     if kind == "database":
         lost = target.query_arrow(DeltaQuery(since=257)).deltas  # all but the first
         target.delete_deltas(lost)
@@ -303,7 +303,7 @@ def test_a_flows_target_has_the_rows_that_match_the_filter(tmp_path_factory, his
     for number, (row, hlc, size) in enumerate(history, 1):
         put(source, 256 * number, make_delta("c", hlc, row, **({} if size is None else {"size": size})))
         if when[number - 1]:
-            next(run_flow(source, target, "flows/f", LARGE, [NOTES], page=page), None)  # and is cut short
+            next(run_flow(source, target, "flows/f", LARGE, [NOTES], page=page), None)  # and is interrupted
     flow(source, target, page=page)
     target.ensure_schema(NOTES)
     states = source.get_latest_state(None, "notes", ["a", "b", "c"])

@@ -1,4 +1,4 @@
-"""What every queue of table work does."""
+"""The conformance suite of queues for table work."""
 
 from __future__ import annotations
 
@@ -112,5 +112,5 @@ def test_object_queue_uses_the_references_keys(tmp_path):
     assert info.key.startswith("materialise-jobs/g/")
     assert ObjectFlushQueue(LocalDisk(tmp_path)).pending("g") == queue.pending("g")
     disk.put_object("materialise-jobs/g/0-broken.json", b"no job")
-    assert [job.flushed.table for job in queue.pending("g")] == ["a"], "one bad object holds nothing up"
+    assert [job.flushed.table for job in queue.pending("g")] == ["a"], "an invalid object does not block the others"
     assert disk.get_object("materialise-unreadable/materialise-jobs/g/0-broken.json") == b"no job"

@@ -1,4 +1,4 @@
-"""A follower takes each delta of the history once, whatever it is killed at, and its rows are their merge."""
+"""A follower applies each delta of the history once, wherever it is killed, and its rows are their merge."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def carry(adapter, made, **options):
 
 
 def once(adapter, made):
-    """Each delta is there once, and the rows are what they say."""
+    """Check that each delta is stored once, and that the rows match."""
     wanted = sorted((gateway, arrival, delta.delta_id) for gateway, arrival, deltas in made for delta in deltas)
     found = [(each.gateway, each.arrival, each.delta.delta_id) for each in everything(adapter)]
     assert sorted(found) == wanted
@@ -51,7 +51,7 @@ def once(adapter, made):
 
 
 def shows(adapter, made):
-    """Its table of rows is what the newest delta of each says."""
+    """Check that its table of rows shows the newest delta of each row."""
     latest = {}
     pushed = [(gateway, delta) for gateway, _, some in made for delta in some]
     for gateway, delta in sorted(pushed, key=lambda each: each[1].hlc):
@@ -108,7 +108,7 @@ BY_DEFAULT = {"sql.before_mark:2", "objects.before_mark:2", "local.after_place:3
 
 
 def kills():
-    """Every place of every kind; by default the one between what was written and the mark that tells of it."""
+    """Every crash point of every kind; by default the one between the data and the mark that records it."""
     places = [(kind, place) for kind in DATABASES_KILLED for place in SQL]
     for kind in ("parquet on local disk", "parquet on s3"):
         places += [(kind, place) for place in OBJECTS]
@@ -195,7 +195,7 @@ def test_a_new_column_is_written_for_rows_whose_deltas_are_all_in_the_cold_tier(
 
     carry_gateway(made[:2], NOTES)
     LifecycleAdapter(hot, cold, 1).migrate_to_tier()
-    others = make_delta("c", 4, "theirs", added=1)  # of a gateway that the hot tier does not get
+    others = make_delta("c", 4, "theirs", added=1)  # of a gateway that the hot tier does not follow
     cold.insert_deltas(DeltaBatch("b", "other", (StoredDelta("other", 256, others),)))
     carry_gateway(made, grown)
     assert {row: float(cells["added"]) for row, cells in rows(hot).items()} == {"r1": 10, "r2": 20, "r3": 30}

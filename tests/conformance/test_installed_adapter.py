@@ -1,4 +1,4 @@
-"""A backend that comes with another distribution is found by its scheme, and passes the suite like any other."""
+"""A backend from another distribution is found by its scheme, and passes the suite like any other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loads: parts of a large backlog are taken at the same time; each delta is there once, whatever is killed."""
+"""Loads: parts of a large backlog are applied concurrently; each delta is stored once, whatever process is killed."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ BY_DEFAULT = {"load.begun:1", "load.before_finish:1", "sql.before_mark:4", "obje
 
 
 def kills():
-    """Each point in each kind of store; by default those where what was written and what its mark tells differ."""
+    """Each crash point in each kind of store; by default those between the data and the mark that records it."""
     for kinds, points in ((("sqlite", "postgres", "mariadb", "bigquery"), SQL), (STORES, OBJECTS)):
         for kind in kinds:
             for point in points:
@@ -99,7 +99,7 @@ def test_several_processes_apply_parts_concurrently(request, kind, tmp_path):
         ("z", arrival, [replace(each, client_id="z", hlc=each.hlc + 7) for each in some]) for _, arrival, some in made
     ]
     another = follow_history(adapter, "other", EVERYTHING, history(more[:30]), [NOTES], min_deltas=5)
-    assert sum(each.deltas for each in another) == 90  # meanwhile, into the same rows
+    assert sum(each.deltas for each in another) == 90  # concurrently, into the same rows
     assert [each.wait(120) for each in running] == [0, 0, 0, 0]
     assert finish_load(adapter, "leaf", EVERYTHING).deltas == 180
     found = [(each.gateway, each.arrival, each.delta.delta_id) for each in everything(adapter)]
@@ -123,7 +123,7 @@ def test_a_reader_by_arrival_waits_for_the_end_of_a_load(tmp_path):
     begun = begin_load(adapter, "leaf", EVERYTHING, last_arrivals(made), 2, [NOTES])
     since = read_follower_progress(adapter, "leaf", EVERYTHING).streams
     part_of_load(adapter, begun, made, 1, since)
-    assert adapter.query_deltas_since(after).deltas  # some of what is new; the rest would come before it
+    assert adapter.query_deltas_since(after).deltas  # some of the new deltas; the others would come before it
     for each in (reader, place):
         assert (each.query_deltas_since(after).deltas, each.query_arrow(after).deltas.num_rows) == ((), 0)
         assert each.query_arrow(DeltaQuery("hlc")).deltas.num_rows > len(first.deltas)

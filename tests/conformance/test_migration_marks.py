@@ -1,4 +1,4 @@
-"""A migration that is killed at any page goes on where the destination itself says that it was."""
+"""A migration that is killed at any page resumes at the position that the destination has recorded."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_killed_migration_resumes_at_the_destinations_mark(tmp_path, kind, pla
     assert scope_checksum(target, SCOPE) == scope_checksum(source, SCOPE)
     assert everything(source) == before
     again = migrate_adapter(source, target, SCOPE, progress=MigrationInMark(target, "m"), page=20)
-    assert again.copied == 120  # it ended, so the next one looks at everything
+    assert again.copied == 120  # it completed, so the next one reads everything
     source.close()
     target.close()
 

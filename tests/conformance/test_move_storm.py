@@ -1,4 +1,4 @@
-"""The transfers that `scripts/move-storm` kills work when they are not killed, so the script cannot break unnoticed."""
+"""The transfers of `scripts/move-storm` work without kills, so the script cannot break unnoticed."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A large move is divided into ranges, which stay the same until all are done."""
+"""A large transfer is divided into ranges, which stay the same until all are done."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SCOPE = MigrationScope(tables=("t",))
 
 
 def fill(adapter, count=60, each=4, first=0):
-    """Batches of a few deltas of two tables and two gateways; an hlc comes twice."""
+    """Write batches of a few deltas of two tables and two gateways; an hlc occurs twice."""
     for number in range(first, first + count // each):
         gateway = "gh"[number % 2]
         stamps = [10 + (each * number + place) // 2 for place in range(each)]
@@ -61,7 +61,7 @@ def test_split_points_divide_a_query_into_ranges_of_about_the_size(request, kind
         ranges = zip([query.since, *points], [*points, query.until], strict=True)
         parts = [everything(adapter, replace(query, since=since, until=until)) for since, until in ranges]
         assert [one for part in parts for one in part] == whole
-        if query.until is None and "local disk" not in kind and "s3" not in kind:  # which know bytes alone
+        if query.until is None and "local disk" not in kind and "s3" not in kind:  # which know only sizes in bytes
             assert len(points) > 1
             assert all(len(part) <= 18 for part in parts)
     assert split_points(adapter, DeltaQuery("hlc"), 1_000) == []
@@ -71,13 +71,13 @@ def test_split_points_divide_a_query_into_ranges_of_about_the_size(request, kind
 def test_objects_are_split_by_their_sizes(tmp_path):
     adapter = DATABASES["parquet on local disk"](tmp_path)
     fill(adapter)
-    points = split_points(adapter, DeltaQuery("hlc"), 100)  # an object of so few deltas is as large as one of 20
+    points = split_points(adapter, DeltaQuery("hlc"), 100)  # an object with so few deltas is as large as one with 20
     assert 1 < len(points) < 14
     adapter.close()
 
 
 class Plain:
-    """An adapter with nothing beyond the protocol."""
+    """An adapter with only the protocol's methods."""
 
     def __init__(self, adapter):
         self.query_deltas_since = adapter.query_deltas_since
@@ -131,7 +131,7 @@ def test_a_division_is_kept_until_its_ranges_are_done(target, tmp_path):
     end_division(division, again)
     fresh = begin_division(source, SCOPE, stored_division(), 4, 5)
     assert fresh.id not in {"", division.id}
-    assert copy(1, fresh).copied > 0  # the next migration looks at everything
+    assert copy(1, fresh).copied > 0  # the next migration reads everything
     source.close()
     there.close()
 

@@ -1,4 +1,4 @@
-"""A staging store that was lost, made again from what the lake holds, and the clients that come back to it."""
+"""A lost staging store is rebuilt from the lake, and its clients return."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SCHEMA = parse_schema(
 
 
 class Lake:
-    """What a flush carried, kept in memory."""
+    """The content of the lake, kept in memory."""
 
     def __init__(self) -> None:
         self.entries = {}
@@ -48,7 +48,7 @@ class Lake:
         self.registered = {}
 
     def carry(self, engine: Engine, entries) -> None:
-        """The pushes that went to the lake."""
+        """Flush: take the pushes over."""
         for entry in entries:
             push = LakePush(entry.arrival, entry.client_id, decode_body(entry.body))
             self.entries.setdefault(entry.gateway, []).append(push)
@@ -68,7 +68,7 @@ class Lake:
 
 
 class Client:
-    """A client that applies what it gets as a database does: an INSERT of a row that it has is an error."""
+    """A client that applies pages as a database does: an INSERT of an existing row is an error."""
 
     def __init__(self, name: str, team: str) -> None:
         self.claims = {"sub": name, "team": team}
@@ -77,7 +77,7 @@ class Client:
         self.cursor = 0
 
     def pull(self, engine: Engine, *, ours: bool = False, limit: int = 3) -> None:
-        """Follow the cursor to its end."""
+        """Pull until nothing is left."""
         more = True
         while more:
             pull = SyncPull(self.name, self.cursor, limit)
@@ -127,7 +127,7 @@ _ENTRIES = "SELECT arrival, client_id, body FROM log WHERE gateway = ? ORDER BY 
 
 
 def carry(lake, engine):
-    """Everything that waits goes to the lake."""
+    """Flush everything to the lake."""
     lake.entries["g"] = [
         LakePush(arrival, client, decode_body(body)) for arrival, client, body in entries_of(engine) if body
     ]
@@ -136,7 +136,7 @@ def carry(lake, engine):
 
 
 def rebuilt(engine, url, clock):
-    """The engine, opened again after a rebuild from everything that it had."""
+    """Rebuild the store from everything in it, and open the engine again."""
     lake = Lake()
     carry(lake, engine)
     engine.close()
@@ -145,7 +145,7 @@ def rebuilt(engine, url, clock):
 
 
 def story(engine, clock):
-    """Rows of two teams, changed, moved and deleted."""
+    """Rows of two teams: changed, moved and deleted."""
     a, b = Client("a", "red"), Client("b", "blue")
     hlc = clock.now_ms << 16
     a.push(engine, *(make_delta("a", hlc + n, f"r{n}", team="red", x=n) for n in range(10)))
@@ -164,7 +164,7 @@ def test_clients_with_old_cursors_converge(url, clock, ours):
     settings = {"projectId": "p", "dataset": "d"}
     registered = engine.gateway("g").register_connector({"name": "bq", "type": "bigquery", "bigquery": settings})
     a, b = story(engine, clock)
-    a.rows = {f"r{n}": {"team": "red", "x": n} for n in range(10)}  # what it wrote itself
+    a.rows = {f"r{n}": {"team": "red", "x": n} for n in range(10)}  # its own deltas
     a.pull(engine)
     b.pull(engine)
     lake = Lake()
@@ -315,7 +315,7 @@ def test_l4_a_subscriber_that_may_hold_lost_rows_is_broadcast_no_plain_insert(ur
     (state,) = gateway.submit_subscribe([Newcomer("bob", claims, state)]).result()
     clock.advance(5)
     a.push(engine, make_delta("a", clock.now_ms << 16, "new", team="red"))
-    for clients in ({"bob"}, {"bob", "carol"}):  # alone, and with another one that shares the page
+    for clients in ({"bob"}, {"bob", "carol"}):  # alone, and with another client that shares the page
         group = SubscriberGroup(state, frozenset(clients), frozenset(), frozenset())
         (found,) = gateway.submit_scan([group]).result()
         assert [(delta.op, delta.row_id) for delta in found.page_of("bob").deltas] == [
@@ -376,7 +376,7 @@ def test_the_old_store_stays_if_the_new_one_cannot_be_renamed(tmp_path, clock, m
 
 
 def test_other_files_in_the_folder_of_a_store_are_not_deleted(tmp_path, clock):
-    """A mistyped URL was enough to delete a folder of the user."""
+    """A mistyped URL was enough to delete a user's folder."""
     (tmp_path / "documents" / "letters").mkdir(parents=True)
     (letter := tmp_path / "documents" / "letters" / "letter.txt").write_text("Dear Alice")
     mode = letter.parent.parent.stat().st_mode

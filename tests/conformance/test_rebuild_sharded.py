@@ -1,4 +1,4 @@
-"""Shards that were lost, all of them or one, made again from what the lake holds."""
+"""Lost shards, one or all of them, are rebuilt from the lake."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TABLES = {"orders": "shard-orders", "products": "shard-products"}
 
 
 def shards(folder: Path) -> ShardMap:
-    """Orders inside the default shard's folder, products in one of their own."""
+    """Orders inside the default shard's folder, products in a separate folder."""
     return ShardMap(TABLES, "shard-default", {"shard-products": f"sqlite://{folder / 'products'}"})
 
 
@@ -52,7 +52,7 @@ def stores_of(engine: Engine) -> list[Any]:
 
 
 def carried(engine: Engine) -> Lake:
-    """A lake that holds all of it."""
+    """A lake with all flushed deltas."""
     lake = Lake()
     entries = []
     for store in stores_of(engine):
@@ -71,7 +71,7 @@ class _Entry:
 
 @pytest.fixture
 def lost(tmp_path, clock):
-    """A lake, alice, who has everything, her deltas, and what bob of the other team saw; the stores are closed."""
+    """A lake, alice with all rows, her deltas, and the rows that bob of the other team saw; the stores are closed."""
     engine = opened(tmp_path, clock)
     gateway = engine.gateway("g")
     gateway.set_rules(RULES)
@@ -92,7 +92,7 @@ def lost(tmp_path, clock):
 
 
 def check(engine: Engine, alice: Client, sent, seen, *, ours: bool) -> None:
-    """Everybody ends right, and what comes twice changes nothing."""
+    """Check that every client ends with its rows, and that repeats change nothing."""
     assert everything(engine, "blue") == seen
     for push in sent:
         assert alice.push(engine, *push).accepted == len(push)
@@ -191,7 +191,7 @@ def test_the_commands_apply_to_every_shard(tmp_path, clock, lost, monkeypatch):
     refused = run_command("migrate")
     assert "99" in refused.output + str(refused.exception)
     with closing(sqlite3.connect(old)) as connection:
-        assert connection.execute("PRAGMA user_version").fetchone() == (1,), "none is upgraded where any is refused"
+        assert connection.execute("PRAGMA user_version").fetchone() == (1,), "no shard is upgraded if one is rejected"
     for words in (["--shard", "shard-orders"], []):
         refused = run_command("rebuild", "--from-lake", *words, "--staging", f"sqlite://{tmp_path / 'elsewhere'}")
         assert (refused.exit_code, "leave out --staging" in refused.output) == (2, True)

@@ -1,4 +1,4 @@
-"""B7 at a backend: what an erasure covers loses what it said, places stay, and rows are made again of what is left."""
+"""B7 at a backend: covered deltas lose their values and keep their positions, and rows are rebuilt from the others."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OBJECTS = ("parquet on local disk", "json on local disk", "parquet on s3")
 
 
 def written():
-    """`(gateway, deltas)`: a row to be erased, a client's part in others, what is later, and another gateway's."""
+    """`(gateway, deltas)`: the row to erase, a client's deltas of other rows, later deltas, and another gateway's."""
     return [
         ("g", [make_delta("bob", 1, "shared", title="of bob", size=1), make_delta("bob", 2, "erased", title=SECRET)]),
         (
@@ -52,12 +52,12 @@ def fill(adapter, schemas=()):
 
 
 def said(adapter):
-    """What each delta says by its identity, and where it stands."""
+    """The values and the position of each delta, by identity."""
     return {each.identity: (each.arrival, each.delta.op, len(each.delta.columns)) for each in everything(adapter)}
 
 
 def is_clean(adapter, kind, before):
-    """Nothing that was to go is left, all else is as it was, and each delta has its place."""
+    """Check that no erased value is left, all others are unchanged, and each delta has its position."""
     after = said(adapter)
     assert after.keys() == before.keys()
     assert {place: value[0] for place, value in after.items()} == {place: value[0] for place, value in before.items()}
@@ -83,10 +83,10 @@ def test_b7_covered_deltas_are_emptied_and_keep_their_identity(request, kind, tm
     before = said(reader)
     assert (adapter.redact([ROW], schemas).deltas, adapter.redact([ANN], schemas).deltas) == (1, 3)
     is_clean(adapter, kind, before)
-    is_clean(reader, kind, before)  # what it had read is not what it gives
+    is_clean(reader, kind, before)  # its read values differ from its stored ones
     if kind in TABLES:
         found = rows(adapter)
-        assert found.keys() == {"shared", "hers", "later", "theirs"}  # with soft delete, too
+        assert found.keys() == {"shared", "hers", "later", "theirs"}  # also with soft delete
         assert (found["shared"]["title"], found["hers"]["title"], parsed(found["hers"]["tags"])) == (
             "of bob",
             None,
@@ -101,8 +101,8 @@ def test_b7_covered_deltas_are_emptied_and_keep_their_identity(request, kind, tm
     }
     is_clean(adapter, kind, before)
     if kind == "bigquery":
-        return  # each statement costs it seconds
-    fill(adapter, schemas)  # a batch that comes again, as it was, brings nothing back
+        return  # each statement takes seconds
+    fill(adapter, schemas)  # a repeat of the original batch restores nothing
     is_clean(adapter, kind, before)
     one_table = RedactionRequest("h", 100, client_id="ann", tables=("other",))
     assert adapter.redact([one_table], schemas).deltas == 0
@@ -154,7 +154,7 @@ def test_sqlite_reports_a_reader_that_keeps_erased_data_in_the_wal(tmp_path):
     adapter = SqliteAdapter(tmp_path / "d.db")
     fill(adapter)
     with adapter._executor.connect() as writing:
-        writing.execute("PRAGMA busy_timeout=0")  # rather than twenty seconds
+        writing.execute("PRAGMA busy_timeout=0")  # instead of twenty seconds
     reader = sqlite3.connect(adapter.path, isolation_level=None)
     reader.execute("BEGIN")
     reader.execute("SELECT * FROM lakesync_deltas").fetchone()
@@ -202,7 +202,7 @@ def test_b7_rows_of_a_table_whose_schema_was_retired_are_deleted(request, kind, 
     adapter.apply_arrow("g.main.1.9-9", to_arrow([StoredDelta("g", 9999, delta)]), MarkUpdate("m", None, "v"), [schema])
     assert len(adapter.dead_letters(10)) == 1
     with adapter._executor.connect() as connection:
-        connection.execute("CREATE TABLE other (row_id VARCHAR(80), title VARCHAR(80))")  # the operator's own
+        connection.execute("CREATE TABLE other (row_id VARCHAR(80), title VARCHAR(80))")  # a table of the operator
         connection.execute("INSERT INTO other VALUES ('shared', 'mine')")
     touched = adapter.redact([ANN]).touched  # the schema was retired
     assert ("g", "other", "shared") in touched
@@ -231,7 +231,7 @@ def test_a_row_with_an_erased_key_is_written_without_it(tmp_path):
 def test_an_erasure_does_not_wait_for_a_table_that_cannot_be_created(tmp_path):
     adapter = SqliteAdapter(tmp_path / "d.db")
     with adapter._executor.connect() as connection:
-        connection.execute("CREATE TABLE other (row_id VARCHAR(80), title VARCHAR(80))")  # the operator's own
+        connection.execute("CREATE TABLE other (row_id VARCHAR(80), title VARCHAR(80))")  # a table of the operator
     other = parse_schema({"table": "other", "columns": [{"name": "title", "type": "string"}]})
     fill(adapter, [NOTES, other])
     assert adapter.redact([ANN], [NOTES, other]).rows == 2

@@ -1,4 +1,4 @@
-"""What is damaged at a destination changes the digest of its day, and the day's restoration changes it back."""
+"""Damage at a destination changes the digest of its day, and a restore of the day repairs it."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_a_lost_object_is_found_by_day_and_written_again(request, kind, tmp_path
 
 @pytest.mark.parametrize("kind", ["parquet on local disk", "json on local disk", "parquet on s3"])
 def test_a_batch_that_was_copied_in_two_runs_is_restored_as_one_object(request, kind, tmp_path):
-    """The first run ends at midnight, within a batch, because an operator has asked for the first day."""
+    """The first run ends at midnight, within a batch, because an operator requested the first day."""
     request.param = kind
     start_server(request)
     adapter = DATABASES[kind](tmp_path)

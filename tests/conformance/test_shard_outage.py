@@ -1,4 +1,4 @@
-"""A shard that cannot be reached holds what needs it and nothing else, and nobody ends wrong by it."""
+"""An unreachable shard delays only requests that need it, and every client ends with its rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SHARDS = ShardMap({"orders": "shard-orders", "planes": "shard-planes"}, "shard-d
 
 
 class FrailStore(MemoryStore):
-    """Cannot be reached now and then."""
+    """A store that can be made unreachable."""
 
     out = False
 
@@ -151,7 +151,7 @@ def test_a_repeated_retirement_reaches_the_shard_that_missed_the_first(gateway, 
 
 
 @pytest.mark.parametrize("missed", ["retirement", "both"])
-def test_a_shard_that_missed_a_retirement_gets_the_schema_that_came_after(gateway, stores, missed):
+def test_a_shard_that_missed_a_retirement_gets_the_later_schema(gateway, stores, missed):
     gateway.register_schema(schema("number"))
     stores["shard-orders"].out = True
     with pytest.raises(StagingUnavailableError):

@@ -30,7 +30,7 @@ SILENT = "the server sent nothing for 1 s, so the connection was closed"
 
 @pytest.fixture
 def proxy(own_database):
-    """A proxy before a database of its own."""
+    """A proxy before a separate database."""
     made = Proxy(own_database)
     yield made
     made.flowing.set()
@@ -39,7 +39,7 @@ def proxy(own_database):
 
 @pytest.fixture
 def hush(proxy, monkeypatch):
-    """Make the server silent, with limits of a second for the statements from then on."""
+    """Make the server silent, with limits of a second for the next statements."""
 
     def silence():
         monkeypatch.setattr(postgres, "RESPONSE_SECONDS", 1.0)
@@ -51,7 +51,7 @@ def hush(proxy, monkeypatch):
 
 @pytest.fixture
 def resume(proxy, monkeypatch):
-    """Let the server speak again, with the usual limits."""
+    """Let the server respond again, with the usual limits."""
 
     def flow():
         monkeypatch.undo()
@@ -61,7 +61,7 @@ def resume(proxy, monkeypatch):
 
 
 def eventually(call):
-    """What a call returns once it succeeds."""
+    """Retry a call until it succeeds; return its result."""
     end = time.monotonic() + DEADLINE
     while True:
         try:
@@ -85,7 +85,7 @@ def test_a_store_times_out_on_a_silent_server_and_recovers(proxy, hush, resume, 
         with pytest.raises(StagingUnavailableError, match=SILENT):
             store.submit("g", interrupted).result(DEADLINE)
         delta = make_delta("c", 1, "r1", x=1)
-        with pytest.raises(StagingUnavailableError):  # no connection of the pool works, and none can be made
+        with pytest.raises(StagingUnavailableError):  # no connection of the pool works, and none can be opened
             store.submit("g", Book().push([delta])).result(DEADLINE)
         with pytest.raises(StagingUnavailableError, match="cannot be read"):
             list(read_log(store.log_source(), LogRange("g", "main", 1, 0, 9)))
@@ -124,7 +124,7 @@ def test_an_adapter_times_out_on_a_silent_server_and_recovers(proxy, hush, resum
 
     with pytest.raises(AdapterError, match=SILENT):
         interrupted()
-    with pytest.raises(AdapterError, match="timeout"):  # no new connection can be made
+    with pytest.raises(AdapterError, match="timeout"):  # no new connection can be opened
         adapter.get_latest_state("g", "notes", ["r"])
     resume()
     assert eventually(lambda: adapter.get_latest_state("g", "notes", ["r"])) is not None

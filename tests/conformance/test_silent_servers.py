@@ -1,4 +1,4 @@
-"""Servers that take connections and never answer: the catalogue, Spark, BigQuery. Calls fail in a bounded time."""
+"""Servers that accept connections and never answer: the catalogue, Spark, BigQuery. Calls fail in a bounded time."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ pytestmark = pytest.mark.timeout(60)
 
 @pytest.fixture
 def silent(monkeypatch):
-    """The address of a silent server, which is given up after a second."""
+    """The address of a silent server, with a timeout of a second."""
     monkeypatch.setattr(http_sessions, "RESPONSE_SECONDS", 1.0)
     with mute_server() as server:
         yield f"http://127.0.0.1:{server.port}"
 
 
 @pytest.mark.parametrize("settings", [{}, {"spark.sql.catalog.lake.credential": "user:secret"}])
-def test_a_silent_rest_catalogue_is_given_up(silent, settings, tmp_path):
+def test_a_silent_rest_catalogue_times_out(silent, settings, tmp_path):
     config = load({"data_dir": tmp_path, "lake": {"catalog_uri": silent}, "spark": {"settings": settings}})
     with pytest.raises(LakeUnavailableError, match="there is no Iceberg catalogue at"):
         open_catalogue(config)
@@ -42,7 +42,7 @@ def test_an_adapter_times_out_on_a_silent_rest_catalogue(silent):
 
 
 @pytest.mark.parametrize("logs_in", [False, True])
-def test_a_session_is_not_opened_for_ever_where_the_catalogue_is_silent(logs_in, monkeypatch):
+def test_opening_a_session_times_out_if_the_catalogue_is_silent(logs_in, monkeypatch):
     monkeypatch.setattr(postgres, "RESPONSE_SECONDS", 1.0)
     with mute_server(logs_in=logs_in) as server, pytest.raises(LakeUnavailableError, match="cannot be reached"):
         guard_commits(f"postgresql://nobody@127.0.0.1:{server.port}/lake?connect_timeout=2")
@@ -50,7 +50,7 @@ def test_a_session_is_not_opened_for_ever_where_the_catalogue_is_silent(logs_in,
 
 @pytest.mark.parametrize("greeting", [b"", HTTP2_GREETING], ids=["mute", "greets"])
 @pytest.mark.parametrize("token", [None, "a-token-of-this-test"])
-def test_a_session_is_not_opened_for_ever_where_spark_is_silent(token, greeting, monkeypatch, tmp_path):
+def test_opening_a_session_times_out_if_spark_is_silent(token, greeting, monkeypatch, tmp_path):
     monkeypatch.setattr(sessions, "RETRY_SECONDS", 1.0)
     with mute_server(greeting=greeting) as server:
         spark = {"remote": f"sc://localhost:{server.port}", "token": token}

@@ -1,4 +1,4 @@
-"""A TCP proxy between an adapter and its server, which does something where certain words pass by."""
+"""A TCP proxy between an adapter and its server that interferes when certain bytes pass."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from contextlib import suppress
 
 
 class Wire:
-    """Listens on loopback and carries bytes, until it is armed and a client says the words."""
+    """Forwards bytes on loopback until it is armed and a client sends certain bytes."""
 
     def __init__(self, port: int, at: int = 0) -> None:
-        """Args: port: of the server, on loopback; at: its own, a free one unless given."""
+        """Args: port: of the server, on loopback; at: the proxy's port, by default a free one."""
         self._target = ("127.0.0.1", port)
         self._listening = socket.create_server(("127.0.0.1", at))
         self._open: list[socket.socket] = []
@@ -30,15 +30,15 @@ class Wire:
         self._words, self._then = words, None
 
     def when(self, words: bytes, then: Callable[[], None]) -> None:
-        """Once: do something, then carry the words on, and cut the connection where there is nobody any more."""
+        """Once: call a function, then forward the bytes, and cut the connection if the server is gone."""
         self._words, self._then = words, then
 
     def hold(self, words: bytes) -> None:
-        """From now on: what says the words is neither carried on nor answered, and its connection stays open."""
+        """From now on: do not forward data with these bytes, and keep its connection open."""
         self._held = words
 
     def cut(self) -> int:
-        """Every connection there is, as a restart does; how many."""
+        """Cut every connection, as a restart does; return their number."""
         sides, self._open = self._open, []
         for side in sides:
             _cut(side)
@@ -57,7 +57,7 @@ class Wire:
                 return
             try:
                 server = socket.create_connection(self._target)
-            except OSError:  # it is away: so are we
+            except OSError:  # the server is down: close the client's connection too
                 _cut(client)
                 continue
             lost, held = threading.Event(), threading.Event()
@@ -86,10 +86,10 @@ class Wire:
     def _down(self, client: socket.socket, server: socket.socket, lost: threading.Event, held: threading.Event) -> None:
         with suppress(OSError):
             while data := server.recv(65536):
-                if lost.is_set():  # this is the answer: it was done
+                if lost.is_set():  # this is the answer, so the server has executed the request
                     break
                 client.sendall(data)
-        if held.is_set():  # the server closes a connection that it hears nothing on
+        if held.is_set():  # the server closes connections on which it receives nothing
             self._closed.wait()
         _cut(client)
         _cut(server)

@@ -1,4 +1,4 @@
-"""A store of an older LakeSync upgraded in place, one of a newer refused, and what is shown of either."""
+"""A store of an older version is upgraded in place, one of a newer version is rejected; `staging status` shows both."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PUSHES = [[make_delta("c", number * 10 + i, f"r{i}", x=number) for i in range(3)
 
 @pytest.fixture
 def old(url):
-    """A store in the schema of the first version, with a few pushes, as the first version's statements left it."""
+    """A store in the schema of the first version, with a few pushes, as that version wrote it."""
     _apply_first(url)
     if url.startswith("sqlite"):
         with closing(sqlite3.connect(url.removeprefix("sqlite://") + "/log.db")) as log, log:
@@ -124,7 +124,7 @@ def test_the_status_shows_heads_and_bytes_of_a_store_in_use(url, clock):
 def test_the_status_leaves_out_a_file_that_is_removed_while_it_is_read(old):
     if old.startswith("sqlite"):
         folder = Path(old.removeprefix("sqlite://"))
-        # found in the folder, and without a file at the next look, as the `-wal` of a store that another process closes
+        # found in the folder and then removed, like the `-wal` of a store that another process closes
         folder.joinpath("closed.db-wal").symlink_to(folder / "removed")
     assert store_status(old).bytes > 0
 

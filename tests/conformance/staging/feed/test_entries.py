@@ -26,7 +26,7 @@ arrivals_and_moves = st.lists(
 
 @pytest.fixture
 def gateways(store):
-    """A new gateway at each call, for examples that share one store."""
+    """Return a new gateway at each call, for examples that share one store."""
     numbers = iter(range(10_000))
 
     def make() -> str:
@@ -104,7 +104,7 @@ _OTHERWISE = {"join": "stay", "stay": "join", "leave": "join"}
 
 
 class _History:
-    """All that happened to one entry."""
+    """All positions of one entry."""
 
     def __init__(self):
         self.own, self.changed, self.inside = 0, 0, False
@@ -132,7 +132,7 @@ class _History:
 
 
 def _is_what_its_stays_say(entry: Entry, history: _History) -> None:
-    """Of a row that joined no more than twice an entry knows at which arrivals it was inside."""
+    """For a row that joined at most twice, an entry knows the arrivals at which the row was inside."""
     places = [0, *history.joins, *history.leaves, history.changed]
     for low in places:
         assert entry.may_be_inside_at(low) == history.was_inside(low, low)

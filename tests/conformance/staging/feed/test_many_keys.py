@@ -1,4 +1,4 @@
-"""The entries of rows under many bucket keys are those under each of them."""
+"""Scans of many bucket keys return the entries of each key."""
 
 from __future__ import annotations
 

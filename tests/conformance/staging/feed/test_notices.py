@@ -20,7 +20,7 @@ DEADLINE = 30
 
 
 class RecordingListener:
-    """Records the notices that a store sends, to wait for them."""
+    """Records the notices of a store, so that a test can wait for them."""
 
     def __init__(self) -> None:
         self.notices: list[Notice] = []
@@ -32,14 +32,14 @@ class RecordingListener:
             self._news.notify_all()
 
     def wait(self, wanted: Callable[[Notice], bool]) -> None:
-        """Until a notice is as wanted; those up to it are forgotten."""
+        """Wait until a notice meets a condition; forget the notices up to it."""
         with self._news:
             assert self._news.wait_for(lambda: any(map(wanted, self.notices)), DEADLINE), self.notices
             while not wanted(self.notices.pop(0)):
                 pass
 
     def wait_for(self, gateway: str, bucket: str) -> None:
-        """Until something was said of a bucket."""
+        """Wait until a notice names a bucket."""
         self.wait(lambda notice: notice.gateway == gateway and (notice.buckets is None or bucket in notice.buckets))
 
 
@@ -51,7 +51,7 @@ def test_a_commit_notifies_with_the_changed_buckets(store, book):
 
 
 def test_a_notified_arrival_is_visible(store, book):
-    def names_it(notice):  # not one that a line that has just been opened brings, at any moment
+    def names_it(notice):  # not the notice of a new listening connection, which may come at any time
         return notice.buckets is not None and EVERYONE in notice.buckets
 
     readings = []
@@ -167,7 +167,7 @@ class TestOnPostgres:
 
     @pytest.fixture
     def listening(self, pair):
-        """Listeners of both, known to hear each other."""
+        """Listeners of both stores, each known to receive the other's notices."""
         book, listeners = Book(), (RecordingListener(), RecordingListener())
         for store, listener in zip(pair, listeners, strict=True):
             store.watch(listener)

@@ -53,7 +53,7 @@ def test_names_that_differ_only_in_case_are_rejected(store):
         store.submit("g", lambda commit: commit.put_schema(other)).result()
 
 
-def test_rules_take_effect_at_once_with_a_version_of_their_own(place, store, book):
+def test_rules_take_effect_immediately_with_a_new_version(place, store, book):
     push(store, book, make_delta("c", 1, "r", team="x"))
     before = read(store, lambda view: view.arrival)
     assert store.gateway_config("g").rules is None

@@ -1,4 +1,4 @@
-"""`SharedCursorView` and `SharedCursorCommit` of every staging store: one cursor that stands for one in each shard."""
+"""`SharedCursorView` and `SharedCursorCommit` of every staging store: one cursor that maps to one of each shard."""
 
 from __future__ import annotations
 

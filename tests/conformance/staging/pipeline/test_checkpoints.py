@@ -43,7 +43,7 @@ def test_new_rules_require_a_new_checkpoint_after_the_reindex(store, book):
     epoch = read(store, lambda view: view.epoch)
     store.submit("g", book.set_rules(SyncRules(1, ()))).result()
     in_line(done=True)
-    assert without_checkpoint() == [None], "the first flush makes one"
+    assert without_checkpoint() == [None], "the first flush makes a checkpoint"
     store.publish_checkpoint(make_checkpoint(epoch, 1000))
     assert without_checkpoint() == [1]
     in_line(done=False)

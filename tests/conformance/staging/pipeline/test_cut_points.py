@@ -1,4 +1,4 @@
-"""Where a gateway can be cut: whole pushes on either side, the rules in force there, and one arrival for all shards."""
+"""Cut points of a gateway: whole pushes on either side, the active rules, and one arrival for all shards."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_the_common_cut_point_of_two_stores_is_kept(place, store, book, clock):
 
 @contextmanager
 def opened(names, wall, book):
-    """Stores in memory, each with the gateway "g", by name."""
+    """Open stores in memory, each with the gateway "g", by name."""
     stores = {name: open_store("memory://", wall) for name in names}
     with ExitStack() as closing:
         for store in stores.values():
@@ -85,7 +85,7 @@ def opened(names, wall, book):
         yield stores
 
 
-def test_shards_may_meet_in_the_last_attempt(clock, book, monkeypatch):
+def test_shards_agree_on_a_cut_point_in_the_last_attempt(clock, book, monkeypatch):
     monkeypatch.setattr("lakesync.staging.cut_point.MAX_ATTEMPTS", 1)
     with opened(("one", "two"), clock, book) as stores:
         for number, store in enumerate(stores.values(), 1):  # the default shard is one push behind
@@ -96,9 +96,9 @@ def test_shards_may_meet_in_the_last_attempt(clock, book, monkeypatch):
         assert {store.cut_point("g").arrival for store in stores.values()} == {hold.arrival}
 
 
-def test_shards_that_are_slower_than_the_first_lead_meet(clock, book):
+def test_shards_that_are_slower_than_the_first_lead_agree_on_a_cut_point(clock, book):
     def slow_wall() -> int:
-        clock.advance(150)  # each reading: a commit of each of the shards takes longer than the lead in sum
+        clock.advance(150)  # each reading: the commits of all shards together take longer than the lead
         return clock.now_ms
 
     with opened(("one", "two", "three", "four"), slow_wall, book) as stores:
@@ -136,7 +136,7 @@ def test_a_checkpoint_of_all_shards_is_published_shard_by_shard(sharded):
     assert orders.publish_checkpoint(
         Checkpoint("g", hold.shards["shard-orders"].epoch, hold.arrival, 1, made.tables[1:], 0)
     )
-    assert sharded.store.newest_checkpoint("g") is None, "a crash left out the other shard"
+    assert sharded.store.newest_checkpoint("g") is None, "the crash left out the other shard"
     assert not sharded.store.publish_checkpoint(made)
     assert sharded.store.newest_checkpoint("g") == made
     assert [part.table for part in orders.newest_checkpoint("g").tables] == ["orders"]

@@ -64,7 +64,7 @@ def test_a_repeated_push_of_erased_deltas_is_accepted_and_changes_nothing(world)
         assert world.push(client, delta).accepted == 1
     assert world.pull("c") == {}
     assert world.seen == [], "no listener is notified"
-    assert [delta.columns for delta in world.logged() if delta.client_id == "b"] == [()], "once, without what it said"
+    assert [delta.columns for delta in world.logged() if delta.client_id == "b"] == [()], "once, without values"
     assert all(SECRET not in str(delta) for delta in world.logged())
     mixed = make_delta("b", (world.clock.now_ms << 16) + 1, "r9", name="kept")
     assert world.push("b", offline, mixed).accepted == 2
@@ -110,7 +110,7 @@ def test_erasing_a_client_keeps_the_values_of_others(world):
     world.seen.clear()
     erasure = world.store.erase_client("g", "x")
     assert erasure.done_ms is not None
-    # without the erased column by which the rules let the row be seen, it is nobody's
+    # without the erased column, no rule shows the row to any client
     expected = {"shared": {"name": "theirs", "team": "red"}}
     assert world.pull("c") == expected
     assert world.pull("new") == expected
@@ -178,7 +178,8 @@ def test_values_of_a_client_that_was_erased_since_are_not_restored(world):
     older = [world.write("b", "r1", name="theirs", phone="1"), world.write("a", "r1", name=SECRET)]
     world.write("x", "r1", name="x")
     first = world.store.erase_client("g", "x")
-    world.store.erase_client("g", "a")  # the lake has not executed it when the first erasure restores from there
+    # the first erasure restores values from the lake before the lake has executed this one
+    world.store.erase_client("g", "a")
     world.store.restore("g", first.seq, older)
     for client in ("c", "new"):
         assert world.pull(client) == {"r1": {"name": "theirs", "phone": "1"}}

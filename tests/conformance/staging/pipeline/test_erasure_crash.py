@@ -1,4 +1,4 @@
-"""An erasure that a crash cut short is finished when the store is opened."""
+"""An erasure that a crash interrupted is completed when the store is opened."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is erased is in no file and no table of a store any more, whoever else works on it."""
+"""Erased values are in no file and no table of a store, even if other processes use the store."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.conformance.places import postgres
 
 
 def test_no_file_contains_erased_values(tmp_path, clock):
-    """Neither what was erased, nor what it was before it was changed or trimmed."""
+    """Neither the erased values, nor earlier values that were changed or trimmed before."""
 
     world = World(f"sqlite://{tmp_path / 'staging'}", clock)
     bodies = []
@@ -52,7 +52,7 @@ def test_no_file_contains_erased_values(tmp_path, clock):
 
 
 def test_a_concurrent_reader_of_the_files_delays_an_erasure(tmp_path, clock):
-    """Its write-ahead log cannot be cut then: the erasure is not done, and says so."""
+    """The write-ahead log cannot be truncated then: the erasure fails and reports it."""
 
     world = World(f"sqlite://{tmp_path / 'staging'}", clock)
     world.write("a", "r1", name=SECRET)
@@ -75,7 +75,7 @@ def test_a_concurrent_reader_of_the_files_delays_an_erasure(tmp_path, clock):
 
 
 def test_an_erasure_takes_effect_in_every_process(request, clock):
-    """One process erases while the other still has the client's pushes to come."""
+    """One process erases while another one still has pushes of the client to commit."""
     url = postgres(request)
     one, other = World(url, clock), World(url, clock)
     late = [make_delta("x", (clock.now_ms << 16) + n, f"late{n}", name=SECRET) for n in range(20)]

@@ -1,4 +1,4 @@
-"""Marks of what follows the lake, in every staging store."""
+"""Marks of the parts that follow the lake, in every staging store."""
 
 from __future__ import annotations
 

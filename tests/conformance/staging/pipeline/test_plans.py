@@ -78,7 +78,7 @@ def test_a_batch_that_begins_before_since_is_not_planned(store, book, clock):
     assert store.plan("g", "main", 100, since=late.arrival) is None
     batch = store.plan("g", "main", 100, since=early.arrival)
     assert (batch.from_seq, batch.to_seq) == (1, 1)
-    assert store.plan("g", "main", 100, since=late.arrival) == batch  # an open batch stays as it is
+    assert store.plan("g", "main", 100, since=late.arrival) == batch  # an open batch is not changed
     store.confirm(batch.batch_id, 1, id_sum(first))
     assert store.plan("g", "main", 100, since=late.arrival).from_seq == 2
 

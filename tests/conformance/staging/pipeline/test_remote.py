@@ -1,4 +1,4 @@
-"""The pipeline's calls over a real HTTP server, and errors that come back as what they were."""
+"""The pipeline's calls over a real HTTP server; errors keep their class."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SHORT = 0.2
 
 
 class Server(ThreadingHTTPServer):
-    """Calls `dispatch` as the gateway's internal route does; on request it drops, cuts off or delays answers."""
+    """Calls `dispatch` as the gateway's internal route does; drops, truncates or delays responses on request."""
 
     def __init__(self, store) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
@@ -48,13 +48,13 @@ class Handler(BaseHTTPRequestHandler):
     server: Server
 
     def do_POST(self):
-        """One call."""
+        """Handle one call."""
         body = self.rfile.read(int(self.headers["Content-Length"]))
         self.server.calls += 1
         if self.server.mute:
             self.server.closing.wait()
         status, answer, retry_after = self._answer(body)
-        if self.server.late:  # as a gateway whose time for the request ran out
+        if self.server.late:  # like a gateway whose request timed out
             self.server.late -= 1
             self.server.closing.wait(2 * SHORT)
             status, answer, retry_after = 503, _error("not done in time", "STAGING_UNAVAILABLE"), None
@@ -84,7 +84,7 @@ class Handler(BaseHTTPRequestHandler):
             return 400, _error(str(exc), exc.code), None
 
     def log_message(self, *_):
-        """Silent."""
+        """Log nothing."""
 
 
 def _error(message, code):
@@ -93,7 +93,7 @@ def _error(message, code):
 
 @pytest.fixture(autouse=True)
 def without_waits():
-    """Attempts follow one another without stamina's wait of up to a second."""
+    """Retry without stamina's wait of up to a second."""
     with stamina.set_testing(True, attempts=10):
         yield
 
@@ -112,7 +112,7 @@ def server(store):
 
 @pytest.fixture
 def remote(server):
-    """The pipeline's side."""
+    """The pipeline's client of the store."""
     client = RemoteStore(f"http://127.0.0.1:{server.server_port}/", TOKEN, retry_seconds=60)
     yield client
     client.close()
@@ -167,7 +167,7 @@ def test_a_call_with_a_lost_answer_is_retried(remote, server, store, book):
     assert server.calls == 4
 
 
-def test_a_call_that_takes_all_the_patience_is_repeated_once(server, store):
+def test_a_call_that_uses_the_whole_time_limit_is_repeated_once(server, store):
     client = RemoteStore(f"http://127.0.0.1:{server.server_port}", TOKEN, retry_seconds=SHORT)
     server.late = 1
     assert client.gateways() == ["g"]

@@ -1,4 +1,4 @@
-"""Erasing in a store that a process has opened only to read."""
+"""Erasing in a store that a process opened only to read."""
 
 import pytest
 

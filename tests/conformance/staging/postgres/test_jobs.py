@@ -1,4 +1,4 @@
-"""How the Postgres store runs jobs: functions that were submitted, of which several share a transaction."""
+"""The jobs of the Postgres store: submitted functions, several of which share a transaction."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_jobs_run_after_a_listener_has_ended_its_thread(store):
     called = threading.Event()
 
     def leave(notice):
-        if notice.buckets is not None:  # of a commit, in the thread that ran it
+        if notice.buckets is not None:  # raised by the notification of a commit, in the thread that ran it
             called.set()
             raise SystemExit
 

@@ -1,4 +1,4 @@
-"""How the Postgres store comes back after its server was away."""
+"""Recovery of the Postgres store after an outage of its server."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def first_push(store, until):
 
 
 @pytest.mark.deep
-def test_a_store_is_back_soon_after_its_server(clock):
+def test_a_store_recovers_soon_after_its_server(clock):
     with postgres_server() as server:
         store = open_store(server.uri, clock)
         store.open(Book())

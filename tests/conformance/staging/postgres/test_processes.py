@@ -1,4 +1,4 @@
-"""What several processes on one Postgres may rely on: here, several stores over one database."""
+"""Guarantees for several processes on one Postgres, tested as several stores over one database."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def url(request):
 
 @pytest.fixture
 def stores(url, clock):
-    """Two stores, as two gateway processes have them; the second one's clock is an hour behind."""
+    """Two stores, like those of two gateway processes; the second one's clock is an hour behind."""
     pair = [open_store(url, clock), open_store(url, ManualClock(clock.now_ms - 3_600_000))]
     for store in pair:
         store.open(Book())
@@ -200,7 +200,7 @@ def test_a_connection_lost_before_the_commit_stores_nothing_and_the_store_contin
 
 
 def test_a_connection_lost_in_a_commit_reports_that_a_repeat_is_safe(stores, url):
-    """A deferred trigger runs within COMMIT, and there ends its own connection."""
+    """A deferred trigger runs within COMMIT and terminates its own connection."""
     first, second = stores
     with psycopg.connect(url, autocommit=True) as other:
         other.execute(
@@ -284,7 +284,7 @@ def test_an_unreadable_log_is_reported_without_its_password():
 
 
 def test_a_store_that_waits_for_a_migration_counts_as_a_user(own_database, clock):
-    """A rebuild with `--replace` looks for sessions by their name."""
+    """A rebuild with `--replace` finds sessions by their name."""
     store = open_store(own_database, clock)
     with psycopg.connect(own_database, autocommit=True) as other, ThreadPoolExecutor(1) as threads:
         other.execute("SELECT pg_advisory_lock(%s)", (_MIGRATION_LOCK,))
@@ -298,14 +298,14 @@ def test_a_store_that_waits_for_a_migration_counts_as_a_user(own_database, clock
 
 
 def test_the_feed_is_read_by_index(stores, url):
-    """L10: on a table of a thousand entries a page of one is found without reading through it."""
+    """L10: on a table of a thousand entries, a page of one entry is found without a scan."""
     first, _ = stores
     book = Book()
     first.submit("g", book.push([make_delta("c", n, f"r{n}", x=1) for n in range(1, 1001)])).result()
     with psycopg.connect(url) as connection:
         for setting in _SETTINGS:
             connection.execute(setting)
-        connection.execute("ANALYZE")  # or the planner decides by what it guesses of tables that it has not seen yet
+        connection.execute("ANALYZE")  # otherwise the planner uses default estimates for tables without statistics
         explain = f"EXPLAIN (ANALYZE, FORMAT TEXT, TIMING OFF) {commit._ENTRIES_AFTER}"
         steps = [step for (step,) in connection.execute(explain, (0, 2**62, 1, "g", ["*"], 1)).fetchall()]
         assert not [step for step in steps if "Seq Scan" in step]

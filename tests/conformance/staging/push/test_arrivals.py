@@ -1,4 +1,4 @@
-"""Arrivals of every staging store: strictly increasing, whatever the clock says."""
+"""Arrivals of every staging store increase strictly, whatever the clock's time."""
 
 from __future__ import annotations
 
@@ -32,5 +32,5 @@ def test_arrivals_without_a_log_row_are_not_reused(place, store, book, clock):
     assert store.submit("g", lambda commit: commit.next_arrivals(1)).result()[0] > last
 
 
-def test_zero_requested_arrivals_are_none(store):
+def test_requesting_zero_arrivals_returns_none(store):
     assert list(store.submit("g", lambda commit: commit.next_arrivals(0)).result()) == []

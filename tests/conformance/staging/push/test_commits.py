@@ -1,4 +1,4 @@
-"""What a commit of every staging store is: whole, in order, alone in its gateway."""
+"""Commits of every staging store are atomic, ordered and isolated between gateways."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""P2: what was acknowledged is there after `kill -9`, wherever it struck, and nothing half done is."""
+"""P2: acknowledged pushes survive `kill -9` at any point, and no push is stored in part."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.conformance.pusher import deltas_of, make_store
 
 
 def run_until_killed(url: str, crash_at: str) -> list[int]:
-    """Push until the process dies at a named place; the pushes that were acknowledged."""
+    """Push until the process dies at a named crash point; return the acknowledged pushes."""
     process = subprocess.run(
         [sys.executable, "-m", "tests.conformance.pusher", url, "100000"],
         env={**os.environ, VARIABLE: crash_at},
@@ -29,7 +29,7 @@ def run_until_killed(url: str, crash_at: str) -> list[int]:
 
 
 def untouched(folder, pushes):
-    """What a store holds that took the same pushes and never crashed, opened again or not."""
+    """The content of a store that took the same pushes and never crashed, reopened or not."""
     store = make_store(f"sqlite://{folder}")
     book = Book()
     store.open(book)

@@ -1,4 +1,4 @@
-"""P2 and P8: what a commit waits for, and how many pushes share one."""
+"""P2 and P8: durability before a commit's answer, and the number of pushes that share a commit."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ PUSHES = 40
 
 @pytest.fixture
 def held(store):
-    """Keeps the gateway's commits waiting until it is set, so that pushes gather behind it."""
+    """Block the gateway's commits until the event is set, so that pushes queue up."""
     go_on = threading.Event()
     store.submit("g", lambda _: go_on.wait(60))
     yield go_on
     go_on.set()
 
 
-def test_pushes_that_wait_together_share_a_commit(store, book, held, monkeypatch):
-    monkeypatch.setattr("lakesync.staging.sqlite.group._GROUP_SECONDS", 60)  # a busy machine starts no group in between
+def test_queued_pushes_share_a_commit(store, book, held, monkeypatch):
+    # so that no group starts in between on a busy machine
+    monkeypatch.setattr("lakesync.staging.sqlite.group._GROUP_SECONDS", 60)
     commits: list[str] = []
     if isinstance(store, SqliteStore):
         journal = store._opened.journal.sql
@@ -61,10 +62,10 @@ def test_a_gateway_with_many_jobs_does_not_delay_another(store, ask):
         release.acquire(timeout=60)
 
     blocking = [store.read("g", block) for _ in range(threads)]
-    assert begun.wait(60), "what is asked from now on waits for a later round"
+    assert begun.wait(60), "new requests wait for a later round"
     flood = [getattr(store, ask)("g", lambda _: order.append("g")) for _ in range(PUSHES)]
     other = getattr(store, ask)("h", lambda _: order.append("h"))
-    release.release()  # one thread alone, so that the order in which jobs run is the one in which they are taken
+    release.release()  # with one thread, jobs run in the order in which they are taken
     wait([other], 60)
     release.release(threads)
     wait([*blocking, *flood], 60)
@@ -73,8 +74,9 @@ def test_a_gateway_with_many_jobs_does_not_delay_another(store, ask):
 
 
 def test_a_group_whose_transaction_sqlite_aborted_stores_nothing(tmp_path, clock, book, monkeypatch):
-    """A full disk in the middle of a group ends its transaction: what the works after it write is not kept alone."""
-    monkeypatch.setattr("lakesync.staging.sqlite.group._GROUP_SECONDS", 60)  # all join one group on a busy machine too
+    """A full disk aborts a group's transaction; later writes of the group must not be stored alone."""
+    # so that all join one group on a busy machine too
+    monkeypatch.setattr("lakesync.staging.sqlite.group._GROUP_SECONDS", 60)
     store = SqliteStore(tmp_path, clock)
     store.open(book)
     store.ensure_gateway("g")
@@ -100,7 +102,7 @@ def test_a_group_whose_transaction_sqlite_aborted_stores_nothing(tmp_path, clock
     wait([held, *group])
     with pytest.raises(StagingUnavailableError, match="ended by SQLite"):
         group[0].result()
-    assert store.submit("g", book.push([delta])).result().seq == 1, "it was not kept, so its repeat is"
+    assert store.submit("g", book.push([delta])).result().seq == 1, "the push was not stored, so its repeat is stored"
     assert (store.backlog()[0].last_seq, sum(day.count for day in store.ledger("g"))) == (1, 1)
     store.close()
 

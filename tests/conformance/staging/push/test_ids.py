@@ -1,4 +1,4 @@
-"""Ids of accepted deltas: known for good, found by range."""
+"""Ids of accepted deltas are known permanently, and found by range."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.conformance.calls import flush, many, push
 
 
 class KeptError(Exception):
-    """Carries what a work saw out of it, so that nothing stays behind."""
+    """Returns a work's result as an exception, so that the transaction is rolled back."""
 
 
 def test_a_repeated_delta_is_recognised_at_any_position(store, book):

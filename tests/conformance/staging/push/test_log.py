@@ -1,4 +1,4 @@
-"""What the log of every staging store holds by itself."""
+"""The content of every staging store's log."""
 
 from __future__ import annotations
 

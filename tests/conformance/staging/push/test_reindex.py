@@ -1,4 +1,4 @@
-"""Rules that change while a gateway is in use: rows come in line a few at once, over restarts, pushes in between."""
+"""Changes of rules while a gateway is in use: rows are reindexed in parts, across restarts, with pushes in between."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _write(gateway, clock, names, client="writer", **values):
 
 
 def _pull_all(gateway, cursor, rows):
-    """What a client that pulls until nothing is left has then."""
+    """Return the rows of a client that pulls until nothing is left."""
     while True:
         page = gateway.handle_pull(SyncPull("reader", cursor, 7), CLAIMS)
         for delta in page.deltas:
@@ -51,12 +51,12 @@ def _pull_all(gateway, cursor, rows):
 
 
 def _begin(gateway, rules):
-    """Rules in force, no row in line yet."""
+    """Activate rules without reindexing any row."""
     gateway._store.submit("g", lambda commit: commit.put_rules(rules)).result()
 
 
 def _by_hand(gateway):
-    """Nothing goes on by itself, as while other work keeps the store busy."""
+    """Stop the background reindex, as if other work kept the store busy."""
     gateway._reindexer.start = lambda _last=None: None
 
 
@@ -67,7 +67,7 @@ def _is_done(gateway):
 def _wait_until_done(gateway):
     until = time.monotonic() + 120
     while not _is_done(gateway):
-        assert time.monotonic() < until, "the re-index does not end"
+        assert time.monotonic() < until, "the reindex does not end"
 
 
 def test_rows_are_reindexed_in_separate_commits_between_pushes(place):
@@ -83,7 +83,7 @@ def test_rows_are_reindexed_in_separate_commits_between_pushes(place):
     assert {name[0] for name in held} == {"r", "s"}
     _begin(gateway, BY_ROOM)
     cursor = _pull_all(gateway, cursor, held)
-    assert held == {f"r{n:02}" for n in range(20)}, "nothing that is forbidden stays, though no row is in line"
+    assert held == {f"r{n:02}" for n in range(20)}, "hidden rows are removed although no row is reindexed yet"
     done = gateway._reindexer.submit().result()
     commits = 1
     while not done.done:

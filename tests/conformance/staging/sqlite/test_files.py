@@ -1,4 +1,4 @@
-"""What holds for the folder of a SQLite store alone."""
+"""Behaviour of a SQLite store's folder."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ LAZY = WriteBehindLimits(seconds=3600, rows=10**9, bytes=10**12)
 
 @pytest.fixture
 def folder(tmp_path):
-    """Where the store's files are."""
+    """The folder of the store's files."""
     return tmp_path / "staging"
 
 
 @pytest.fixture
 def store(folder, clock, book):
-    """An open store that writes behind only when it must."""
+    """An open store that writes behind only if it must."""
     opened = SqliteStore(folder, clock, LAZY)
     opened.open(book)
     opened.ensure_gateway("g")
@@ -38,7 +38,7 @@ def store(folder, clock, book):
 
 
 def push(store, book, *deltas):
-    """A push, waited for."""
+    """Push, and wait for the result."""
     return store.submit("g", book.push(deltas)).result()
 
 
@@ -48,7 +48,7 @@ def numbered(count, start=1):
 
 
 def seen(store):
-    """All that a reading sees."""
+    """Everything that a read returns."""
     return store.read("g", contents).result()
 
 
@@ -93,7 +93,7 @@ def test_a_state_of_an_older_version_is_upgraded_in_place(store, folder, clock, 
     for deltas in (sent, gone):
         batch = store.plan("g", "main", 1)
         store.confirm(batch.batch_id, len(deltas), id_sum(deltas))
-    store.trim("g", "main")  # so that it cannot be made again from the log
+    store.trim("g", "main")  # so that it cannot be rebuilt from the log
     expected = seen(store)
     text = store.read("g", read_range).result().text
     store.close()
@@ -118,7 +118,7 @@ def read_range(view):
 
 
 def _age(file, version, rows):
-    """Have a state as an older version would have it, which kept every row apart from how it is sent."""
+    """Convert a state to that of an older version, which stored rows separately from their encoded form."""
     newer = file.rename(file.with_name("newer.db"))
     with closing(sqlite3.connect(file)) as connection, connection:
         for step in migrations.migrations("sqlite/state")[:version]:
@@ -239,7 +239,7 @@ def test_a_state_of_another_store_is_not_used(store, folder, tmp_path, clock, bo
 
 
 def reopened(folder, clock):
-    """The store, opened again; it writes to `state.db` only when it must."""
+    """Open the store again; it writes to `state.db` only if it must."""
     again = SqliteStore(folder, clock, LAZY)
     again.open(Book())
     return again
@@ -346,7 +346,7 @@ def test_write_behind_is_triggered_by_time_rows_and_bytes(folder, clock, book, b
     connection = sqlite3.connect(folder / "state.db", timeout=10)
     while not connection.execute("SELECT 1 FROM row_state").fetchone():
         deadline -= 1
-        assert deadline, "the state was not written behind"
+        assert deadline, "the state was not written"
         eager.read("g", lambda view: view.arrival).result()
     connection.close()
     eager.close()
@@ -361,7 +361,7 @@ def small_disk(tmp_path):
         ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(mounted)], capture_output=True, check=False
     )
     if made.returncode:
-        pytest.skip(f"a small file system cannot be mounted here: {made.stderr.decode().strip()}")
+        pytest.skip(f"this machine cannot mount a small file system: {made.stderr.decode().strip()}")
     yield mounted
     subprocess.run(["umount", str(mounted)], check=True)
 
@@ -405,7 +405,7 @@ def test_a_full_disk_rejects_pushes_until_there_is_space(small_disk, clock, book
 
 
 def test_no_statement_of_a_push_or_a_pull_scans_a_table(store, book):
-    """P9 and L10: every statement is a search of an index, in its order, so its cost is that of its answer."""
+    """P9 and L10: every statement searches an index, in its order, so its cost depends on the size of its result."""
     journal, state = store._opened.journal.sql, store._opened.state.sql
     statements: dict[sqlite3.Connection, set[str]] = {journal: set(), state: set()}
 

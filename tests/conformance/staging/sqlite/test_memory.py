@@ -1,4 +1,4 @@
-"""What holds for staging in memory alone."""
+"""Behaviour of staging in memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.conformance.book import Book, contents, make_delta
 
 
 def folder_of(store) -> Path:
-    """Where the store's files are, as Spark is given it."""
+    """The folder of the store's files, as Spark gets it."""
     return Path(store.log_source().url.removeprefix("jdbc:sqlite:")).parent
 
 
@@ -51,7 +51,7 @@ def test_a_name_has_one_open_store_at_a_time(clock, book):
 
 @pytest.mark.parametrize("is_pid_reused", [False, True])
 def test_leftovers_of_a_killed_process_are_removed_by_the_next(clock, book, is_pid_reused, monkeypatch, tmp_path):
-    monkeypatch.setattr(memory, "_SHARED_MEMORY", tmp_path)  # other tests remove leftovers, too
+    monkeypatch.setattr(memory, "_SHARED_MEMORY", tmp_path)  # other tests remove leftovers too
     script = (
         "import os, pathlib, signal, sys; from lakesync.staging import memory; from lakesync.staging.memory import"
         " MemoryStore; memory._SHARED_MEMORY = pathlib.Path(sys.argv[1]);"
@@ -62,7 +62,7 @@ def test_leftovers_of_a_killed_process_are_removed_by_the_next(clock, book, is_p
     said, _ = killed.communicate(timeout=60)
     assert killed.returncode == -9
     left = Path(said.strip().removeprefix("jdbc:sqlite:")).parent
-    if is_pid_reused:  # by this process
+    if is_pid_reused:  # opened by this process
         left = left.rename(left.with_name(left.name.replace(str(killed.pid), str(os.getpid()), 1)))
     assert left.is_dir()
     living = MemoryStore(clock)

@@ -10,7 +10,7 @@ from lakesync.staging.sqlite.journal import Undo
 
 
 def test_a_committed_push_leaves_nothing_for_the_collector(tmp_path):
-    """The undo steps of each group are freed with it, while the garbage collector does not run."""
+    """The undo steps of each group are freed with it, without the garbage collector."""
     with open_gateway("g", staging=tmp_path / "staging") as gateway:
         gc.collect()
         gc.disable()
@@ -22,4 +22,4 @@ def test_a_committed_push_leaves_nothing_for_the_collector(tmp_path):
             undo_stacks = [each for each in gc.get_objects() if isinstance(each, Undo)]
         finally:
             gc.enable()
-    assert len(undo_stacks) <= 2  # of the current group, and perhaps of one that is just being committed
+    assert len(undo_stacks) <= 2  # of the current group, and perhaps of one that is being committed

@@ -1,4 +1,4 @@
-"""New rows, which tell of themselves and are made when somebody looks at them."""
+"""New rows are stored encoded, and decoded when they are read."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Feed(Book):
 
 
 def opened(folder, allowed=LAZY):
-    """A store with the gateway `g`."""
+    """Open a store with the gateway `g`."""
     store = SqliteStore(folder, ManualClock(1_700_000_000_000), allowed)
     store.open(Feed())
     store.ensure_gateway("g")
@@ -41,19 +41,19 @@ def opened(folder, allowed=LAZY):
 
 @pytest.fixture
 def store(tmp_path):
-    """A store that writes behind only when it must."""
+    """A store that writes behind only if it must."""
     here = opened(tmp_path / "staging")
     yield here
     here.close()
 
 
 def write_behind(store):
-    """Have the file hold everything."""
+    """Write everything to the file."""
     store._read(store._open.behind.write)
 
 
 def in_file(store, query):
-    """What `state.db` answers."""
+    """Return the result of a query of `state.db`."""
     return store._read(lambda: store._open.state.sql.execute(query).fetchall())
 
 
@@ -91,7 +91,7 @@ def test_a_new_row_is_stored_encoded_until_it_changes(store, tmp_path):
 
 def test_a_row_of_which_only_the_number_was_committed_is_written_after_a_restart(store, tmp_path):
     push(store, Feed(), make_delta("c", 1, "r1", x=1))
-    assert not store._read(store._open.behind.try_write_part)  # a part of it: r1 is set apart
+    assert not store._read(store._open.behind.try_write_part)  # a part of it: r1 is written separately
     push(store, Feed(), make_delta("c", 2, "r2", x=2))
     expected = read(store, contents)
     while not store._read(store._open.behind.try_write_part):

@@ -1,4 +1,4 @@
-"""Stretches of the feed: rows as they are sent whole, where a reader lacks them all."""
+"""Ranges of the feed: encoded rows for a reader that has none of them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ STRANGER = Reader(-1, encode_client_id("stranger"), 2**62, "@stranger")
 
 @pytest.fixture
 def place(request, clock):
-    """A store that keeps rows as they are sent."""
+    """A store that keeps encoded rows."""
     here = Place(PLACES["sqlite"](request), clock)
     yield here
     here.close()
 
 
 def look(store, reader=STRANGER, since=0, limit=100):
-    """A stretch from there on, and the same rows one by one."""
+    """Return a range from a position, and the same rows one by one."""
 
     def work(view):
         stretch = view.read_range([EVERYONE], since, view.arrival, limit, reader)
@@ -33,12 +33,12 @@ def look(store, reader=STRANGER, since=0, limit=100):
 
 
 def written_behind(store):
-    """Nothing waits in memory."""
+    """Write every pending row to the file."""
     store._read(store._open.behind.write)
 
 
 def wrote(store, client, row_id):
-    """A client is among the writers of a row."""
+    """Record a client among the writers of a row."""
 
     def work(commit):
         (row,) = commit.rows([("notes", row_id)]).values()
@@ -124,7 +124,7 @@ def test_a_range_with_unwritten_rows_is_not_read_from_the_file(store, book, monk
 
 
 def moved(store, *moves):
-    """Rows that are there join, stay in or leave buckets, each at an arrival of its own."""
+    """Move rows into, within or out of buckets, each at a separate arrival."""
 
     def work(commit):
         arrivals = commit.next_arrivals(len(moves))
@@ -141,7 +141,7 @@ def moved(store, *moves):
 
 
 def counts(store, buckets, reader=STRANGER, since=0):
-    """How many deltas of each entry of several buckets are sent; None where the rows are looked at by themselves."""
+    """Return the number of deltas sent for each entry of several buckets; None if the rows are read one by one."""
     stretch = read(store, lambda view: view.read_range(buckets, since, view.arrival, 100, reader))
     return None if stretch is None else list(map(ord, stretch.counts))
 

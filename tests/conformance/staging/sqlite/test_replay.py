@@ -1,4 +1,4 @@
-"""What the engine replays is what it did: the files of a living store, opened as after a power cut."""
+"""The engine's replay of the log restores the same state; tested on files of a running store, as after a power cut."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ steps = st.one_of(
 
 
 class Clients:
-    """The clients of one gateway: their cursors, and what they pushed."""
+    """The clients of one gateway: their cursors and their pushes."""
 
     def __init__(self, gateway, clock) -> None:
         self._gateway = gateway
@@ -54,7 +54,7 @@ class Clients:
         self._pushed: dict[str, list[RowDelta]] = {name: [] for name in CLIENTS}
 
     def play(self, kind, client, edits) -> None:
-        """Do one step of a story; `again` repeats all pushes of a client."""
+        """Run one step of a history; `again` repeats all pushes of a client."""
         self._clock.advance(1)
         if kind == "push":
             hlc = self._clock.now_ms << 16
@@ -83,7 +83,7 @@ class Clients:
 
 
 def flush_all(store) -> None:
-    """Everything that waits confirmed and trimmed, by the ledger's numbers."""
+    """Confirm and trim everything unflushed, with the ledger's numbers."""
     batch = store.plan("g", "main", 10**9)
     if batch is not None:
         waiting = [(day.count - day.flushed_count, day.id_sum - day.flushed_id_sum) for day in store.ledger("g")]
@@ -129,7 +129,7 @@ def test_after_a_power_cut_a_repeated_insert_of_a_deleted_row_returns_the_delete
     clients.play("push", "c1", [("r1", 0, {"team": "a"})])
     clients.play("push", "c2", [("r1", 0, None)])
     assert clients.pull("c1") == [("DELETE", "r1")]
-    # c1's database is restored from a backup that has the row's INSERT as an edit still to be pushed
+    # c1's database is restored from a backup in which the row's INSERT is unpushed
     clients.play("again", "c1", [])
     copy_at_once(engine.store, tmp_path / "cut")
     engine.close()
@@ -228,7 +228,7 @@ def test_a_read_of_another_gateway_does_not_disturb_the_write_behind(tmp_path):
         written.append(opened.owner.submit(lambda _: opened.behind.try_write_part(), writes=False).result())
         engine.gateway("h")
         assert engine.store.read("h", lambda view: view.rows([("todos", "r1")])).result() == {}
-    assert False in written, "written at once: nothing was read in between"
+    assert False in written, "written immediately: there was no read in between"
     with closing(sqlite3.connect(tmp_path / "live" / "state.db")) as file, file:
         assert file.execute("SELECT count(*) FROM row_state").fetchall() == [(1,)]
         assert file.execute("SELECT count(*) FROM entry").fetchall() == [(1,)]

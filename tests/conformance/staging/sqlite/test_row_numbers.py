@@ -1,4 +1,4 @@
-"""L10: what one client sees of a table stands together in the file, however mixed it came."""
+"""L10: rows of a table that one client sees are adjacent in the file, in whatever order they arrived."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STRANGER = Reader(-1, b'"stranger"', 2**62, "@stranger")
 
 @pytest.fixture
 def opened(tmp_path, clock):
-    """Opens the store once more."""
+    """Opens the store another time."""
     stores = []
 
     def again() -> SqliteStore:
@@ -34,12 +34,12 @@ def opened(tmp_path, clock):
 
 
 def write_behind(store):
-    """Have the file hold everything."""
+    """Write everything to the file."""
     store._read(store._open.behind.write)
 
 
 def kept(store):
-    """`(row id, number, whether it is spelled)` in the file, by number."""
+    """`(row id, number, whether it is encoded)` in the file, by number."""
     query = "SELECT row_id, number, spelled IS NOT NULL FROM row_state ORDER BY number"
     return store._read(lambda: store._open.state.sql.execute(query).fetchall())
 

@@ -1,4 +1,4 @@
-"""Writing behind while the journal's commit waits for the disk: what fails in one of them costs the other nothing."""
+"""Write-behind during a commit of the journal: a failure of either one does not affect the other."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SOON = WriteBehindLimits(seconds=3600, rows=600, bytes=10**12)
 
 
 def opened(folder):
-    """A store with the gateway `g`."""
+    """Open a store with the gateway `g`."""
     store = SqliteStore(folder, ManualClock(1_700_000_000_000), SOON)
     store.open(Feed())
     store.ensure_gateway("g")
@@ -32,7 +32,7 @@ def opened(folder):
 
 @pytest.fixture
 def store(tmp_path, monkeypatch):
-    """A store that is about to write the first bit of 700 rows, and waits for the test to `go_on`."""
+    """A store that is about to write the first part of 700 rows, and waits until the test calls `go_on`."""
     here, turn = opened(tmp_path / "staging"), threading.Event()
     state, journal = here._open.state, here._open.journal.sql
     write_part = state.write_part
@@ -53,14 +53,14 @@ def store(tmp_path, monkeypatch):
 
 
 def push_beside(store, number):
-    """Push where the store has nothing else to do than to write what is left of the 700."""
+    """Push while the store's only other work is to write the rest of the 700 rows."""
     pushed = store.submit("g", Feed().push(rows(number)))
     store.go_on()
     pushed.result(120)
 
 
 def rows(number):
-    """The hundred new rows of one push, every tenth of them with an update of another push's row beside it."""
+    """The hundred new rows of one push; every tenth has an update of another push's row beside it."""
     return [
         make_delta("c", number * 1000 + place, f"r{number}-{place}" if place % 10 else f"r{number // 2}-1", x=place)
         for place in range(1, 101)
@@ -72,7 +72,7 @@ _ROLLBACK = (sqlite3.SQLITE_TRANSACTION, "ROLLBACK")
 
 
 def refuse(connection, *what, unless=lambda: False):
-    """Make SQLite refuse these actions over an idle connection; an empty argument allows all actions again."""
+    """Make SQLite reject these actions over an idle connection; an empty argument permits all actions again."""
 
     def asked(action, first, *_):
         return sqlite3.SQLITE_DENY if (action, first) in what and not unless() else sqlite3.SQLITE_OK
@@ -81,7 +81,7 @@ def refuse(connection, *what, unless=lambda: False):
 
 
 def check_whole(store, tmp_path, expected):
-    """The store, one that is opened over what a killed process would have left, and the file have the same."""
+    """Check that the store, its file, and a store that is opened after a kill have the same content."""
     assert read(store, contents) == expected
     shutil.copytree(tmp_path / "staging", tmp_path / "killed")
     again = opened(tmp_path / "killed")
@@ -92,7 +92,7 @@ def check_whole(store, tmp_path, expected):
 
 
 def written(pushes, tmp_path):
-    """What a store has to which these were pushed, and nothing else."""
+    """The content of a store that took only these pushes."""
     other = opened(tmp_path / "other")
     for number in pushes:
         push(other, Feed(), *rows(number))
@@ -204,6 +204,6 @@ def test_moves_of_many_rows_are_written_in_parts(tmp_path, read_after):
 
 
 def opened_copy(tmp_path):
-    """A store over what a killed process would have left."""
+    """Open a store over the files that a killed process would leave."""
     shutil.copytree(tmp_path / "staging", tmp_path / "killed")
     return opened(tmp_path / "killed")
