@@ -78,7 +78,10 @@ def run(config: Config, display: Display, *, with_gateway: bool = True) -> None:
         up_file = _UpFile(config, with_gateway=with_gateway)
 
         def report(change: Change) -> None:
-            up_file.change(change)
+            try:
+                up_file.change(change)
+            except OSError as error:  # a full disk must not stop the services; the next change writes the file
+                display.note(f"up.json in {folder} is not up to date: {error.strerror}")
             display.change(change)
             if change.all_ready:
                 display.ready(config, folder, with_gateway=with_gateway)

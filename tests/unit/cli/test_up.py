@@ -4,9 +4,11 @@ import errno
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
+import threading
 from contextlib import ExitStack
 from io import BytesIO
 
@@ -23,9 +25,9 @@ from lakesync.cli.connection import local_url
 from lakesync.cli.data_folder import ensure_secrets, with_running_services
 from lakesync.cli.up import dagster_home, jars
 from lakesync.cli.up.process import accepts, check_port, free_ports
-from lakesync.cli.up.services import MARKER, services
+from lakesync.cli.up.services import MARKER, Service, services
 from lakesync.cli.up.stack import run, stop_leftovers
-from lakesync.cli.up.supervisor import Display
+from lakesync.cli.up.supervisor import Display, State
 from lakesync.client import UnreachableError
 from lakesync.model.errors import ConfigurationError, StartupError
 
@@ -108,6 +110,35 @@ def test_a_full_disk_is_reported_before_anything_starts(conf, monkeypatch):
     monkeypatch.setattr("shutil.disk_usage", lambda _: usage._replace(free=1_000_000))
     with pytest.raises(StartupError, match="is full: 1 MB are free"):
         run(conf, Display(json_events=False))
+
+
+def test_services_outlive_a_disk_that_becomes_full(conf, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    class Shown(Display):
+        def note(self, text):
+            notes.append(text)
+
+        def change(self, change):
+            states.append(change.state)
+            match change.state:
+                case State.READY if states.count(State.READY) == 1:
+                    assert json.loads((conf.data_dir / "up.json").read_bytes())["ready"]
+                    monkeypatch.setattr("lakesync.cli.up.stack.replace_private_file", full)
+                    os.kill(change.pid, signal.SIGKILL)
+                case State.READY:
+                    stop.set()
+
+    notes, states, stop = [], [], threading.Event()
+    service = Service("gateway", (sys.executable, "-c", "import signal; signal.pause()"), lambda: True)
+    monkeypatch.setattr("lakesync.cli.up.stack.services", lambda *_, **__: [service])
+    monkeypatch.setattr("lakesync.cli.up.stack.stop_event", lambda: stop)
+    run(conf.replace(spark={"remote": "sc://localhost:1"}), Shown(json_events=False))
+    started = [State.STARTING, State.READY]
+    assert states == [*started, State.WAITING, *started, State.STOPPED]
+    assert notes[0] == f"up.json in {conf.data_dir} is not up to date: No space left on device"
+    assert not (conf.data_dir / "up.json").exists()
 
 
 def test_a_jar_that_cannot_be_downloaded_is_named(tmp_path, monkeypatch):
