@@ -277,10 +277,13 @@ def stop_leftovers(folder: Path) -> list[int]:
 
 
 def _has_marker(process: psutil.Process, folder: Path) -> bool:
-    """Return whether a process was started by `lakesync up` on this folder; False if its variables are not readable."""
+    """Return whether a process was started by `lakesync up` on this folder, whatever path each was given.
+
+    False if its variables are not readable.
+    """
     try:
-        return process.environ().get(MARKER) == str(folder)
-    except (psutil.Error, OSError):
+        return folder.samefile(process.environ()[MARKER])
+    except (psutil.Error, OSError, KeyError):
         return False
 
 

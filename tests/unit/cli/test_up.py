@@ -437,11 +437,22 @@ def test_only_processes_of_the_data_folder_are_stopped(tmp_path):
         process.stdout.readline()
         return process
 
-    with child(tmp_path / "a") as mine, child(tmp_path / "b") as other:
-        assert stop_leftovers(tmp_path / "a") == [mine.pid]
-        survived = other.poll() is None
-        other.kill()
-        assert survived
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "link").symlink_to("a")
+    by_other_paths = [tmp_path / "link", tmp_path / "b" / ".." / "a"]
+    with (
+        child(tmp_path / "a") as mine,
+        child(by_other_paths[0]) as linked,
+        child(by_other_paths[1]) as dotted,
+        child(tmp_path / "b") as other,
+        child(tmp_path / "gone") as gone,
+    ):
+        assert {*stop_leftovers(tmp_path / "a")} == {mine.pid, linked.pid, dotted.pid}
+        survived = [each.poll() is None for each in (other, gone)]
+        for each in (other, gone):
+            each.kill()
+        assert survived == [True, True]
 
 
 def test_events_are_json_lines_on_stdout(capsys):
