@@ -25,6 +25,7 @@ from lakesync.engine.names import Names
 from lakesync.engine.sharding import ShardedGateway
 from lakesync.engine.sources import SharedSource
 from lakesync.feed import Sender, apply
+from lakesync.feed.astray import mark_astray
 from lakesync.feed.push_rows import by_row
 from lakesync.feed.reindex import rewrite_rows
 from lakesync.flush import FlushQueue, Outlet
@@ -175,10 +176,13 @@ class Engine:
             raise NotFoundError(f"log row {entry.seq} of gateway {entry.gateway!r} was trimmed and cannot be replayed")
         rules = self._rules_of(commit)
         access = rules.access(commit, entry.claims)
-        deltas = decode_body(entry.body)
+        rows = by_row(decode_body(entry.body))
         # `sees_by_values` is None unless a re-index is unfinished
         sender = Sender(entry.client_id, access.keys, reindexed=access.sees_by_values is None)
-        apply(commit, by_row(deltas), sender, entry.arrival, rules.index(commit.config))
+        apply(commit, rows, sender, entry.arrival, rules.index(commit.config))
+        client = commit.client(entry.client_id)
+        if client is not None and client.lost_push == entry.arrival:
+            mark_astray(commit, rows.deltas.keys(), entry.client_id)
 
     def reindex(self, commit: RowCommit) -> None:
         """Do nothing: a store calls this if its rows have bucket keys of older rules, and `open` starts a re-index."""

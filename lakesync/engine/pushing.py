@@ -181,7 +181,8 @@ def commit_push(
         if known_cursor is not None and known_cursor <= NEVER_PULLED and record.pages_sent:
             # The client was sent pages, but had none when it sent the push. If it lost its database since, and pulled
             # again before the push arrived, then it does not have these writes: its copies of the rows are astray.
-            mark_astray(commit, list(commit.rows(new.rows.deltas.keys()).values()), push.client_id)
+            mark_astray(commit, new.rows.deltas.keys(), push.client_id)
+            record = replace(record, lost_push=arrival)
             sender_is_current = False
     if len(new.deltas) < len(push.deltas):
         added = {id(delta) for delta in new.deltas}

@@ -14,7 +14,7 @@ pull reads the row.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable
 
 from lakesync.feed.apply import Sender
 from lakesync.feed.row_buckets import own_move
@@ -51,24 +51,27 @@ def record_repeats(commit: RowCommit, deltas: Iterable[RowDelta], sender: Sender
         if allowed.isdisjoint(row.keys) or (row.state.tombstone is not None and oldest[row.key] <= row.state.tombstone)
     ]
     # a client that retries the same push again and again causes one move of each row, not one for each retry
-    unmarked = [row for row in outdated if not _is_marked(row, sender.client_id, known_cursor)]
+    unmarked = [row.key for row in outdated if not _is_marked(row, sender.client_id, known_cursor)]
     mark_astray(commit, unmarked, sender.client_id)
     return bool(outdated)
 
 
-def mark_astray(commit: RowCommit, rows: Sequence[StoredRow], client_id: str) -> None:
+def mark_astray(commit: RowCommit, keys: Collection[RowKey], client_id: str) -> None:
     """Store that a client's copies of rows may differ from the rows, so that its next pull reads them.
 
     Args:
         commit: the open transaction that stores the client's push.
-        rows: the rows, after the push.
+        keys: the rows, which the push has written already.
         client_id: the client's id.
     """
-    if not rows:
+    if not keys:
         return
-    commit.run_alone()  # the log does not have these changes, so a store cannot restore them from it after a crash
+    # The log does not have these changes. Alone, a crash loses at most those of this push: `Engine.replay` repeats them
+    # if the client lost the push, and otherwise the client, which got no response, repeats the push.
+    commit.run_alone()
     marked, moves = [], []
-    for row, row_arrival in zip(rows, commit.next_arrivals(len(rows)), strict=True):
+    rows = commit.rows(keys)
+    for row, row_arrival in zip(rows.values(), commit.next_arrivals(len(rows)), strict=True):
         after = row.copy()
         after.note_writer(client_id, row_arrival)
         after.mark_astray(client_id, row_arrival)

@@ -14,10 +14,10 @@ def copy_at_once(store: SqliteStore, where: Path) -> None:
     Files that are copied one after another during a write-behind or a checkpoint are inconsistent: with a `state.db`
     from before a checkpoint and a log that was restarted after it, the transferred rows are in neither.
     """
-    opened = store._open
+    store._open.owner.submit(lambda _: copy_in_owner(store, where), writes=False).result()
 
-    def copy(_: bool) -> None:
-        with opened.state.without_checkpoints():
-            shutil.copytree(store._folder, where, ignore=shutil.ignore_patterns("*-shm", "*.lock"), dirs_exist_ok=True)
 
-    opened.owner.submit(copy, writes=False).result()
+def copy_in_owner(store: SqliteStore, where: Path) -> None:
+    """As `copy_at_once`, called by the thread that owns the store."""
+    with store._open.state.without_checkpoints():
+        shutil.copytree(store._folder, where, ignore=shutil.ignore_patterns("*-shm", "*.lock"), dirs_exist_ok=True)

@@ -11,7 +11,9 @@ from lakesync.engine.page_reading import PullRequest
 from lakesync.model.errors import ValidationError
 from lakesync.model.types import SyncPull, SyncPush
 from lakesync.rules.model import parse_rules
+from lakesync.staging.sqlite import group
 from tests.conformance.book import make_delta
+from tests.conformance.power_cut import copy_in_owner
 from tests.integration.embedded.embedded_support import gateway_over
 
 RULES = {
@@ -181,3 +183,25 @@ def test_a_request_with_claims_that_cannot_be_stored_fails_alone(clock):
         for each in (pushed[1], pulled[1]):
             with pytest.raises(ValidationError, match="lone surrogate"):
                 each.result(60)
+
+
+def test_a_late_push_of_a_lost_database_survives_a_crash_before_its_rows_are_written(clock, tmp_path, monkeypatch):
+    """The client lacks the writes of that push. After a replay of the log, it must still be sent them."""
+    live, copy = (f"sqlite://{tmp_path / name}" for name in ("live", "copy"))
+    with gateway_over(clock, staging=live) as gateway:
+        gateway.set_rules(parse_rules(RULES))
+        gateway.handle_push(push("ben", 1, "r-a", "a"))
+        ann = Client(gateway, A)  # it lost its database after it had sent the push below, and pulled again
+        copied = []
+
+        def cut_power(name):
+            if name == "staging.after_commit":
+                copied.append(copy_in_owner(gateway._store, tmp_path / "copy"))
+
+        with monkeypatch.context() as patched:
+            patched.setattr(group, "crash_point", cut_power)
+            gateway.submit_push(push("ann", 2, "r-late", "a"), A, known_cursor=0).result(20)
+        assert copied
+    with gateway_over(clock, staging=copy) as ann.gateway:
+        ann.pull(A)
+        assert ann.rows == {"r-a", "r-late"}
