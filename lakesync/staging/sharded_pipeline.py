@@ -36,9 +36,9 @@ from lakesync.staging.records import (
 from lakesync.staging.shards import ShardMap
 from lakesync.staging.store import StagingStore
 
-_INDEX_BITS = 32
+_SEQ_BITS = 32
 """Each shard numbers its own erasures from 1. The `seq` of an erasure of the sharded gateway has that number in its
-lowest 32 bits, and the index of the shard in the bits above."""
+lowest 32 bits, and the shard's `ShardMap.numbers` in the bits above."""
 
 
 class ShardedPipeline:
@@ -174,8 +174,8 @@ class ShardedPipeline:
 
     def erase_row(self, gateway: str, table: str, row_id: str) -> Erasure:
         """Erase a row in its table's shard; see `PipelineStore.erase_row`."""
-        index = self.shards.names.index(self.shards.of(table))
-        return self._with_own_seq(index, self.stores[self.shards.of(table)].erase_row(gateway, table, row_id))
+        name = self.shards.of(table)
+        return self._with_own_seq(name, self.stores[name].erase_row(gateway, table, row_id))
 
     def erase_client(self, gateway: str, client_id: str) -> Erasure:
         """Erase a client in every shard, as one erasure each.
@@ -188,9 +188,9 @@ class ShardedPipeline:
         """
         done: list[Erasure] = []
         unknown: list[NotFoundError] = []
-        for index, name in enumerate(self.shards.names):
+        for name, store in self.stores.items():
             try:
-                done.append(self._with_own_seq(index, self.stores[name].erase_client(gateway, client_id)))
+                done.append(self._with_own_seq(name, store.erase_client(gateway, client_id)))
             except NotFoundError as error:
                 unknown.append(error)
         if not done:
@@ -205,9 +205,7 @@ class ShardedPipeline:
     def erasures(self, gateway: str) -> list[Erasure]:
         """Return every erasure, shard by shard."""
         return [
-            self._with_own_seq(index, each)
-            for index, name in enumerate(self.shards.names)
-            for each in self.stores[name].erasures(gateway)
+            self._with_own_seq(name, each) for name, store in self.stores.items() for each in store.erasures(gateway)
         ]
 
     def restore(self, gateway: str, seq: int, deltas: Sequence[RowDelta]) -> Erasure:
@@ -216,8 +214,8 @@ class ShardedPipeline:
         Raises:
             NotFoundError: there is no such erasure.
         """
-        index, shard_seq = self._split_seq(gateway, seq)
-        return self._with_own_seq(index, self.stores[self.shards.names[index]].restore(gateway, shard_seq, deltas))
+        name, shard_seq = self._split_seq(gateway, seq)
+        return self._with_own_seq(name, self.stores[name].restore(gateway, shard_seq, deltas))
 
     def confirm_erasure(self, gateway: str, seq: int) -> None:
         """Record that the lake has executed an erasure.
@@ -225,31 +223,31 @@ class ShardedPipeline:
         Raises:
             NotFoundError: there is no such erasure.
         """
-        index, shard_seq = self._split_seq(gateway, seq)
-        self.stores[self.shards.names[index]].confirm_erasure(gateway, shard_seq)
+        name, shard_seq = self._split_seq(gateway, seq)
+        self.stores[name].confirm_erasure(gateway, shard_seq)
 
-    def _split_seq(self, gateway: str, seq: int) -> tuple[int, int]:
-        """Return the index of an erasure's shard in `ShardMap.names`, and the erasure's number in that shard.
+    def _split_seq(self, gateway: str, seq: int) -> tuple[str, int]:
+        """Return the name of an erasure's shard, and the erasure's number in that shard.
 
         Raises:
             NotFoundError: the number has no shard.
         """
-        index, shard_seq = seq >> _INDEX_BITS, seq & ((1 << _INDEX_BITS) - 1)
-        if index >= len(self.shards.names):
-            raise NotFoundError(f"gateway {gateway!r} has no erasure {seq}")
-        return index, shard_seq
+        number, shard_seq = seq >> _SEQ_BITS, seq & ((1 << _SEQ_BITS) - 1)
+        for name, of_shard in self.shards.numbers.items():
+            if of_shard == number:
+                return name, shard_seq
+        raise NotFoundError(f"gateway {gateway!r} has no erasure {seq}")
 
-    def _with_own_seq(self, index: int, erasure: Erasure) -> Erasure:
+    def _with_own_seq(self, name: str, erasure: Erasure) -> Erasure:
         """Return a shard's erasure as one of the sharded gateway, which has its own `seq` and names its shards.
 
         Args:
-            index: the index of the shard in `ShardMap.names`.
+            name: the shard's name.
             erasure: the erasure, as the shard's store returned it.
         """
-        name = self.shards.names[index]
         # the default shard may have gateways from before tables were sharded, whose log rows have the name `main`
         shards = (name, MAIN_SHARD) if name == self.shards.default else (name,)
-        return msgspec.structs.replace(erasure, seq=index << _INDEX_BITS | erasure.seq, shards=shards)
+        return msgspec.structs.replace(erasure, seq=self.shards.numbers[name] << _SEQ_BITS | erasure.seq, shards=shards)
 
     def _store_of_shard(self, shard: str) -> StagingStore:
         """Return a shard's store. Gateways that were created before sharding belong to the default one."""

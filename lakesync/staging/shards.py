@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 import msgspec
 
@@ -39,6 +40,15 @@ class ShardMap(msgspec.Struct, frozen=True, dict=True):
     def names(self) -> tuple[str, ...]:
         """Every shard, the default one first."""
         return (self.default, *sorted({*self.tables.values(), *self.urls} - {self.default}))
+
+    @cached_property
+    def numbers(self) -> Mapping[str, int]:
+        """By name, a number of each shard that does not change when shards are added: 0 for the default one.
+
+        The others have 21 bits of a checksum of the name, so that an erasure's number, which begins with the shard's,
+        is an exact number in JSON.
+        """
+        return {name: 0 if name == self.default else crc32(name.encode()) >> 11 for name in self.names}
 
     def of(self, table: str) -> str:
         """Return the name of a table's shard, in any case of the table's name.
@@ -78,6 +88,12 @@ class ShardMap(msgspec.Struct, frozen=True, dict=True):
                 raise ConfigurationError(
                     f"shard {name!r} must be 1 to 64 of A-Z a-z 0-9 _ - and not {MAIN_SHARD!r}, "
                     "which is the shard's name if tables are not sharded"
+                )
+        by_number = {number: name for name, number in self.numbers.items()}
+        for name in self.names:
+            if (other := by_number[self.numbers[name]]) != name:
+                raise ConfigurationError(
+                    f"shards {name!r} and {other!r} have the same number, a checksum of the name: rename one"
                 )
         unknown = sorted(set(self.urls) - {self.default, *self.tables.values()})
         if unknown:

@@ -244,6 +244,21 @@ def test_a_client_is_erased_from_every_shard(tmp_path: Path) -> None:
         engine.close()
 
 
+def test_an_erasure_keeps_its_number_when_a_shard_is_added(tmp_path: Path) -> None:
+    """A run of the pipeline may confirm what it listed before the server was started with another shard."""
+    engine = opened(tmp_path)
+    engine.gateway("g").handle_push(both(1))
+    engine.store.erase_client("g", "alice")
+    before = engine.store.erasures("g")
+    engine.close()
+    engine = opened(tmp_path, shards=ShardMap({"orders": "shard-orders", "items": "shard-items"}, "shard-default"))
+    try:
+        engine.gateway("g")
+        assert engine.store.erasures("g") == before
+    finally:
+        engine.close()
+
+
 def test_a_store_of_another_shard_is_rejected_and_closed(tmp_path: Path) -> None:
     engine = opened(tmp_path / "one")
     engine.gateway("g").handle_push(both(1))

@@ -105,3 +105,9 @@ def test_an_invalid_shard_configuration_is_rejected(shards, words):
 
 def test_without_a_configuration_there_are_no_shards():
     assert shard_map(None) is None
+
+
+def test_shards_whose_numbers_are_equal_are_rejected(monkeypatch):
+    monkeypatch.setattr("lakesync.staging.shards.crc32", lambda _: 0)
+    with pytest.raises(ConfigurationError, match="shards 'z' and 'b' have the same number"):
+        ShardMap({"orders": "b"}, "z").check()
