@@ -183,6 +183,7 @@ def erase(
     Clients with an erased row receive a DELETE. If a gateway owns the store, the command calls that gateway.
     """
     from lakesync.cli.connection import choose_gateway
+    from lakesync.model.validation import importer_of, is_importer
 
     is_row = table is not None and row is not None and client is None
     is_client = client is not None and table is None and row is None
@@ -203,6 +204,8 @@ def erase(
     rows, deltas = output.count(erasure.row_count, "row"), output.count(erasure.deltas, "unflushed delta")
     print(f"erased {subject}: {rows}, {deltas}")
     output.note(f"the pipeline will erase it from the lake up to arrival {erasure.arrival} (erasure {erasure.seq})")
+    if client is not None and not is_importer(client):
+        output.note(f"rows imported for it are another client's: erase them with --client {importer_of(client)}")
 
 
 @contextmanager

@@ -60,6 +60,9 @@ def test_a_client_is_erased_from_a_store_without_a_gateway(spawn, command):
     assert "This cannot be undone" in asked.stderr
     result = command("--client", "alice", "--yes")
     assert "erased everything that client 'alice' wrote: 1 row, 1 unflushed delta" in result.stdout
+    assert "erase them with --client import:alice" in result.stderr
+    imports = command("--client", "import:alice", "--yes")
+    assert (imports.exit_code, imports.stderr.count("imported")) == (ExitCode.FAILED, 0)
     again = spawn()
     assert [each["rowId"] for each in again.client("carol").pull().json()["deltas"]] == ["t2"]
 
