@@ -15,7 +15,7 @@ from tests.integration.gateway_support import SECRET, SERVICE, read_log, until
 
 
 class GatewayProcess:
-    """One gateway on one port, in one process after another."""
+    """A gateway on one port, in one process after another."""
 
     def __init__(self, name: str, staging: str, folder: Path) -> None:
         (port,) = free_ports(1)
@@ -35,7 +35,7 @@ class GatewayProcess:
         self.crash_at = ""
 
     def start(self, crash_at: str = "") -> None:
-        """Start it, to die at a crash point where one is named; returns when it listens, or has died already."""
+        """Start it, optionally with a crash point to die at; return when it listens or has died."""
         self._log.write_bytes(b"")
         process = Forked(gateway, environment={**self._environment, VARIABLE: crash_at}, log=self._log)
         self._process, self.crash_at = process, crash_at
@@ -47,21 +47,21 @@ class GatewayProcess:
             raise RuntimeError(f"the gateway did not start:\n{self._log.read_text()}")
 
     def kill(self) -> None:
-        """`kill -9`, unless it is dead already."""
+        """Send `kill -9`, unless the process has ended."""
         self._running.kill()
         self._running.wait()
 
     def dies(self, seconds: float) -> bool:
-        """Whether it dies by itself within `seconds`."""
+        """Whether it exits by itself within `seconds`."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._running.wait(seconds)
         return self._running.poll() is not None
 
     def stop(self) -> None:
-        """End it as an operator does.
+        """Stop it as an operator does.
 
         Raises:
-            RuntimeError: it did not end well.
+            RuntimeError: it exited with an error.
         """
         self._running.terminate()
         if self._running.wait(60) != 0:

@@ -1,4 +1,4 @@
-"""The pipeline's part in a storm: batches planned, read, confirmed and trimmed, and kept as the lake would."""
+"""The pipeline of a storm: plans, reads, confirms and trims batches, and keeps them as the lake would."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _QUERY = "SELECT body FROM log WHERE gateway = ? AND epoch = ? AND seq BETWEEN ?
 
 
 class Lake(threading.Thread):
-    """Flushes without end. A batch is written once, under its id, however often the gateway dies meanwhile."""
+    """Flushes continuously. A batch is written once, under its id, however often the gateway is killed meanwhile."""
 
     def __init__(self, staging: str, where: Callable[[], str]) -> None:
         super().__init__(name="lake", daemon=True)
@@ -33,7 +33,7 @@ class Lake(threading.Thread):
         self._ends = threading.Event()
 
     def end(self) -> None:
-        """Finish the flush under way."""
+        """Finish the current flush, and stop."""
         self._ends.set()
 
     def run(self) -> None:
@@ -49,12 +49,12 @@ class Lake(threading.Thread):
             try:
                 self._flush(store)
             except (LakeSyncError, psycopg.Error, sqlite3.Error):
-                continue  # the gateway is down: what was planned stays planned
+                continue  # the gateway is down; planned batches remain planned
             finally:
                 store.close()
 
     def finish(self) -> None:
-        """Carry what is left, with a gateway that lives."""
+        """Flush the rest through a running gateway."""
         store = RemoteStore(self._where(), SERVICE)
         try:
             while any(waiting.deltas for waiting in store.backlog()):
@@ -63,7 +63,7 @@ class Lake(threading.Thread):
             store.close()
 
     def deltas(self) -> list[RowDelta]:
-        """Everything that was carried."""
+        """Every flushed delta."""
         return [delta for written in self.batches.values() for delta in written]
 
     def _flush(self, store: RemoteStore) -> None:
@@ -83,7 +83,7 @@ class Lake(threading.Thread):
 
 
 def _bodies(staging: str, query: str, values: tuple[object, ...]) -> list[bytes]:
-    """Bodies of log rows, read beside the gateway as Spark does it."""
+    """Read bodies of log rows without the gateway, as Spark does."""
     if staging.startswith("sqlite://"):
         path = Path("/" + staging.removeprefix("sqlite://").lstrip("/")) / "log.db"
         with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=10)) as file:

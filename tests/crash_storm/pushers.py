@@ -1,4 +1,4 @@
-"""Clients that push without end and keep a journal of what the gateway acknowledged."""
+"""Clients that push continuously and record what the gateway acknowledged."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class Journal:
 
 
 class Pusher(threading.Thread):
-    """One client."""
+    """One client of the storm."""
 
     def __init__(self, client_id: str, where: Callable[[], str], seed: int, acknowledged: Callable[[], None]) -> None:
-        """Args: where: the gateway's address now; acknowledged: called at each acknowledgement."""
+        """Args: where: returns the gateway's current address; acknowledged: called at each acknowledgement."""
         super().__init__(name=client_id, daemon=True)
         self.client_id = client_id
         self.journal = Journal()
@@ -51,7 +51,7 @@ class Pusher(threading.Thread):
         self._session = requests.Session()
 
     def end(self) -> None:
-        """Let the push under way be settled, and no other begin."""
+        """Finish the current push, and stop."""
         self._ends.set()
 
     def run(self) -> None:
@@ -67,7 +67,7 @@ class Pusher(threading.Thread):
                 self._send(self._random.choice(self.journal.acknowledged))
 
     def _settle(self, deltas: tuple[RowDelta, ...]) -> bool:
-        """Send until it is acknowledged; one push in ten is given up after its first failure."""
+        """Send a push until it is acknowledged; one push in ten is abandoned after its first failure."""
         gives_up = self._random.random() < 0.1
         while not self._send(deltas):
             if gives_up or len(self.journal.refused) > 3:

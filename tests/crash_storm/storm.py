@@ -1,6 +1,6 @@
-"""A storm: gateways under load, killed again and again, then compared with what their clients know.
+"""A storm: gateways under load are killed repeatedly, then compared with their clients' records.
 
-Over a Postgres server of its own that goes down as well, and connections are lost at COMMIT.
+With a separate Postgres server, that server crashes too, and connections are lost at COMMIT.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ POINTS = {
 
 
 class Report(msgspec.Struct, frozen=True):
-    """How a storm ended."""
+    """The result of a storm."""
 
     staging: str
     seed: int
@@ -63,7 +63,7 @@ class Storm:
     """One storm over one store."""
 
     def __init__(self, staging: str, folder: Path, seed: int, server: PostgresServer | None = None) -> None:
-        """Args: server: one that may be crashed; `staging` is its."""
+        """Args: server: a server that the storm may crash; `staging` is on it."""
         self._staging = staging
         self._server = server
         self._kind = "sqlite" if staging.startswith("sqlite") else "postgres"
@@ -79,7 +79,7 @@ class Storm:
         self._named = 0
 
     def run(self, kills: int, on_kill: Callable[[], object] = lambda: None) -> Report:
-        """Kill `kills` times; what was found at the end."""
+        """Kill `kills` times; return what was found at the end."""
         started = time.monotonic()
         pushers = [Pusher(f"client-{n}", self._where(n), self._seed, self._count) for n in range(CLIENTS)]
         lake = Lake(self._staging, self._where(0))
@@ -126,26 +126,26 @@ class Storm:
         )
 
     def _plan(self) -> str:
-        """Where a gateway's next life ends: at a named point, or, where it is empty, anywhere."""
+        """Choose how a gateway's process ends: at a named crash point, or, if the name is empty, at any time."""
         if self._random.random() < 0.5:
             return ""
         point = self._random.choice(POINTS[self._kind])
         return f"{point}:{self._random.randint(1, 30) if point.endswith('commit') else 1}"
 
     def _strike(self, gateway: GatewayProcess) -> None:
-        """End a gateway's life as it was planned."""
+        """End a gateway's process as planned."""
         if gateway.crash_at:
             self._named += gateway.dies(_PATIENCE)
         else:
             self._wait_for(self._random.randint(1, 40))
-            time.sleep(self._random.random() * 0.05)  # so that the moment is any moment
+            time.sleep(self._random.random() * 0.05)  # so that the kill can happen at any time
         gateway.kill()
 
     def _start_into_trouble(self, gateway: GatewayProcess, server: PostgresServer) -> None:
-        """The server crashes behind a start, or the gateway's connection is lost at its next COMMIT, or neither."""
+        """After a start, crash the server or lose the gateway's connection at its next COMMIT, or do neither."""
         match self._random.choices(["crash", "before", "after", "none"], weights=[1, 2, 2, 3])[0]:
             case "before" | "after" as when:
-                gateway.start()  # to live on: the other one may be at its end already
+                gateway.start()  # only one of the two may be affected, because the other process may be about to end
                 proxy = self._proxies[self._gateways.index(gateway)]
                 proxy.cut = when
                 self._wait_for(20)
@@ -170,4 +170,4 @@ class Storm:
         with self._progress:
             wanted = self._acknowledged + more
             if not self._progress.wait_for(lambda: self._acknowledged >= wanted, 60):
-                raise RuntimeError("no push was acknowledged for a minute")
+                raise RuntimeError("no push was acknowledged within a minute")

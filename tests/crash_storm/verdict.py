@@ -1,4 +1,4 @@
-"""What must hold at the end of a storm."""
+"""The conditions that must hold at the end of a storm."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.integration.gateway_support import wall_ms
 
 
 class Verdict:
-    """Compares the clients' journals with the lake, the log, the ledger and the rows."""
+    """Compares the clients' records with the lake, the log, the ledger and the rows."""
 
     def __init__(self, journals: Iterable[Journal], stored: list[RowDelta]) -> None:
         """Args: stored: every delta of the lake and of the log's remaining bodies."""
@@ -28,22 +28,22 @@ class Verdict:
         self.losses = sum(delta.delta_id not in kept for delta in acknowledged)
         self.doubles = sum(count - 1 for count in kept.values())
         self._note(self.losses, "acknowledged deltas are lost")
-        self._note(self.doubles, "deltas are there more than once")
+        self._note(self.doubles, "deltas are stored more than once")
         halves = [
             deltas
             for journal in journals
             for deltas in journal.doubtful
             if len({delta.delta_id in kept for delta in deltas}) > 1
         ]
-        self._note(len(halves), "unacknowledged pushes are there in part")
+        self._note(len(halves), "unacknowledged pushes are stored in part")
         known = {delta.delta_id for deltas in sent for delta in deltas}
-        self._note(len(kept.keys() - known), "deltas are there that nobody sent")
+        self._note(len(kept.keys() - known), "deltas are stored that no client sent")
         for journal in journals:
             self.problems += [f"refused: {text}" for text in journal.refused]
         self._stored = stored
 
     def of_store(self, staging: str) -> None:
-        """The ledger, the ids and the rows of the store itself."""
+        """Check the store's ledger, ids and rows."""
         engine = Engine(open_store(staging, wall_ms), wall_ms)
         engine.open()
         try:
@@ -61,7 +61,7 @@ class Verdict:
         self._note(abs(counted - flushed - waiting), f"deltas apart: {flushed} flushed, {waiting} waiting")
 
     def _rows(self, engine: Engine) -> None:
-        """What a new client pulls is the merge of everything that was kept."""
+        """Check that a new client pulls the merge of all stored deltas."""
         merged: dict[RowKey, RowState] = {}
         for delta in self._stored:
             merged.setdefault(delta.key, RowState()).merge(delta)
@@ -74,10 +74,10 @@ class Verdict:
             for delta in page.deltas:
                 _apply(found, delta)
         different = [key for key in expected.keys() | found.keys() if expected.get(key) != found.get(key)]
-        self._note(len(different), f"rows differ from the merge of what was kept, {different[:3]} among them")
+        self._note(len(different), f"rows differ from the merge of the stored deltas, {different[:3]} among them")
 
     def _ids(self, engine: Engine) -> None:
-        """A repeat of all that was kept changes nothing."""
+        """Check that a repeat of every stored delta changes nothing."""
         by_client: dict[str, list[RowDelta]] = {}
         for delta in self._stored:
             by_client.setdefault(delta.client_id, []).append(delta)
@@ -90,7 +90,7 @@ class Verdict:
             return len(wanted - known) + len(known - wanted)
 
         forgotten = sum(unknown(client, deltas) for client, deltas in by_client.items())
-        self._note(forgotten, "ids of kept deltas are not known, or others are")
+        self._note(forgotten, "ids of stored deltas are unknown, or unknown ids are known")
 
     def _note(self, count: int, what: str) -> None:
         if count:
@@ -98,7 +98,7 @@ class Verdict:
 
 
 def _apply(rows: dict[RowKey, dict[str, bytes]], delta: RowDelta) -> None:
-    """As a client's database does it."""
+    """Apply a page as a client's database does."""
     if delta.op == "DELETE":
         rows.pop(delta.key, None)
     else:

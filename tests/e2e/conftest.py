@@ -1,4 +1,4 @@
-"""What the end-to-end tests start."""
+"""Fixtures of the end-to-end tests."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tests.e2e.up_support import Up
 
 @pytest.fixture
 def up(tmp_path):
-    """A `lakesync up` that is not started yet; it ends with the test, whatever becomes of it."""
+    """A `lakesync up` that is not started yet; it is stopped at the end of the test."""
     running = Up(tmp_path / "data")
     yield running
     running.end()

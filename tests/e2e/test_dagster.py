@@ -1,4 +1,4 @@
-"""The pipeline by `lakesync up`, all of its processes real: what goes through it, what dies in it, and its end."""
+"""The pipeline of a real `lakesync up`: flushes, backfills, killed processes, and shutdown."""
 
 import contextlib
 import json
@@ -84,17 +84,17 @@ class System:
         deadline = time.monotonic() + seconds
         while not (found := condition()):
             assert self.process.poll() is None, (self.data / "up.log").read_text()
-            assert time.monotonic() < deadline, f"waited {seconds} s in vain for {what}"
-            time.sleep(1)  # each question takes Dagster some of the processor
+            assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
+            time.sleep(1)  # each query costs CPU time of Dagster
         return found
 
     def end(self):
-        """Its exit code."""
+        """Stop it; return its exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(240)
 
     def family(self):
-        """Names of the processes that work on the folder."""
+        """The names of the processes that use the folder."""
         found = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):
@@ -147,14 +147,14 @@ class System:
         return runs
 
     def faults(self, run):
-        """Why steps of a run failed."""
+        """The errors of a run's failed steps."""
         return [event["error"] for event in self.events(run["runId"]) if event.get("error")]
 
     def events(self, run_id):
         return self.ask(EVENTS, run=run_id)["logsForRun"]["events"]
 
     def begun(self, wanted):
-        """A run of those that are wanted, and the process of its steps, once it has begun."""
+        """Wait until one of the expected runs has started; return it and the process of its steps."""
 
         def found():
             runs = [run for run in self.runs() if wanted(run) and run["status"] == "STARTED"]
@@ -165,29 +165,29 @@ class System:
         return self.until(found, RUN_SECONDS, "a run to begin")
 
     def is_flushed(self):
-        """Whether staging knows that all deltas are in the lake."""
+        """Whether staging has confirmed every delta."""
         return self.call("/admin/metrics/{gw}?clients=0", None, "admin", "GET")["oldestMs"] is None
 
     def more_rows(self):
-        """Ids of ten flights that are not there yet."""
+        """Ids of ten new flights."""
         count = self.numbers("checkpoint")["dagster/row_count"]
         return range(count, count + 10)
 
     def healed(self, rows):
-        """Wait until the checkpoint has these rows too, without a push or a request; the seconds."""
+        """Wait until the checkpoint has these rows too, without a push or a request; return the seconds."""
         begun = time.monotonic()
         newest = self.numbers
         self.until(lambda: newest("checkpoint")["dagster/row_count"] == rows.stop, RUN_SECONDS, "the checkpoint")
         return time.monotonic() - begun
 
     def newer(self, wanted=lambda _: True):
-        """What tells a run of the flush sensor that is not there yet."""
+        """Return a condition that is true for a run of the flush sensor that does not exist yet."""
         known = {run["runId"] for run in self.runs()}
         flushes = "flush_sensor"
         return lambda run: run["runId"] not in known and tag(run, "lakesync/requested_by") == flushes and wanted(run)
 
     def materialised(self, *path, days=None):
-        """The run that made each of these partitions last; without days the last of all, under None."""
+        """The run that last materialised each of these partitions; without days, the last run, under None."""
         found = self.ask(MATERIALISED, key={"path": path}, days=days)["assetOrError"]["assetMaterializations"]
         newest = {}
         for each in found:
@@ -195,7 +195,7 @@ class System:
         return newest
 
     def lake(self):
-        """A session, for what somebody does to the lake behind everybody's back."""
+        """A session for changes to the lake that bypass LakeSync."""
         spark = {name: self.report["spark"][name] for name in ("remote", "token")}
         return session(load({"data_dir": self.data, "spark": spark}))
 
@@ -273,7 +273,7 @@ def test_a_push_reaches_deltas_tables_and_checkpoint_by_the_flush_sensor(system)
 
 @pytest.fixture
 def carried(system):
-    """The system with the flights in the lake, whichever test carried them there."""
+    """The system with the flights in the lake, from whichever test flushed them."""
     if "tables/flights" not in system.assets():
         test_a_push_reaches_deltas_tables_and_checkpoint_by_the_flush_sensor(system)
     return system
@@ -361,9 +361,9 @@ def test_a_cancelled_flush_is_completed_without_a_push_after_the_code_server_ret
 
 
 @pytest.mark.deep
-def test_a_run_that_is_killed_before_dagster_hears_of_its_batch_is_completed_without_a_push(carried):
+def test_a_run_that_is_killed_before_dagster_records_its_batch_is_completed_without_a_push(carried):
     system = carried
-    for _ in range(10):  # the moment is shorter than a second
+    for _ in range(10):  # this moment is shorter than a second
         rows, flushed = system.more_rows(), system.newer()
         system.push("flights", rows, delay=8)
         system.flush()
@@ -379,14 +379,14 @@ def test_a_run_that_is_killed_before_dagster_hears_of_its_batch_is_completed_wit
         process.kill()
         break
     else:
-        pytest.fail("Dagster heard of every batch before its run could be stopped")
+        pytest.fail("Dagster recorded every batch before its run could be stopped")
     system.ended(lambda run: run["runId"] == run_id, "FAILURE")
     assert system.materialised("deltas") != {None: run_id}
     assert system.healed(rows) < HEALED_SECONDS
 
 
 @pytest.mark.deep
-def test_rows_that_a_backfill_of_deltas_carried_reach_table_and_checkpoint_without_a_push(carried):
+def test_rows_that_a_backfill_of_deltas_flushed_reach_table_and_checkpoint_without_a_push(carried):
     system, rows = carried, carried.more_rows()
     system.push("flights", rows, delay=9)
     today = time.strftime("%Y-%m-%d", time.gmtime())

@@ -1,4 +1,4 @@
-"""The demo's smallest story, through every process of the system."""
+"""The demo's smallest scenario, with every process of the system."""
 
 from __future__ import annotations
 

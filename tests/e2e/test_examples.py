@@ -1,4 +1,4 @@
-"""What `lakesync init --example` writes runs as it stands: tiers, a migration, a Jira site and a Postgres."""
+"""The examples of `lakesync init --example` run unchanged: tiers, a migration, a Jira site and a Postgres."""
 
 import json
 import os
@@ -22,7 +22,7 @@ DAY_MS = 86_400_000
 
 @pytest.fixture
 def jira():
-    """A Jira site, as the example says to start it; its port."""
+    """Start a Jira site as the example describes; return its port."""
     (port,) = free_ports(1)
     command = [*COMMAND, "fake", "jira", "--port", str(port), "--issues", str(ISSUES), "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -33,7 +33,7 @@ def jira():
 
 @pytest.fixture
 def project(tmp_path, monkeypatch, jira, own_database):
-    """A new project with every example, and what it says to set."""
+    """A new project with every example, and the variables that it asks for."""
     with psycopg.connect(own_database, autocommit=True) as db:
         db.execute("CREATE TABLE products (id int PRIMARY KEY, name text, price float8, updated_at timestamptz)")
         db.execute(

@@ -1,4 +1,4 @@
-"""Gateway and pipeline started apart, by `lakesync gateway` and `lakesync pipeline`, with Dagster on Postgres."""
+"""Gateway and pipeline started separately, with `lakesync gateway` and `lakesync pipeline`; Dagster is on Postgres."""
 
 import json
 
@@ -43,7 +43,7 @@ def answers(url):
 
 @pytest.fixture
 def apart(tmp_path, postgres_uri, monkeypatch):
-    """A running `lakesync gateway`, and a `lakesync pipeline` beside it that is not started yet."""
+    """A running `lakesync gateway`, and a `lakesync pipeline` that is not started yet."""
     with database(postgres_uri) as staging, database(postgres_uri) as storage:
         (port,) = free_ports(1)
         for name, value in {"JWT_SECRET": SECRET, "STAGING": staging, "STORAGE": storage}.items():

@@ -1,4 +1,4 @@
-"""The commands that ask a whole pipeline: status, checkpoint and backfill, on a `lakesync up` that really runs."""
+"""Commands that use a whole pipeline: status, checkpoint and backfill, with a real `lakesync up`."""
 
 import json
 import sqlite3
@@ -79,7 +79,7 @@ to = "copy"
 
 @pytest.fixture
 def shop(tmp_path):
-    """A `lakesync up` with a destination, where a table of somebody else's is in the place of `todos`."""
+    """A `lakesync up` with a destination in which a table of another user has the name of `todos`."""
     with closing(sqlite3.connect(tmp_path / "copy.db")) as db:
         db.execute("CREATE TABLE todos (owner TEXT)")
     running = Up(tmp_path / "data", COPY.format(folder=tmp_path))
@@ -160,7 +160,7 @@ def test_four_hanging_destinations_do_not_stop_flushes_and_a_run_that_cannot_sta
     shop.ask("schema", "apply", "todos.json", *mine)
 
     def push(number):
-        """Push a row and wait for it in the checkpoint; seconds that it took."""
+        """Push a row and wait until the checkpoint has it; return the seconds."""
         begun = time.monotonic()
         folder.joinpath("row.jsonl").write_text(json.dumps({"id": f"t{number}", "title": "Oat milk", "n": number}))
         shop.ask("push", "row.jsonl", "--table", "todos", "--id", "id", "--client", "alice", *mine)
@@ -181,7 +181,7 @@ def test_four_hanging_destinations_do_not_stop_flushes_and_a_run_that_cannot_sta
     print(f"in the checkpoint after {first:.1f} s, then {seconds}")
     shop.wait(lambda: len({p["name"] for p in status()["pipeline"]["behind"] if p["part"] == "destination"}) == 4, 60)
 
-    # The last two hold their slots for good, so that another run for one of them cannot start.
+    # The last two occupy their slots permanently, so that another run for one of them cannot start.
     dagster = DagsterClient(shop.report()["dagster"]["url"])
     runs = [dagster.materialise("destinations/hung3/hung3", "destinations", "test") for _ in range(5)]
     begun = time.monotonic()

@@ -1,4 +1,4 @@
-"""`lakesync up` for real: ready, repaired, refused twice, stopped without a trace, clean after its own violent end."""
+"""A real `lakesync up`: start, restarts, a second start that is rejected, shutdown, and recovery after a kill."""
 
 import subprocess
 from urllib.parse import urlsplit
@@ -27,7 +27,7 @@ def test_lakesync_up_starts_serves_and_stops_a_whole_system(up):
     assert requests.get(f"{report['gateway']['url']}/ready", timeout=60).ok
     assert accepts(urlsplit(report["spark"]["remote"]).port)
 
-    # Its own violent end: everything else goes on, and the next start ends that first.
+    # After a kill, the other processes continue, and the next start stops them first.
     orphans = up.family()
     assert len(orphans) >= 5
     up.process.kill()

@@ -1,4 +1,4 @@
-"""The wheel without a checkout: each way to install it, in a new environment, does what it is for."""
+"""The wheel without a checkout: each way to install it is tested in a new environment."""
 
 import json
 import os
@@ -18,10 +18,10 @@ UV = ROOT / ".venv" / "bin" / "uv"
 
 
 class Installed:
-    """An environment into which the wheel was installed, with an extra or without."""
+    """An environment into which the wheel was installed, with or without an extra."""
 
     def __init__(self, folder, dist, extra="", lock=None):
-        """Args: lock: packages that are there before the wheel, which then finds all that it needs among them."""
+        """Args: lock: a lock file of packages that are installed before the wheel, and satisfy its requirements."""
         self.folder = folder
         self.bin = folder / "venv" / "bin"
         subprocess.run([UV, "venv", "--quiet", "--python", sys.executable, folder / "venv"], check=True)
@@ -36,7 +36,7 @@ class Installed:
         subprocess.run([UV, "pip", command, "--quiet", *words], env=environment, check=True)
 
     def run(self, *words, code=0, **variables):
-        """Run a program of the environment in its folder; what it printed."""
+        """Run a program of the environment in its folder; return its output."""
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("LAKESYNC_", "PYTHONPATH"))}
         done = subprocess.run(
             [self.bin / words[0], *words[1:]],
@@ -50,12 +50,12 @@ class Installed:
         return done.stdout + done.stderr
 
     def imported_from(self, package):
-        """Where the environment's Python finds a package."""
+        """The folder from which the environment's Python imports a package."""
         return Path(self.run("python", "-c", f"import {package}; print({package}.__file__)").strip())
 
 
 def app_of_the_readme(place, url, token):
-    """What the app of the README prints in an environment."""
+    """Run the README's app in an environment; return its output."""
     code = re.search(r"`app\.py`.*?```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[1]
     (place.folder / "app.py").write_text(code.replace("http://127.0.0.1:8787", url))
     return place.run("python", "app.py", LAKESYNC_TOKEN=token)
@@ -70,7 +70,7 @@ def answers(url):
 
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory):
-    """What `scripts/build` made of this checkout."""
+    """The distribution files that `scripts/build` made of this checkout."""
     folder = tmp_path_factory.mktemp("dist")
     subprocess.run([ROOT / "scripts" / "build", folder], check=True, capture_output=True)
     return folder

@@ -1,4 +1,4 @@
-"""A `lakesync up` that really runs, in a folder of its own."""
+"""A real `lakesync up` in a separate folder."""
 
 import contextlib
 import json
@@ -28,7 +28,7 @@ class Up:
     """A running `lakesync up`."""
 
     def __init__(self, folder, settings=None, command=COMMAND, words=("up", "--port", "0")):
-        """Args: settings: `lakesync.toml`; command: that of another environment's `lakesync`; words: what it runs."""
+        """Args: settings: `lakesync.toml`; command: the `lakesync` of another environment; words: its arguments."""
         self.folder = folder
         self.command = command
         self.words = words
@@ -43,7 +43,7 @@ class Up:
         clean = {name: value for name, value in os.environ.items() if not name.startswith("LAKESYNC_")}
         with (self.folder.parent / "up.log").open("ab") as log:
             self.process = subprocess.Popen(
-                # As a shell does to what it starts in the background.
+                # as a shell does for background jobs
                 [
                     "sh",
                     "-c",
@@ -82,13 +82,13 @@ class Up:
         return (self.folder.parent / "up.log").read_text()[-4000:]
 
     def restarted(self, name):
-        """Kill a process and wait until another has taken its place and all are ready again."""
+        """Kill a process; wait until another one has replaced it and all services are ready again."""
         before = self.report()[name]["pid"]
         os.kill(before, signal.SIGKILL)
         self.wait(lambda: self.report()[name]["pid"] not in (None, before) and self.report()["ready"], READY_SECONDS)
 
     def ask(self, *words, code=0):
-        """Run a command of `lakesync` on the folder; what it said on stdout."""
+        """Run a `lakesync` command on the folder; return its stdout."""
         clean = {name: value for name, value in os.environ.items() if not name.startswith("LAKESYNC_")}
         done = subprocess.run(
             [*self.command, *words, "--data", str(self.folder)],
@@ -102,7 +102,7 @@ class Up:
         return done.stdout
 
     def failed_ticks(self):
-        """Sensor → the error of each of its ticks that failed."""
+        """The errors of each sensor's failed ticks."""
         answer = requests.post(f"{self.report()['dagster']['url']}/graphql", json={"query": _TICKS}, timeout=60).json()
         sensors = [sensor for node in answer["data"]["repositoriesOrError"]["nodes"] for sensor in node["sensors"]]
         ticks = {sensor["name"]: sensor["sensorState"]["ticks"] for sensor in sensors}
@@ -110,7 +110,7 @@ class Up:
         return [(name, each["error"]["message"]) for name, found in ticks.items() for each in found if each["error"]]
 
     def end(self):
-        """End it and everything that it started."""
+        """Stop it and every process that it started."""
         if self.process is not None and self.process.poll() is None:
             self.process.kill()
             self.process.wait()
@@ -119,7 +119,7 @@ class Up:
                 process.kill()
 
     def family(self):
-        """Every process that works on the folder."""
+        """Every process that uses the folder."""
         found = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):

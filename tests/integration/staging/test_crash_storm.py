@@ -34,4 +34,4 @@ def test_the_verdict_reports_lost_duplicate_and_partial_pushes():
     assert (verdict.losses, verdict.doubles) == (1, 1)
     assert len(verdict.problems) == 4
     assert Verdict([Journal(acknowledged=[(first,)])], [first]).problems == []
-    assert Verdict([], [first]).problems == ["1 deltas are there that nobody sent"]
+    assert Verdict([], [first]).problems == ["1 deltas are stored that no client sent"]
