@@ -1,4 +1,4 @@
-"""A real gateway: uvicorn on a free port over a SQLite staging store, in this process or in one of its own."""
+"""A real gateway: uvicorn on a free port over a SQLite staging store, in this process or in a separate one."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ OWN_PLACES = ("http://127.0.0.1:", "about:", "data:")
 
 @pytest.fixture(scope="module")
 def serve(tmp_path_factory) -> Iterator[Serve]:
-    """Starts servers with given settings; all of them end with the module."""
+    """Starts servers with given settings; all of them stop at the end of the module."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     running: list[tuple[GatewayServer, threading.Thread, Engine, socket.socket]] = []
 
@@ -99,13 +99,13 @@ def served(serve) -> Served:
 
 @pytest.fixture
 def spawn(tmp_path) -> Iterator[Callable[..., Process]]:
-    """Starts server processes over one data folder; `ready=False` waits for the end instead."""
+    """Starts server processes over one data folder; with `ready=False`, waits for their exit instead."""
     yield from _spawning(tmp_path)
 
 
 @pytest.fixture(scope="module")
 def spawn_for_module(tmp_path_factory) -> Iterator[Callable[..., Process]]:
-    """As `spawn`; what it starts serves all tests of a module."""
+    """As `spawn`, for all tests of a module."""
     yield from _spawning(tmp_path_factory.mktemp("served"))
 
 
@@ -144,7 +144,7 @@ def _spawning(tmp_path: Path) -> Iterator[Callable[..., Process]]:
 
 @pytest.fixture
 def aws(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
-    """The variables by which everybody finds the shared S3, set."""
+    """Set the variables by which every library finds the shared S3."""
     variables = {
         "AWS_ENDPOINT_URL": s3_endpoint,
         "AWS_ACCESS_KEY_ID": "any",
@@ -177,11 +177,11 @@ def server(request) -> Served:
 
 @pytest.fixture(scope="module")
 def page() -> Iterator[Page]:
-    """A page of a browser, in which nothing may fail or be loaded from elsewhere."""
+    """A browser page; the test fails if the page fails or loads anything from another server."""
     from playwright.sync_api import sync_playwright
 
     if (chromium := shutil.which("chromium")) is None:
-        pytest.skip("there is no Chromium: scripts/install --dev installs it where apt-get may")
+        pytest.skip("Chromium is not installed; scripts/install --dev installs it where apt-get is permitted")
     faults: list[str] = []
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(

@@ -26,7 +26,7 @@ from tests.spelling import spelled
 VECTORS = Path(__file__).parents[1] / "vectors"
 CASES = 400
 
-pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy
+pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute on a busy machine
 
 
 @pytest.fixture(scope="module")

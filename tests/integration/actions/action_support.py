@@ -1,4 +1,4 @@
-"""Actions to send, and handlers that say what was asked of them."""
+"""Actions to send, and handlers that record their calls."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def make_action(
 
 
 def ask(gateway, *actions: Action, claims: dict[str, Any] | None = None):
-    """The outcomes of actions, waited for."""
+    """Execute actions; return their outcomes."""
     return gateway.handle_action(ActionPush(actions[0].client_id, actions), claims).results
 
 
@@ -44,7 +44,7 @@ def data_of(result) -> Any:
 
 
 class Desk:
-    """Does `create` (checked params), `plain` (any params), as `reaction` says."""
+    """Handles `create` (checked params) and `plain` (any params) with the test's `reaction`."""
 
     supported_actions = (
         ActionDescriptor("create", "Make one", SCHEMA),

@@ -1,4 +1,4 @@
-"""An installed package with a connector type of its own, as a gateway process finds it: module and metadata."""
+"""An installed package with a connector type: module and metadata, as a gateway process finds it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ CONNECTOR = ConnectorType(
 
 
 def install(folder: Path) -> str:
-    """Put the package into a folder; what PYTHONPATH is to be."""
+    """Put the package into a folder; return the value of PYTHONPATH."""
     metadata = folder / "lakesync_desk-1.0.dist-info"
     metadata.mkdir(parents=True)
     (folder / "lakesync_desk.py").write_text(_MODULE)

@@ -30,7 +30,7 @@ def journal(tmp_path):
 
 @pytest.fixture
 def gateway(spawn, tmp_path, journal):
-    """Starts gateway processes that know the desk; the first registers one."""
+    """Starts gateway processes with the desk's connector type; the first one registers a connector."""
     path = install(tmp_path / "site")
     registered = []
 
@@ -123,7 +123,7 @@ def test_an_action_of_a_killed_process_is_pending_until_its_lease_ends_and_then_
     assert all(each["retryable"] for each in results[:-1])
     assert results[-1]["data"]["attempt"] == 2
     assert [(line[0], line[1]) for line in lines(journal)] == [(action.action_id, "1"), (action.action_id, "2")]
-    # an answer that takes longer than the 0.05 s is ACTION_PENDING
+    # an answer that takes longer than 0.05 s is ACTION_PENDING
     until(lambda: ask(second, action) == [results[-1]], "the stored outcome")
     assert len(lines(journal)) == 2
 
@@ -170,7 +170,7 @@ KILLS = int(os.environ.get("LAKESYNC_TEST_KILLS", "3"))
 
 @pytest.mark.slow
 def test_each_action_of_a_randomly_killed_gateway_has_one_outcome(gateway, journal):
-    """`LAKESYNC_TEST_KILLS=20` for a longer run."""
+    """Set `LAKESYNC_TEST_KILLS=20` for a longer run."""
     server = [gateway()]
     results: dict[str, dict] = {}
     numbers, stop = itertools.count(), threading.Event()
@@ -197,7 +197,7 @@ def test_each_action_of_a_randomly_killed_gateway_has_one_outcome(gateway, journ
     done = Counter(line[0] for line in lines(journal))
     assert set(results) == set(done)
     assert len(results) > 5 * KILLS
-    assert sum(done.values()) - len(done) <= 4 * KILLS, "only what was at work when a process died is done again"
+    assert sum(done.values()) - len(done) <= 4 * KILLS, "only actions that ran when a process died are executed again"
 
 
 def _asked(server, action):

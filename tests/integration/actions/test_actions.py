@@ -38,7 +38,7 @@ def clock():
 
 @pytest.fixture
 def reopen(tmp_path, clock):
-    """Opens the same store anew, in place of the engine before."""
+    """Opens the same store again, in place of the earlier engine."""
     engines = []
 
     def start(limits=LIMITS):
@@ -70,7 +70,7 @@ def giving(data):
 
 
 def holding(desk, free, entered=None):
-    """What a handler does that is at work until it is freed."""
+    """Return a handler that blocks until it is released."""
 
     def wait():
         if entered is not None:
@@ -169,7 +169,7 @@ def test_a_repeat_returns_the_first_outcome_also_after_a_restart(gateway, desk, 
     clock.advance(5000)
     assert ask(gateway, action) == first
     again = reopen()
-    assert ask(again, action) == first, "even where nobody does it any more"
+    assert ask(again, action) == first, "even if no handler supports it any longer"
     again.register_action_handler("desk", desk)
     assert ask(again, action, action) == first * 2
     assert len(desk.asked) == 1
@@ -184,7 +184,7 @@ def test_actions_with_one_idempotency_key_are_one(gateway, desk, reopen):
     assert second == msgspec.structs.replace(first, action_id=other.action_id)
     assert ask(gateway, make_action(NOW + 2, {"title": "y"}, key="k2"))[0].data != first.data
     (another,) = ask(gateway, make_action(NOW, key="k", client="bob"))
-    assert data_of(another) == {"n": 3}, "a key is its client's own"
+    assert data_of(another) == {"n": 3}, "a key belongs to one client"
 
 
 def test_an_idempotency_key_added_in_a_repeat_applies_and_replaces_nothing(gateway, desk):
@@ -222,7 +222,7 @@ def test_final_failures_are_stored_and_retryable_ones_are_not(gateway, desk):
             AdapterError("the desk is shut"),
             OSError("secret host"),
             ForbiddenError("alice may not"),
-            AssertionError("never asked again"),
+            AssertionError("must not be called again"),
         ]
     )
 
@@ -299,7 +299,7 @@ def test_a_slow_action_delays_neither_pushes_nor_its_request(gateway, desk, reop
     action, next_one = make_action(NOW), make_action(NOW + 1)
     results = ask(gateway, action, next_one)
     assert [(each.code, each.retryable) for each in results] == [("ACTION_PENDING", True)] * 2
-    assert len(desk.asked) == 1, "what was not begun is not begun after the deadline"
+    assert len(desk.asked) == 1, "actions that had not started are not started after the deadline"
     assert gateway.handle_push(SyncPush("alice", ())).accepted == 0
     assert ask(gateway, action)[0].code == "ACTION_PENDING"
     free.set()
@@ -385,7 +385,7 @@ def test_a_stopping_engine_rejects_actions_and_leaves_running_ones_for_later(gat
     free.set()
     again.register_action_handler("desk", desk)
     desk.reaction = giving({"again": True})
-    assert ask(again, action)[0].code == "ACTION_PENDING", "until the lease ends, it may still be at work"
+    assert ask(again, action)[0].code == "ACTION_PENDING", "until the lease ends, it may still be running"
     clock.advance(round(LIMITS.lease * 1000))
     until(lambda: hasattr(ask(again, action)[0], "data"), "the repeat to be done")
     assert data_of(ask(again, action)[0]) == {"again": True}

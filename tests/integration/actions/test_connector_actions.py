@@ -1,4 +1,4 @@
-"""What connectors do at Jira, at Salesforce and at a webhook: once, also where the answer of a try was lost."""
+"""Actions of connectors at Jira, Salesforce and a webhook are executed once, even if an answer is lost."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_an_issue_whose_answer_was_lost_is_not_created_twice(jira):
 
 @pytest.mark.parametrize("late_ms", [0, 3_600_000])
 def test_an_issue_that_the_search_does_not_find_yet_is_not_created_twice(jira, late_ms):
-    """Whatever the clock of the client said, and however long it was offline."""
+    """With any clock of the client, and after any time offline."""
     for number in range(120):
         jira.site.add_issue("SUP", f"other {number}")
     jira.clock.advance(late_ms)
@@ -138,7 +138,7 @@ def test_update_record_changes_a_salesforce_record(crm):
 
 
 class Receiver:
-    """Keeps what is posted to it."""
+    """Records the requests that are posted to it."""
 
     def __init__(self):
         self.got = []
@@ -226,7 +226,7 @@ def test_clients_request_actions_of_a_registered_connector_over_http(served, jir
 
 @pytest.mark.parametrize("address", ["http://127.0.0.1:1/hook-secret?key=hook-secret", "{url}/hook-secret"])
 def test_no_error_has_the_path_of_a_webhook(monkeypatch, address):
-    """It may be the only secret that such an address has. Clients get the last error, and stamina logs the others."""
+    """The path may be the address's only secret. Clients get the last error, and stamina logs the others."""
     retries = []
     set_on_retry_hooks([retries.append])
     monkeypatch.setattr("lakesync.connectors.webhook._ATTEMPTS", 2)

@@ -1,4 +1,4 @@
-"""Claims of actions that another process takes over, and claims while the store fails."""
+"""Claims of actions that another process takes over, and claims during failures of the store."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def store(wall):
 
 @pytest.fixture
 def engine_with(store, wall):
-    """Opens an engine whose claims last some seconds, on the frail store."""
+    """Opens an engine on the failing store; its claims last a few seconds."""
     engines = []
 
     def start(lease):
@@ -76,7 +76,7 @@ def engine_with(store, wall):
 
 @pytest.fixture
 def later(store):
-    """The gateway as another process has it, whose clock is so far ahead that it takes every claim over."""
+    """The gateway in another process, whose clock is so far ahead that it takes over every claim."""
     runner = ActionRunner()
     yield SyncGateway("g", store, ManualClock(WALL * 2), limits(30), runner=runner)
     runner.close(DEADLINE)
@@ -120,7 +120,9 @@ def test_a_handler_that_lost_its_claim_is_stopped(engine_with, later, kind):
     asked = first.submit_action(ActionPush("alice", (ACTION,)), CALLER)
     assert entered.wait(DEADLINE)
     (outcome,) = ask(later, ACTION)
-    assert asked.result(DEADLINE).results == (outcome,), "a function in a thread is not waited for"
+    assert asked.result(DEADLINE).results == (outcome,), (
+        "a function in a thread cannot be stopped, and is not waited for"
+    )
     assert kind is Desk or stopped.wait(DEADLINE)
     stopped.set()
 

@@ -1,4 +1,4 @@
-"""Commands against a real gateway in another process, in a project that `lakesync init` wrote."""
+"""Commands with a real gateway in another process, in a project that `lakesync init` wrote."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def lines(*words):
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory, spawn_for_module):
-    """A project as `lakesync init` writes it, with a running gateway that commands find by the current folder."""
+    """A project of `lakesync init` with a running gateway, which commands find through the current folder."""
     folder = tmp_path_factory.mktemp("project")
     before, here = dict(os.environ), Path.cwd()
     os.chdir(folder)
@@ -63,7 +63,7 @@ def project(tmp_path_factory, spawn_for_module):
 
 @pytest.fixture(scope="module")
 def played(project):
-    """Run the examples of docs/cli.md that call a gateway; line → result."""
+    """Run the examples of docs/cli.md that call a gateway; return the result of each line."""
     Path("drafts.json").write_text('{"table": "drafts", "columns": [{"name": "text", "type": "string"}]}')
     assert command("schema", "apply", "drafts.json").exit_code == 0
     result = {}
@@ -84,13 +84,13 @@ EXAMPLES = [
 
 
 @pytest.mark.parametrize("line", EXAMPLES)
-def test_the_examples_of_the_page_work(played, line):
+def test_the_examples_of_the_cli_page_work(played, line):
     result = played[line]
     assert result.exit_code == 0, result.output
     assert "Traceback" not in result.output
 
 
-def test_the_examples_print_what_the_page_shows(played):
+def test_the_examples_print_what_the_cli_page_shows(played):
     assert "accepted  2" in played["lakesync push todos.csv --table todos --id id --client alice"].stdout
     pulled = played["lakesync pull --client alice --table todos --json"].stdout.splitlines()
     assert {json.loads(line)["rowId"] for line in pulled} == {"t1", "t2"}

@@ -1,4 +1,4 @@
-"""What `scripts/build` builds: one wheel and one sdist with every file that runs, and the extras that name the rest."""
+"""The output of `scripts/build`: a wheel and an sdist with every file, and extras with the dependencies."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ PACKAGES = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """The folder with what `scripts/build` made of this checkout."""
+    """The folder with the output of `scripts/build` for this checkout."""
     folder = tmp_path_factory.mktemp("dist")
     subprocess.run([ROOT / "scripts" / "build", folder], check=True, capture_output=True)
     return folder
 
 
 def expected() -> set[str]:
-    """Every file below the checkout's packages but those that Python compiled."""
+    """Every file of the checkout's packages, except compiled ones."""
     return {
         str(path.relative_to(ROOT))
         for package in PACKAGES

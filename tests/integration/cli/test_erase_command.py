@@ -1,4 +1,4 @@
-"""`lakesync erase`, through a gateway that runs and on a store that nobody has open."""
+"""`lakesync erase`, through a running gateway and on a store that no process has open."""
 
 from __future__ import annotations
 

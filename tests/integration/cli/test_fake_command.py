@@ -1,4 +1,4 @@
-"""`lakesync fake`: a vendor's API in a process of its own, reached by the connector that it prints."""
+"""`lakesync fake`: a vendor's API in a separate process, called by the connector that it prints."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ def test_the_printed_connector_can_be_polled(kind, option, table):
     command = [sys.executable, "-c", "from lakesync.cli import main; main()", "fake", kind, option, "7", "--json"]
     command += ["--calls", "321", "--skew", "-600"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        connector = json.loads(process.stdout.read())["connector"]  # all of it: a pipe's reader is not kept waiting
+        # all of the output, so that the pipe never blocks the process
+        connector = json.loads(process.stdout.read())["connector"]
         assert connector["ingest"]["intervalMs"] > 0
         config = ConnectorConfig("gw", connector["name"], kind, connector[kind], hosts=HostPolicy(("127.0.0.1",)))
         source = next(each for each in BUILT_IN if each.descriptor.type == kind).open_source(config)

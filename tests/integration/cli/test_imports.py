@@ -1,4 +1,4 @@
-"""`lakesync push` imports for a user: the user's own app, which runs, receives the rows."""
+"""`lakesync push` imports rows for a user, whose running app receives them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def gateway(served, monkeypatch, tmp_path):
 
 @pytest.fixture
 def opened(served, gateway, tmp_path):
-    """Opens apps of the gateway, which sync by themselves; all are closed in the end."""
+    """Opens apps of the gateway with auto-sync; closes them at the end."""
     apps = []
 
     def start(name, claims=(), **options):
@@ -63,7 +63,7 @@ def push(text, *words, user="dave"):
 
 
 def imported(text, *words, user="dave"):
-    """What an import says that goes well."""
+    """The output of an import that succeeds."""
     result = push(text, *words, user=user)
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout)
@@ -134,7 +134,7 @@ def test_deltas_with_stamps_of_their_own_are_imported_once(opened, gateway):
 
 
 def size(client):
-    """How many deltas the gateway's log holds."""
+    """The number of deltas in the gateway's log."""
     return client.call("GET", "/sync/{gw}/metrics").json()["logSize"]
 
 
@@ -172,5 +172,5 @@ def test_an_import_id_is_valid_only_for_pushes_of_its_user(gateway, served):
 
 
 def listed(client):
-    """The clients that the gateway tells of."""
+    """The clients that the gateway lists."""
     return client.admin().call("GET", "/admin/metrics/{gw}").json()["clients"]

@@ -1,4 +1,4 @@
-"""The servers that tests and `lakesync up` start: they answer, and the lake is the same from both sides."""
+"""The servers that tests and `lakesync up` start respond, and both engines read the same lake."""
 
 import psutil
 import psycopg
@@ -12,7 +12,7 @@ from tests import backend_servers
 from tests.backend_servers import Server
 
 
-def test_a_server_that_is_not_ready_in_time_is_ended(tmp_path, monkeypatch):
+def test_a_server_that_is_not_ready_in_time_is_stopped(tmp_path, monkeypatch):
     monkeypatch.setattr(backend_servers, "_READY_SECONDS", 0.1)
     server = Server("sleeper", tmp_path)
     with pytest.raises(StartupError, match="sleeper was not ready"):

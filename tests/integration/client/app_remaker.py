@@ -1,9 +1,9 @@
 """An app that remakes, renames and alters its synced table while it writes and synchronises with a gateway over HTTP:
 `python app_remaker.py FOLDER SEED URL`.
 
-It is busy until it is killed, and prints a line a step. A diary in the app's own file, committed with each write, says
-what the app did: it alone writes the column `mine`, with numbers that grow, and another client the column `theirs`.
-`pushed.jsonl` has every change that was ever pushed.
+It is busy until it is killed, and prints a line a step. A diary in the app's own file, committed with each write,
+records what the app did. Only the app writes the column `mine`, with increasing numbers; another client writes the
+column `theirs`. `pushed.jsonl` has every pushed change.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ _IN_STEPS = {"vacuumed", "by pandas"}
 
 
 class NotingTransport(HttpTransport):
-    """Notes every change before it is pushed."""
+    """Records every change before it is pushed."""
 
     def __init__(self, url: str, folder: Path) -> None:
         super().__init__(url, "g", sign("me", "g", {}))
@@ -89,7 +89,7 @@ class NotingTransport(HttpTransport):
 
 
 def open_app(folder: Path, url: str) -> Client:
-    """The app, with what its last process left."""
+    """Open the app with the data of its last process."""
     return open_client(
         folder / "app.db",
         transport=NotingTransport(url, folder),
@@ -101,7 +101,7 @@ def open_app(folder: Path, url: str) -> Client:
 
 
 class App:
-    """The app's side: it writes by a connection that knows nothing of LakeSync."""
+    """The app; it writes over a connection without LakeSync's functions."""
 
     def __init__(self, folder: Path, url: str, dice: random.Random) -> None:
         self._folder = folder
@@ -116,7 +116,7 @@ class App:
         self.db.execute("DROP TABLE IF EXISTS old")  # of a migration that was killed
 
     def open(self) -> Client:
-        """Open LakeSync anew, where the app has it closed."""
+        """Open LakeSync again, if the app has it closed."""
         if self._client is None:
             self._client = open_app(self._folder, self._url)
             self._new.clear()
@@ -125,13 +125,13 @@ class App:
         return self._client
 
     def close(self) -> None:
-        """Close it."""
+        """Close LakeSync."""
         if self._client is not None:
             self._client.close()
             self._client = None
 
     def write(self) -> None:
-        """Write rows, and in the diary what was done, in one transaction, which may be undone."""
+        """Write rows and their diary entries in one transaction, which may be rolled back."""
         new = set(self._new)
         self.db.execute("BEGIN IMMEDIATE")
         self._write_rows()
@@ -157,7 +157,7 @@ class App:
                 )
 
     def remake(self) -> None:
-        """Remake the table by one of the ways, in one transaction or not, with LakeSync open or closed."""
+        """Recreate the table in one of the ways, in one transaction or not, with LakeSync open or closed."""
         if self._dice.random() < 0.3:
             self.close()
         name = self._dice.choice(list(WAYS))
@@ -208,7 +208,7 @@ class App:
 
 
 def main(folder: Path, seed: int, url: str) -> None:
-    """Work without end."""
+    """Work until the process is killed."""
     dice, clock = random.Random(seed), HLC()
     app, other = App(folder, url, dice), HttpTransport(url, "g", sign("other", "g", {}))
     with closing(app.db):

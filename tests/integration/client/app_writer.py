@@ -1,7 +1,7 @@
 """An app that writes by SQL and synchronises, and its gateway, in one process: `python app_writer.py FOLDER SEED`.
 
-It is busy until it is killed. One line a step on stdout, after what it tells is durable: `wrote ROW NUMBER`, where
-numbers only grow and no other client writes them, or `synced`.
+It is busy until it is killed. It prints a line for each step once that is durable: `wrote ROW NUMBER`, with increasing
+numbers that no other client writes, or `synced`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ROWS = [f"r{place}" for place in range(8)]
 
 
 def open_app(folder: Path, gateway: SyncGateway) -> Client:
-    """The app, with what its last process left."""
+    """Open the app with the data of its last process."""
     limits = CoreLimits(push_deltas=3, pull_deltas=2)
     return open_client(
         folder / "app.db", transport=LocalTransport(gateway), client_id="me", schemas=[SCHEMA], limits=limits
@@ -34,7 +34,7 @@ def open_app(folder: Path, gateway: SyncGateway) -> Client:
 
 
 def _write(db: sqlite3.Connection, dice: random.Random) -> None:
-    """Two rows in one transaction, by a connection that knows nothing of LakeSync."""
+    """Write two rows in one transaction, over a connection without LakeSync's functions."""
     (last,) = db.execute("SELECT coalesce(max(mine), 0) FROM notes").fetchone()
     written = []
     for number, row_id in enumerate(dice.sample(ROWS, 2), int(last) + 1):
@@ -52,7 +52,7 @@ def _write(db: sqlite3.Connection, dice: random.Random) -> None:
 
 
 def write_by_another(push: Callable[[SyncPush], object], clock: HLC, dice: random.Random) -> None:
-    """Let another client change the column that is its own."""
+    """Let another client change its own column."""
     after = {"theirs": dice.randrange(1000)}
     delta = extract_delta(
         {"theirs": -1}, after, table="notes", row_id=dice.choice(ROWS), client_id="other", hlc=clock.now()
@@ -62,7 +62,7 @@ def write_by_another(push: Callable[[SyncPush], object], clock: HLC, dice: rando
 
 
 def main(folder: Path, seed: int) -> None:
-    """Work without end."""
+    """Work until the process is killed."""
     dice, clock = random.Random(seed), HLC()
     _, gateway = open_gateway(folder)
     app = open_app(folder, gateway)

@@ -1,4 +1,4 @@
-"""Kill an app that writes with plain SQL, and its gateway, many times; then compare what the app wrote with both.
+"""Kill an app that writes with plain SQL, and its gateway, many times; then compare the app's writes with both.
 
 With `--remake` the app also recreates, renames and alters its table, over HTTP with a gateway of its own, and a
 DELETE that it did not cause is a failure too. A seed repeats what the app does, and the moments of the kills within a
@@ -31,7 +31,7 @@ from tests.storm_options import script_parser
 
 
 def play(folder: Path, kills: int, seed: int) -> dict[str, int]:
-    """Kill the app so many times, each at another moment, and look whether anything was lost or done twice.
+    """Kill the app this many times, at different moments, and check that nothing was lost or applied twice.
 
     Raises:
         AssertionError: a promise was broken.
@@ -48,7 +48,7 @@ def play(folder: Path, kills: int, seed: int) -> dict[str, int]:
 
 
 def play_remaking(folder: Path, kills: int, seed: int) -> dict[str, int]:
-    """Kill an app that remakes its table so many times, and compare what came of it with its diary.
+    """Kill an app that recreates its table this many times, and compare its rows with its diary.
 
     Returns:
         Counts: `lost` writes, `spurious_deletes`, other changes that were `invented`, and edits sent `twice`.
@@ -75,7 +75,7 @@ def play_remaking(folder: Path, kills: int, seed: int) -> dict[str, int]:
 
 
 def _compared(folder: Path, app: Client, kept: Path, seed: int) -> dict[str, int]:
-    """What came of an app, whose diary and pushes are in `folder`, and of its gateway, whose data is in `kept`."""
+    """Compare an app, whose diary and pushes are in `folder`, with its gateway, whose data is in `kept`."""
     engine, gateway = open_gateway(kept)
     with closing(engine):
         position = app.coordinator.replica.store.position()
@@ -91,7 +91,7 @@ def _compared(folder: Path, app: Client, kept: Path, seed: int) -> dict[str, int
     lost = {
         row_id: (entry, there.get(row_id))
         for row_id, entry in last.items()
-        if entry["op"] != "undo"  # of a row that the table had not yet again, and the gateway may have
+        if entry["op"] != "undo"  # of a row that the table did not have again yet, and that the gateway may have
         if there.get(row_id, {}).get("mine") != (entry["number"] if entry["op"] == "write" else None)
     }
     invented = [
@@ -124,7 +124,7 @@ def _killed_after(
     """Kill the app some time after a number of steps; return what it printed.
 
     Args:
-        before: is done after the steps, while the app goes on.
+        before: called after the steps, while the app continues.
     """
     dice, moment = random.Random(seed), 0.02 if before is None else 0.3
     command = [sys.executable, str(app.__file__), folder, str(seed), *([url] if url else [])]
@@ -149,7 +149,7 @@ def _looked_at(folder: Path, reported: dict[str, int]) -> dict[str, int]:
         assert app.pending() == []
         position = app.coordinator.replica.store.position()
         sent = engine.store.submit("g", lambda commit: commit.known_ids("me", 0, 1 << 62)).result()
-        assert len(sent) == position.edit_count > 0, "each edit is known there, once"
+        assert len(sent) == position.edit_count > 0, "the gateway has each edit once"
         here = _same_rows(app, gateway)
         assert {row_id: row["mine"] for row_id, row in here.items() if "mine" in row} == before
         lost = {row_id: number for row_id, number in reported.items() if row_id in before and before[row_id] < number}

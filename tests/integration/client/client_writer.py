@@ -1,6 +1,6 @@
 """A client over SQLite and a gateway in one process, busy until it is killed: `python client_writer.py FOLDER SEED`.
 
-One line a step on stdout, after what it tells is durable: `made N` for an edit, `asked` for a request and its answer.
+It prints a line for each step once that is durable: `made N` for an edit, `asked` for a request and its answer.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ COLUMNS = [column.name for column in SCHEMA.columns]
 
 
 def open_gateway(folder: Path) -> tuple[Engine, SyncGateway]:
-    """The gateway, with what its last owner left."""
+    """Open the gateway with the data of its last process."""
     engine = Engine(SqliteStore(folder / "staging", wall_clock), wall_clock)
     engine.open()
     return engine, engine.gateway("g")
 
 
 def open_client(folder: Path) -> tuple[sqlite3.Connection, ClientCore]:
-    """The client, with what its last process left."""
+    """Open the client with the data of its last process."""
     db = sqlite3.connect(folder / "app.db")
     db.execute("PRAGMA journal_mode = WAL")
     seconds = itertools.count(step=100)
@@ -47,7 +47,7 @@ def open_client(folder: Path) -> tuple[sqlite3.Connection, ClientCore]:
 
 
 def row(db: sqlite3.Connection, row_id: str) -> dict[str, Any] | None:
-    """A row of the app, NULLs left out."""
+    """A row of the app, without NULLs."""
     found = db.execute(f"SELECT {', '.join(COLUMNS)} FROM notes WHERE row_id = ?", (row_id,)).fetchone()
     return (
         None if found is None else {name: cell for name, cell in zip(COLUMNS, found, strict=True) if cell is not None}
@@ -55,7 +55,7 @@ def row(db: sqlite3.Connection, row_id: str) -> dict[str, Any] | None:
 
 
 def ask(core: ClientCore, gateway: SyncGateway) -> bool:
-    """One request and its answer; False when there was none to make."""
+    """Send one request and apply its answer; return False if there was no request to send."""
     request = core.next_request()
     if isinstance(request, Wait):
         return False
@@ -90,7 +90,7 @@ def _by_another(dice: random.Random, clock: HLC) -> list[RowDelta]:
 
 
 def main(folder: Path, seed: int) -> None:
-    """Work without end."""
+    """Work until the process is killed."""
     dice = random.Random(seed)
     _, gateway = open_gateway(folder)
     db, core = open_client(folder)

@@ -1,4 +1,4 @@
-"""What may stand between a client and its gateway: an HTTP proxy, a server that ends TLS, a line that goes silent."""
+"""Intermediaries between a client and its gateway: an HTTP proxy, a TLS server, a connection that becomes silent."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from cryptography.x509.oid import NameOID
 
 @contextmanager
 def proxy() -> Iterator[tuple[str, list[str]]]:
-    """An HTTP proxy, with and without CONNECT; its URL, and the first line of every connection."""
+    """Start an HTTP proxy, with and without CONNECT; yield its URL and the first line of every connection."""
     seen: list[str] = []
 
     def serve(client: socket.socket) -> None:
@@ -47,11 +47,11 @@ def proxy() -> Iterator[tuple[str, list[str]]]:
 
 @contextmanager
 def tls(url: str, folder: Path) -> Iterator[tuple[str, Path]]:
-    """A server with a certificate that nobody knows, before the one at `url`; its URL, and the certificate."""
+    """Start a TLS server with an unknown certificate before the server at `url`; yield its URL and the certificate."""
     certificate, key = _certificate(folder)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
-    context.num_tickets = 100  # the client reads them after its handshake, while it may send already
+    context.num_tickets = 100  # the client reads them after its handshake, but may already send
     behind, errors = urlsplit(url), list[ssl.SSLError]()
 
     async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -68,7 +68,7 @@ def tls(url: str, folder: Path) -> Iterator[tuple[str, Path]]:
             writer.close()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with ExitStack() as ended, suppress(asyncio.CancelledError):  # cancelled as the go-between ends
+        with ExitStack() as ended, suppress(asyncio.CancelledError):  # cancelled when the proxy ends
             ended.callback(writer.transport.abort)
             behind_reader, behind_writer = await asyncio.open_connection(behind.hostname, behind.port or 80)
             ended.callback(behind_writer.transport.abort)
@@ -83,7 +83,7 @@ def tls(url: str, folder: Path) -> Iterator[tuple[str, Path]]:
         listener.close()
 
     started: Future[tuple[int, Callable[[], object]]] = Future()
-    thread = threading.Thread(target=asyncio.run, args=(run(),), daemon=True)  # one SSL object must have one thread
+    thread = threading.Thread(target=asyncio.run, args=(run(),), daemon=True)  # only one thread may use an SSL object
     thread.start()
     port, stop = started.result()
     try:
@@ -96,7 +96,7 @@ def tls(url: str, folder: Path) -> Iterator[tuple[str, Path]]:
 
 @contextmanager
 def answering(head: str, body: bytes = b"") -> Iterator[str]:
-    """A server that gives everybody this status line with headers, and this body; its URL."""
+    """Start a server that always returns this status line, headers and body; yield its URL."""
 
     def serve(client: socket.socket) -> None:
         client.recv(65536)
@@ -111,7 +111,7 @@ def answering(head: str, body: bytes = b"") -> Iterator[str]:
 
 
 class Silence:
-    """Whether a line passes anything on. Its connections stay open."""
+    """Whether connections forward data; they stay open."""
 
     def __init__(self) -> None:
         self.swallowed = threading.Event()
@@ -125,24 +125,24 @@ class Silence:
         self._ended = threading.Event()
 
     def fall(self) -> None:
-        """From now on nothing passes; what was opened before never will again."""
+        """Stop forwarding; connections that are open now never forward again."""
         self._fallen = True
 
     def lift(self) -> None:
-        """What is opened from now on passes."""
+        """Forward on connections that are opened from now on."""
         self._fallen = False
         self._ended, over = threading.Event(), self._ended
         over.set()
         self.swallowed.clear()
 
     def cut(self) -> None:
-        """Hang up whatever is open."""
+        """Close every open connection."""
         for client in self._clients:
             with suppress(OSError):  # it has ended already
                 client.shutdown(socket.SHUT_RDWR)
 
     def serve(self, client: socket.socket, port: int) -> None:
-        """Pass on what a connection carries, while it may."""
+        """Forward a connection's data while that is permitted."""
         self.connections += 1
         self._clients.append(client)
         lost = self._ended
@@ -170,7 +170,7 @@ class Silence:
 
 @contextmanager
 def quiet_line(url: str) -> Iterator[tuple[str, Silence]]:
-    """A line to the server at `url` that can go silent; its URL."""
+    """Start a proxy for the server at `url` whose connections can become silent; yield its URL."""
     silence = Silence()
     with _listening(lambda client: silence.serve(client, int(urlsplit(url).port or 80))) as port:
         yield f"http://127.0.0.1:{port}", silence

@@ -1,4 +1,4 @@
-"""The Python client over a line that goes silent: packets are swallowed, and nobody hangs up."""
+"""The Python client over a connection that becomes silent: packets are dropped, and no side closes it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def line(served: Served) -> Iterator[tuple[str, go_betweens.Silence]]:
 
 @pytest.fixture
 def client_options(served: Served, line, tmp_path) -> Callable[..., dict[str, Any]]:
-    """What opens alice's file, over the line."""
+    """The arguments to open alice's file, over the silent connection."""
     gateway = served.client().gateway
 
     def options(**changes: Any) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def closed_soon(client: Client) -> None:
 
 @pytest.fixture
 def own_interrupts() -> Iterator[None]:
-    """Ctrl-C is Python's own, whatever ran in this process before."""
+    """Restore Python's own handler of Ctrl-C, whatever ran in this process before."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -77,7 +77,7 @@ def test_ctrl_c_ends_a_pull_on_a_silent_connection(served: Served, line, client_
         alice.on("onChange", lambda *_: None)
         receive = alice.coordinator.replica.receive
 
-        def falling(answer):  # the first page has come; of those that are asked for ahead no more than three can have
+        def falling(answer):  # the first page has arrived; at most three of the prefetched ones can have
             if isinstance(answer, SyncResponse):
                 silence.fall()
             return receive(answer)
@@ -136,7 +136,7 @@ def test_closing_does_not_wait_for_a_websocket_that_is_being_opened(line, client
 
 
 def in_a_thread(work: Callable[[], object]) -> tuple[threading.Thread, list[BaseException]]:
-    """The thread, and what is raised in it."""
+    """Run a function in a thread; return the thread and the list of its errors."""
     raised: list[BaseException] = []
 
     def do() -> None:

@@ -1,4 +1,4 @@
-"""A client killed at any moment, and its gateway with it: nothing is lost, nothing is done twice, the tables agree."""
+"""A client and its gateway are killed at any time: nothing is lost or applied twice, and their tables agree."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _killed_after(folder: Path, lines: int, seed: int) -> int:
 
 
 def _check_tables(folder: Path) -> None:
-    """The app's table is the merge of what is known and of the edits, row by row."""
+    """Check that the app's table is the merge of the known rows and the edits."""
     db, core = client_writer.open_client(folder)
     with closing(db):
         store = SqliteClientStore(db, [SCHEMA])
@@ -51,7 +51,7 @@ def _check_tables(folder: Path) -> None:
 
 
 def _all_rows(gateway: SyncGateway) -> dict[str, dict[str, object]]:
-    """What a client that was never seen is given."""
+    """The rows that a new client is sent."""
     page = gateway.handle_pull(SyncPull("auditor", 0, 10_000))
     rows: dict[str, dict[str, object]] = {}
     for delta in page.deltas:

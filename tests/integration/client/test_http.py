@@ -33,7 +33,7 @@ Open = Callable[..., Client]
 
 @pytest.fixture
 def opened(served: Served, tmp_path) -> Iterator[Open]:
-    """Opens clients of one gateway of the test's own, by name; all are closed in the end."""
+    """Opens clients of one separate gateway, by name; closes them at the end."""
     clients: list[Client] = []
     gateway = served.client().gateway
 
@@ -148,7 +148,7 @@ def test_a_first_sync_loads_the_checkpoint_and_continues_from_it(served: Served,
 def test_a_client_without_a_checkpoint_reports_its_pages(
     served: Served, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prefetch, "MAX_PAGES", 1)  # otherwise, pages that wait together are reported as one
+    monkeypatch.setattr(prefetch, "MAX_PAGES", 1)  # otherwise, pages that are written together are reported as one
     writer = served.client("writer", opened.gateway)  # type: ignore[attr-defined]
     writer.push(*(delta(f"t{place}", {"title": f"row {place}"}, client="writer") for place in range(5)))
     alice = opened("alice", limits=CoreLimits(pull_deltas=2))
@@ -176,7 +176,7 @@ def test_a_rejected_token_is_renewed(served: Served, opened: Open, monkeypatch: 
     assert len(fresh) == 2
     monkeypatch.setattr(client_tokens, "time", SimpleNamespace(time=lambda: time.time() + 40))
     alice.sync()
-    assert len(fresh) == 1, "one that is about to end is replaced before it is refused"
+    assert len(fresh) == 1, "a token that is about to expire is replaced before a rejection"
 
 
 def test_a_token_functions_sub_becomes_the_client_id_of_a_new_file(opened: Open) -> None:
@@ -234,7 +234,7 @@ def test_a_clock_that_is_ahead_is_measured(served: Served, opened: Open) -> None
     assert "this machine's clock is about" in refused.message
     replica._wall = wall_ms
     replica._core = replica._create_core()
-    assert alice.sync().pushed == 1, "stamped anew once the clock is right"
+    assert alice.sync().pushed == 1, "it gets a new stamp once the clock is right"
 
 
 def test_resync_required_restarts_the_client_and_keeps_its_edits(served: Served, opened: Open) -> None:
@@ -382,7 +382,7 @@ def test_a_second_client_of_a_database_cannot_synchronise(opened: Open) -> None:
     assert first.sync().pushed == 1
 
 
-def test_an_address_that_is_not_a_gateways_is_named(served: Served) -> None:
+def test_an_address_that_is_not_a_gateways_is_named_in_the_error(served: Served) -> None:
     transport = HttpTransport(served.url + "/nowhere", "gw", sign())
     with pytest.raises(NotFoundError, match="GET /nowhere/sync/gw/actions"):
         transport.describe_actions()

@@ -10,7 +10,7 @@ from tests.integration.gateway_support import Served, sign
 
 @pytest.fixture
 def inspector(served: Served, tmp_path, monkeypatch, capsys):
-    """Runs a command as an inspector; what it printed."""
+    """Run a command as an inspector; return its output."""
 
     def run(name: str, *arguments: str, online: bool = True) -> str:
         monkeypatch.setenv("LAKESYNC_REMOTE_URL", served.url if online else "http://127.0.0.1:9")

@@ -1,4 +1,4 @@
-"""An app that writes by plain SQL, killed at any moment with its gateway: nothing is lost, nothing is done twice."""
+"""An app that writes with plain SQL is killed with its gateway at any time: nothing is lost or applied twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a login to a synced row: the settings and the code of docs/login/, at a server with the provider's shape."""
+"""From a login to a synced row: the settings and code of docs/login/, with a server that behaves like the provider."""
 
 from __future__ import annotations
 
@@ -81,14 +81,14 @@ def blocks(name: str, language: str) -> list[str]:
 
 
 class Login:
-    """A provider, a gateway with the settings of its page, and people who sign in."""
+    """A provider, a gateway with the settings of its page, and users who log in."""
 
     def __init__(self, provider: OidcProvider, served: Process, folder: Path, held: ExitStack) -> None:
         self.provider, self.served, self.folder, self.held = provider, served, folder, held
         self.name = provider.vendor.name
 
     def function(self, email: str, monkeypatch: pytest.MonkeyPatch, **claims: Any) -> Callable[[], str]:
-        """Sign somebody up and in; the page's function that renews the token."""
+        """Register a user and log in; return the page's function that renews the token."""
         self.provider.add_user(email, **claims)
         for name, value in {"LOGIN_URL": self.provider.url, **SIGN_IN[self.name](self.provider, email)}.items():
             monkeypatch.setenv(name, value)
@@ -104,7 +104,7 @@ class Login:
 
 
 def settings_of(provider: OidcProvider) -> str:
-    """The page's settings, of this provider in place of a real one."""
+    """The page's settings, with this provider's address in place of a real one."""
     text = blocks(provider.vendor.name, "toml")[0]
     declared = tomllib.loads(text)["gateway"]["issuers"][0]
     text = text.replace(f'"{declared["issuer"]}"', f'"{provider.issuer}"')
@@ -190,7 +190,7 @@ def test_an_app_outlasts_its_tokens_and_an_outage_of_its_provider(login, monkeyp
     before = failures()
 
     def token_has_ended() -> bool:
-        # a WebSocket that is still open takes pushes
+        # an open WebSocket still accepts pushes
         return failures() > before and alice.status.last_error is not None and not alice.status.live
 
     until(token_has_ended, "the last token to end")
@@ -203,7 +203,7 @@ def test_an_app_outlasts_its_tokens_and_an_outage_of_its_provider(login, monkeyp
 
 
 def test_each_login_page_lists_the_required_settings(tmp_path, monkeypatch):
-    """The settings of a page take its provider's token, and none of them can be left out without saying why."""
+    """The settings of a page accept its provider's token; an error explains each setting that is left out."""
     for name in SIGN_IN:
         with serve_oidc(name) as provider:
             (tmp_path / "lakesync.toml").write_text(settings_of(provider))

@@ -1,4 +1,4 @@
-"""The ways of an app to its data and to its gateway: SQLAlchemy and pandas, a proxy, a certificate of one's own."""
+"""An app's connections: SQLAlchemy and pandas for its data; a proxy or a private certificate for its gateway."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_the_ca_argument_makes_a_private_certificate_trusted(served: Served, tmp
 
 
 def test_a_tls_connection_is_not_corrupted_by_threads_that_use_it_at_once(tmp_path, monkeypatch) -> None:
-    handshakes = 300  # of a client that reads in one thread and sends in another, about one in forty failed
+    handshakes = 300  # it failed for about one in forty clients that read in one thread and sent in another
 
     def answer(connection: ServerConnection) -> None:
         for message in connection:

@@ -1,4 +1,4 @@
-"""The code of README and docs/client.md, run as the pages say; `scripts/newcomer` installs the wheel first."""
+"""The code of README and docs/client.md, run as the pages describe; `scripts/newcomer` installs the wheel first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/login/backend.md: each backend runs as the page has it, and the gateway takes its token."""
+"""docs/login/backend.md: each backend of the page runs, and the gateway accepts its token."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ answer = client.get(URL)
 
 
 def make_keys(folder):
-    """Make a key pair in a folder by the page's own commands."""
+    """Make a key pair in a folder with the page's commands."""
     for line in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)[0].splitlines():
         subprocess.run(line.partition("#")[0].split(), cwd=folder, check=True, capture_output=True)
 
 
 @pytest.fixture
 def folder(tmp_path):
-    """The files of the page, its key pair made by its own commands."""
+    """The files of the page, and a key pair made with its commands."""
     for name, code in FILES.items():
         (tmp_path / name).write_text(code)
     (tmp_path / "myapp").mkdir()
@@ -84,7 +84,7 @@ def folder(tmp_path):
 
 
 def taken(folder, monkeypatch, token):
-    """What a gateway with the page's settings makes of a token."""
+    """Return the answer of a gateway with the page's settings to a token."""
     monkeypatch.setenv("LAKESYNC_CONFIG", str(folder / "lakesync.toml"))
     config = load()
     verifier = TokenVerifier(issuers=configured_issuers(config), sole_gateway=config.sole_gateway)
@@ -122,7 +122,7 @@ def test_a_backend_in_python_makes_tokens(folder, monkeypatch, python, code, cli
 
 def test_a_backend_in_node_makes_tokens_and_the_app_fetches_them(folder, monkeypatch):
     if (node := shutil.which("node")) is None:
-        pytest.skip("there is no Node.js: scripts/install --dev installs it where apt-get may")
+        pytest.skip("Node.js is not installed; scripts/install --dev installs it where apt-get is permitted")
     (folder / "print.mjs").write_text(
         'import { server } from "./server.mjs";\nserver.on("listening", () => console.log(server.address().port));\n'
     )

@@ -1,4 +1,4 @@
-"""The fixtures that we give to our users, in a test run of their own."""
+"""The pytest fixtures that LakeSync provides to apps, in a separate test run."""
 
 from __future__ import annotations
 
@@ -60,6 +60,6 @@ def test_an_apps_tests_have_a_gateway_and_clients(tmp_path: Path) -> None:
     assert "3 passed" in done.stdout, done.stdout + done.stderr
 
 
-def test_the_package_announces_the_plugin() -> None:
+def test_the_package_registers_the_plugin() -> None:
     project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
     assert project["entry-points"]["pytest11"] == {"lakesync": "lakesync.testing.plugin"}

@@ -1,4 +1,4 @@
-"""A client behind something that takes no large requests, as many a proxy does."""
+"""A client behind a proxy that rejects large requests, as many do."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST = 5000
 
 @pytest.fixture
 def narrow(served: Served) -> Iterator[str]:
-    """What lets small requests through to the gateway, and answers others as nginx does; its URL."""
+    """Forward small requests to the gateway, and answer others as nginx does; yield the URL."""
 
     class Passage(BaseHTTPRequestHandler):
         def pass_on(self) -> None:
@@ -39,7 +39,7 @@ def narrow(served: Served) -> Iterator[str]:
         do_GET = do_POST = pass_on  # noqa: N815 as the library calls them
 
         def log_message(self, *_: object) -> None:
-            """Nothing."""
+            """Log nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Passage) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()

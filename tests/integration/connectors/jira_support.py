@@ -1,4 +1,4 @@
-"""A Jira site that listens, and what a poll of it should end in."""
+"""A Jira site on a local server, and the expected result of polling it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.integration.connectors.vendor_support import Vendor
 
 
 def document(text):
-    """A text as Atlassian's document format."""
+    """A text in Atlassian's document format."""
     return {
         "type": "doc",
         "version": 1,
@@ -35,7 +35,7 @@ class Desk(Vendor):
         return set(self.landing.rows[table])
 
     def expected(self):
-        """Row ids and versions of what the account may see."""
+        """The ids and versions of the rows that the account may see."""
         issues = {each.key: each for each in self.site.issues.values() if self.site.sees(each)}
         comments = {
             row.row_id: row.columns["body"]
@@ -46,7 +46,7 @@ class Desk(Vendor):
         return {key: each.fields["summary"] for key, each in issues.items()}, comments
 
     def seen(self):
-        """The same of what landed."""
+        """The ids and versions of the landed rows."""
         rows = self.landing.rows
         return (
             {row_id: row["summary"] for row_id, row in rows["jira_issues"].items()},
@@ -55,12 +55,12 @@ class Desk(Vendor):
 
 
 def desk(**site):
-    """A desk that listens."""
+    """A desk on a local server."""
     return Desk(**site).listening()
 
 
 def shake(desk, chance):
-    """One change of the site."""
+    """Make one random change of the site."""
     site = desk.site
     issues = list(site.issues.values())
     desk.clock.advance(chance.randrange(0, 30_000))
@@ -87,10 +87,10 @@ def shake(desk, chance):
 
 
 class Moving:
-    """The API of a site that changes between two calls, and sometimes fails, in place of the desk's own."""
+    """The site's API, with changes between calls and occasional failures."""
 
     def __init__(self, desk, chance, changes):
-        """Args: changes: those that were before, of two projects."""
+        """Args: changes: earlier changes, of two projects."""
         self.desk, self.chance, self.answer_of = desk, chance, desk.api.respond
         for project in ("SUP", "OPS"):
             desk.site.add_project(project)
@@ -107,13 +107,14 @@ class Moving:
         for _ in range(self.chance.choice([0, 0, 1, 3])):
             shake(self.desk, self.chance)
             if site.index_lag_ms and site.issues and self.chance.random() < 0.2:
-                site.index(self.chance.choice(list(site.issues.values())))  # found before older changes of others
+                # the search returns it before older changes of others
+                site.index(self.chance.choice(list(site.issues.values())))
         match self.chance.randrange(40):
             case 0:
                 return Response(503, "down", {"Retry-After": "0"})
             case 1:
                 return Response(429, None, {"Retry-After": "0"})
-            case 2 if self.calls >= self.toggled + 20:  # not hidden and shown again between two calls of one question
+            case 2 if self.calls >= self.toggled + 20:  # not hidden and shown again between two calls of one search
                 self.toggled = self.calls
                 self.hide(hidden=not site.projects["OPS"].hidden)
             case 3:
@@ -130,7 +131,7 @@ class Moving:
         site.projects["OPS"].hidden = hidden
 
     def rest(self):
-        """The site changes by itself no more; what was missed because it was hidden changes once again."""
+        """Stop the random changes; change again each object whose change was missed because it was hidden."""
         site = self.desk.site
         self.desk.api.respond, self.desk.api.token_ms = self.answer_of, 600_000
         self.hide(hidden=False)

@@ -1,4 +1,4 @@
-"""A Salesforce organisation that listens, and where a poll of it lands."""
+"""A Salesforce organisation on a local server, and the target of its polls."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ class Company(Vendor):
         return set(self.landing.rows[table])
 
     def expected(self):
-        """Names of the accounts that the user sees, by id."""
+        """The names of the accounts that the user sees, by id."""
         return {each.id: each.fields["Name"] for each in self.org.visible("Account", deleted=False)}
 
     def seen(self):
-        """The same of what landed."""
+        """The names of the landed accounts, by id."""
         return {row_id: row["name"] for row_id, row in self.landing.rows["sf_accounts"].items()}
 
 
 def company():
-    """A company that listens."""
+    """A company on a local server."""
     return Company().listening()
 
 
 def shake(acme, chance):
-    """One change of the organisation."""
+    """Make one random change of the organisation."""
     org = acme.org
     acme.clock.advance(chance.randrange(0, 30_000))
     records = list(org.records.values())
@@ -66,10 +66,10 @@ def shake(acme, chance):
 
 
 class Moving:
-    """The API of an organisation that changes between two calls, and sometimes fails, in place of its own."""
+    """The organisation's API, with changes between calls and occasional failures."""
 
     def __init__(self, acme, chance, changes):
-        """Args: changes: those that were before."""
+        """Args: changes: earlier changes."""
         self.acme, self.chance, self.answer_of = acme, chance, acme.api.respond
         for _ in range(changes):
             shake(acme, chance)
@@ -99,7 +99,7 @@ class Moving:
         return self.answer_of(request)
 
     def rest(self):
-        """The organisation changes by itself no more; what was missed because it was hidden changes once again."""
+        """Stop the random changes; change again each object whose change was missed because it was hidden."""
         self.acme.api.respond, self.acme.api.failing_jobs = self.answer_of, 0
         for record in self.acme.org.records.values():
             record.hidden = False

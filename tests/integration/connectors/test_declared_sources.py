@@ -1,4 +1,4 @@
-"""Clients pull through a gateway from places that `lakesync.toml` declares, one by one and composed."""
+"""Clients pull through a gateway from backends that `lakesync.toml` declares, alone and composed."""
 
 import json
 

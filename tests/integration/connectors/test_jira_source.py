@@ -1,4 +1,4 @@
-"""Jira polled over HTTP: what changes arrives, what is deleted goes, what is hidden stays."""
+"""Jira polled over HTTP: changed records arrive, deleted ones are deleted, and hidden ones remain."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_issues_that_change_during_a_search_are_not_missed(acme):
         for number, page in enumerate(source.changes("jira_issues", None)):
             keys |= {row.row_id for row in page.rows}
             for issue in issues[number * 100 : number * 100 + 60]:
-                # takes rows out of the result before the place of a token
+                # removes rows from the result before the position of a token
                 acme.site.edit(issue, summary="again")
     assert keys == {issue.key for issue in issues}
 
@@ -104,7 +104,7 @@ def test_a_change_that_the_search_finds_late_is_not_missed():
         late.site.edit(first, summary="changed, not yet found")
         late.clock.advance(59_000)
         quick = late.site.add_issue("SUP", "second")
-        late.site.index(quick)  # found before the older change
+        late.site.index(quick)  # returned before the older change
         late.poll()
         assert late.seen()[0] == {"SUP-1": "first", "SUP-2": "second"}
         late.clock.advance(2_000)
@@ -120,7 +120,7 @@ def test_times_in_the_accounts_time_zone_are_compared_as_instants():
         far.clock.advance(3_600_000)
         far.site.add_issue("SUP", "two")
         far.poll()
-        assert far.poll().tables[1].rows == 1, "the first is outside of the overlap"
+        assert far.poll().tables[1].rows == 1, "the first is outside the overlap"
         assert far.landing.rows["jira_issues"]["SUP-2"]["updated"].endswith("-0530")
 
 
@@ -159,7 +159,7 @@ def test_a_census_finds_what_was_deleted(acme):
     acme.poll()
     acme.site.delete(issues[0])
     acme.poll()
-    assert "SUP-1" in acme.ids(), "nothing tells of a delete"
+    assert "SUP-1" in acme.ids(), "the search does not report a delete"
     report = acme.poll(census=True)
     assert report.error is None
     assert len(acme.ids()) == 29
@@ -320,18 +320,18 @@ def test_a_long_rate_limit_is_reported_with_its_delay(acme):
     assert isinstance(error, RateLimitedError)
     assert error.retry_after == 60
     assert report.usage.left == 0
-    assert acme.ids("jira_projects") == {"OPS", "SUP"}, "what was read before stays"
+    assert acme.ids("jira_projects") == {"OPS", "SUP"}, "pages that were read before remain"
 
 
 def test_an_expired_page_token_ends_a_poll_and_the_next_continues(acme):
     for number in range(250):
-        acme.site.add_issue("SUP", f"Issue {number}")  # of one moment, so they are paged by token
+        acme.site.add_issue("SUP", f"Issue {number}")  # all have one update time, so they are paged by token
     acme.api.token_ms = -1
     report = acme.poll()
     assert isinstance(report.error, AdapterError)
     assert "lost its position" in str(report.error)
-    assert len(acme.ids()) == 100, "the page before it stays"
-    assert [status for _, _, status in acme.served.calls].count(400) == 2, "once for issues, once for comments"
+    assert len(acme.ids()) == 100, "the page before it remains"
+    assert [status for _, _, status in acme.served.calls].count(400) == 2, "once for issues and once for comments"
     acme.api.token_ms = 600_000
     assert acme.poll().error is None
     assert len(acme.ids()) == 250

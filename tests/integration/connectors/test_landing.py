@@ -1,4 +1,4 @@
-"""The lake's landing: what a poll's pages change there is what `lakesync.testing.landing` says, cut short or not."""
+"""The lake's landing applies the pages of a poll like `lakesync.testing.landing`, also after an interruption."""
 
 import itertools
 import os
@@ -33,26 +33,26 @@ from lakesync.staging.records import Erasure
 from lakesync.testing.landing import RowChange, diff_page
 from lakesync.wire.json import decode_push
 
-pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy
+pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute on a busy machine
 
 ISSUES = Table("issues", "uid")
 
 
 @pytest.fixture(scope="module")
 def spark(spark_server):
-    # besides another session, which is the active one of this thread
+    # in addition to another session, which is active in this thread
     with session(spark_server["config"]), session(spark_server["config"]) as spark:
         yield spark
 
 
 @pytest.fixture
 def names(request):
-    """A lake of the test's own."""
+    """A separate lake."""
     return LakeNames("lake", f"sys_{request.node.name}")
 
 
 class Gateway:
-    """Keeps in a folder what tasks push; its own answer to a repeat and to too much is `test_polls`' subject."""
+    """Stores the pushes of tasks in a folder; `test_polls` tests repeats and backpressure."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -77,7 +77,7 @@ class Gateway:
 
     @property
     def pushed(self):
-        """Each delta once, by its id, in the order in which they came."""
+        """Each delta once, by id, in the order of arrival."""
         found = {}
         for file in sorted(self.folder.glob("*.push")):
             for delta in decode_push(file.read_bytes()).deltas:
@@ -85,7 +85,7 @@ class Gateway:
         return found
 
     def changes(self):
-        """What was pushed, in the order of stamps, each once."""
+        """The pushed changes in the order of stamps, each once."""
         deltas = sorted(self.pushed.values(), key=lambda delta: delta.hlc)
         return [
             RowChange(each.op, each.row_id, {cell.column: cell.decoded() for cell in each.columns}) for each in deltas
@@ -93,7 +93,7 @@ class Gateway:
 
 
 class Scripted:
-    """A source that brings the pages that its connector's settings have, and counts what they have."""
+    """A source with the pages of its connector's settings; counts its calls."""
 
     def __init__(self, config):
         self.tables, self._pages, self._counted = (config.settings[name] for name in ("tables", "pages", "counted"))
@@ -116,14 +116,14 @@ class Scripted:
 
 
 def opened(spark, names, pages=(), tables=(ISSUES,), counted=None):
-    """The landing of a connector whose source brings these pages."""
+    """Open the landing of a connector whose source has these pages."""
     plain = tuple(table._replace(schema=no_schema) for table in tables)
     config = ConnectorConfig("gw", "desk", "scripted", {"tables": plain, "pages": list(pages), "counted": counted})
     return LakeLanding(spark, PolledSource(config, Scripted, plain), lambda: time.time_ns() // 1_000_000, names)
 
 
 class Piece(NamedTuple):
-    """Half of a table; it cannot be read while there is a certain file."""
+    """Half of a table; it cannot be read while a certain file exists."""
 
     rows: list[SourceRow]
     down: Path
@@ -135,7 +135,7 @@ class Piece(NamedTuple):
 
 
 class Divided(Scripted):
-    """A source whose table is read in the pieces that its connector's settings have."""
+    """A source whose table is read in the pieces of its connector's settings."""
 
     def __init__(self, config):
         super().__init__(config)
@@ -150,7 +150,7 @@ def no_schema():
 
 
 def land(spark, names, pages, tables=(ISSUES,), **ingest):
-    """One poll that brings these pages."""
+    """Run one poll of these pages."""
     landing = opened(spark, names, pages, tables)
     report = landing.poll(IngestSettings(**ingest))
     assert report.error is None
@@ -158,7 +158,7 @@ def land(spark, names, pages, tables=(ISSUES,), **ingest):
 
 
 class Dying(Gateway):
-    """Ends the task's process at the third push."""
+    """Kills the task's process at the third push."""
 
     def push(self, gateway, body):
         if len(list(self.folder.glob("*.push"))) == 2:
@@ -168,7 +168,7 @@ class Dying(Gateway):
 
 @pytest.fixture
 def gateways(tmp_path):
-    """Makes gateways, each with a folder of its own."""
+    """Makes gateways, each with a separate folder."""
     numbers = itertools.count()
     return lambda kind=Gateway: kind(tmp_path / f"gateway-{next(numbers)}")
 
@@ -178,7 +178,7 @@ def delivery(landing, gateway, chunk=500, flush=lambda: None):
 
 
 def page(chance, number):
-    """Rows, deletes and claims that meet one another often."""
+    """Rows, deletes and claims that often overlap."""
     rows = [
         SourceRow(
             f"r{chance.randrange(9)}",
@@ -196,7 +196,7 @@ def page(chance, number):
 
 
 def same(changes):
-    """Deletes of one page in the order of their rows."""
+    """Order the deletes of one page by row."""
     return sorted((each.op, each.row_id, jcs(each.columns)) for each in changes)
 
 
@@ -268,7 +268,7 @@ def test_an_interrupted_delivery_is_completed_and_a_concurrent_poll_is_rejected(
     assert (done.inserted, done.updated, done.deleted) == (40, 1, 0)
     assert done.waited_s > 0
     assert flushes
-    assert dying.pushed.items() <= gateway.pushed.items(), "the same rows, the same ids"
+    assert dying.pushed.items() <= gateway.pushed.items(), "the same rows and ids"
     assert msgspec.json.encode([each.columns for each in gateway.changes()][-1]) == b'{"text":"y"}'
 
 
@@ -292,10 +292,8 @@ def test_a_large_table_is_read_by_ranges_of_its_key_on_sparks_workers(spark, nam
         assert landing.poll(IngestSettings()).tables[0].rows > 0, "from then on it is read above its cursor"
 
 
-def test_a_piece_that_is_lost_and_cannot_be_read_again_does_not_land_as_if_it_was_empty(
-    spark, names, tmp_path, monkeypatch
-):
-    """What a poll has read is cached on executors. Of one that is lost, the tasks read the source again."""
+def test_a_lost_piece_that_cannot_be_read_again_does_not_land_as_empty(spark, names, tmp_path, monkeypatch):
+    """Executors cache the rows that a poll has read. If an executor is lost, its tasks read the source again."""
     down = tmp_path / "down"
     rows = [SourceRow(f"r{number}", {"uid": f"u{number}"}) for number in range(20)]
     pieces = [Piece(rows[:10], down), Piece(rows[10:], tmp_path / "never")]
@@ -327,12 +325,12 @@ def test_a_poll_without_changes_writes_nothing_and_the_known_rows_are_updated(sp
     first = [Page("issues", rows, {"at": 1})]
     assert delivery(land(spark, names, first), gateway).deliver(ISSUES).inserted == 300
     again = land(spark, names, first)
-    assert spark.table(f"{names.landing}.snapshots").count() == 1, "what came as it was does not land"
+    assert spark.table(f"{names.landing}.snapshots").count() == 1, "unchanged rows do not land"
     assert delivery(again, gateway).deliver(ISSUES).deltas == 0
     for number in range(3):
         again = land(spark, names, [Page("issues", [SourceRow("r0", {"uid": "u0", "title": number})], {"at": number})])
         assert delivery(again, gateway).deliver(ISSUES).updated == 1
-        again.update_known("issues", max_files=2)  # `known` is brought up meanwhile
+        again.update_known("issues", max_files=2)  # `known` is updated meanwhile
     assert spark.table(names.known).count() == 300
     for name in (names.landing, names.known):
         engines = {
@@ -391,8 +389,8 @@ def test_b7_an_erased_row_leaves_no_file_of_what_landed(spark, names, gateways):
     pushed = len(gateway.pushed)
     anew = [SourceRow("a", {"uid": "1", "title": "said anew"}), rows[1]]
     landing = land(spark, names, [Page("issues", anew, cursor={"at": 2})])
-    delivery(landing, gateway).deliver(ISSUES)  # the source still has the row, and says it again
+    delivery(landing, gateway).deliver(ISSUES)  # the source still has the row, and returns it again
     assert [(each.op, each.row_id) for each in gateway.changes()[pushed:]] == [("INSERT", "a")]
     again = gateways()
     delivery(opened(spark, names), again).replay(ISSUES, [_today(spark, names)])
-    assert again.pushed.items() < gateway.pushed.items(), "a replay says the same, without what was erased"
+    assert again.pushed.items() < gateway.pushed.items(), "a replay returns the same rows without the erased values"

@@ -1,4 +1,4 @@
-"""What a notebook reads: connectors, a user's own among them, and the log; as docs/connectors.md shows it."""
+"""Reading connectors and the log in a notebook, as docs/connectors.md shows; also a user's own connector."""
 
 import re
 import sys
@@ -18,7 +18,7 @@ from tests.dagster_instance import dagster_instance
 from tests.integration.connectors.jira_support import desk
 from tests.integration.dagster.poll_support import House
 
-pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy
+pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute on a busy machine
 
 PAGE = (Path(__file__).parents[3] / "docs" / "connectors.md").read_text()
 TICKETS = TableSchema("tickets", (Column("title", "string"), Column("votes", "number"), Column("open", "boolean")))
@@ -28,7 +28,7 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])  # Spark's processes
 
 
 class Tickets:
-    """A source of a user's own."""
+    """A source of a user's own connector type."""
 
     tables = (Table("tickets", schema=lambda: TICKETS), Table("notes"))
     usage = Usage(0)

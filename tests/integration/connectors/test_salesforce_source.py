@@ -1,4 +1,4 @@
-"""Salesforce polled over HTTP: what changes arrives, what is deleted goes, what is hidden stays."""
+"""Salesforce polled over HTTP: changed records arrive, deleted ones are deleted, and hidden ones remain."""
 
 from __future__ import annotations
 
@@ -194,9 +194,11 @@ def test_an_expired_bulk_job_is_reported_and_the_next_poll_creates_another(acme)
         assert isinstance(error, AdapterError)
         assert "is Failed (InternalServerError : The query was too complicated.)" in str(error)
     with acme.source(**ACCOUNTS_ALONE) as source:
-        acme.landing.land([next(source.changes("sf_accounts", None))])  # a job that is begun, and then a kill
+        acme.landing.land([next(source.changes("sf_accounts", None))])  # a bulk job was created before a kill
     newer = ACCOUNTS_ALONE | {"apiVersion": "v63.0"}
-    assert acme.poll(settings=newer).error is None, "Salesforce gives its result to calls of its own version alone"
+    assert acme.poll(settings=newer).error is None, (
+        "Salesforce returns a job's result only to calls of the job's API version"
+    )
     assert acme.seen() == acme.expected()
 
 
@@ -269,7 +271,7 @@ def test_the_daily_limit_is_reported_and_respected(acme):
     acme.api.used = 96
     report = acme.poll()
     assert isinstance(report.error, RateLimitedError)
-    assert acme.api.used == 97, "the rest is left to others"
+    assert acme.api.used == 97, "the other requests are left to other users"
     acme.api.used = 100
     assert "REQUEST_LIMIT_EXCEEDED" in str(acme.poll().error)
 

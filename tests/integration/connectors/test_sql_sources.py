@@ -1,4 +1,4 @@
-"""Databases polled by SQL: late commits, deletes, types, more rows than are held, over real servers."""
+"""Databases polled by SQL on real servers: late commits, deletes, types, and more rows than fit in memory."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HERE = HostPolicy(("127.0.0.1", "localhost"))
 
 
 class Orders:
-    """A database with a table `orders`, and where polls of it land."""
+    """A database with a table `orders`, and the target of its polls."""
 
     def __init__(self, make, uri, connect, settings=None):
         self.make, self.uri, self.connect = make, uri, connect
@@ -92,7 +92,7 @@ def in_mariadb(mariadb_uri):
 
 @pytest.fixture
 def in_bigquery(bigquery_endpoint):
-    """In the emulator, whose client opens like a connection and runs like its cursor."""
+    """The emulator of BigQuery; its client has the interface of a connection and a cursor."""
     name = f"own_{uuid.uuid4().hex[:12]}"
     about = {"datasetReference": {"projectId": "p", "datasetId": name}}
     requests.post(f"{bigquery_endpoint}/bigquery/v2/projects/p/datasets", json=about, timeout=60).raise_for_status()
@@ -135,7 +135,7 @@ def test_in_postgres_a_late_commit_is_found_after_any_time(in_postgres):
     assert set(in_postgres.rows()) == {"1", "2", "3", "4"}
     assert in_postgres.poll(**BY_CHANGE, lookbackMs=0).error is None
     last = in_postgres.poll(**BY_CHANGE, lookbackMs=0).tables[0]
-    assert last.rows == 1, "when nobody is late any more, it is read from the newest on"
+    assert last.rows == 1, "once no transaction is late, polls read from the newest row"
     in_postgres.poll(**BY_CHANGE, query="SELECT * FROM orders WHERE id > 2")
     assert in_postgres.landing.landings > 0
 
@@ -275,7 +275,7 @@ def test_a_whole_table_is_compared_in_parts_and_deletes_are_found(database, requ
     first = orders.poll(type="diff", budget_bytes=100_000).tables[0]
     assert first.error is None
     assert (first.rows, len(orders.rows())) == (6_000, 6_000)
-    assert first.landings >= 2, "never all of it is held"
+    assert first.landings >= 2, "the whole table is never in memory"
     before = len(orders.landing.changes)
     orders.run(
         "DELETE FROM orders WHERE id = 7", "UPDATE orders SET name = 'other' WHERE id = 8", order(99_999, "2026-01-02")
@@ -341,7 +341,7 @@ def test_in_bigquery_the_lookback_finds_late_commits_and_types_are_kept(in_bigqu
         order(3, "2026-01-01 07:00:00+00", table="orders (id, name, price, changed)"),
     )
     in_bigquery.poll(**BY_CHANGE, lookbackMs=60_000)
-    assert set(in_bigquery.rows()) == {"1", "2"}, "stamped half a minute before the newest, and committed after it"
+    assert set(in_bigquery.rows()) == {"1", "2"}, "stamped half a minute before the newest row, and committed after it"
     with in_bigquery.source(**BY_CHANGE) as source:
         assert poll(source, in_bigquery.landing, census=True).error is None
     assert set(in_bigquery.rows()) == {"1", "2", "3"}, "a count finds a row that the lookback does not"
@@ -403,11 +403,13 @@ def test_in_mysql_a_late_commit_is_found_with_the_process_privilege(in_mariadb):
         owner.cursor().execute(f"GRANT SELECT ON {name}.* TO reader")
     in_mariadb.run(order(4, "2036-01-01"))
     assert in_mariadb.poll(**BY_CHANGE, lookbackMs=0, uri=f"mysql://reader:x@{place}").error is None
-    assert set(in_mariadb.rows()) == {"1", "2", "3", "4"}, "without that right the lookback is all there is"
+    assert set(in_mariadb.rows()) == {"1", "2", "3", "4"}, (
+        "without that privilege, only the lookback finds late commits"
+    )
 
 
 def asked(orders, query="SELECT * FROM orders", uri=None):
-    """What `lakesync connectors test` asks, with each answer or error."""
+    """The answers or errors of the probes of `lakesync connectors test`."""
     results = {}
     with orders.source(query, uri, **BY_CHANGE) as source:
         for probe in probes_of(source):

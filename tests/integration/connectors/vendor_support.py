@@ -1,4 +1,4 @@
-"""A vendor that listens, with a clock by hand, a connector to it, and where its pages land."""
+"""A vendor's API on a local server with a manual clock, a connector to it, and the target of its pages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOOPBACK = HostPolicy(("127.0.0.1",))
 
 
 class Vendor:
-    """What is alike of every vendor; a subclass says what the connector is, and what a poll should end in."""
+    """The common part of all vendors; a subclass defines the connector and the expected result of a poll."""
 
     name = kind = ""
     """Of the connector."""
@@ -54,7 +54,7 @@ class Vendor:
 
     @contextmanager
     def listening(self):
-        """The vendor, as it listens."""
+        """The vendor's API on a local server."""
         with serve(self.api) as served:
             self.served, self.url = served, served.url
             yield self

@@ -21,7 +21,7 @@ from lakesync_dagster.definitions import make_definitions
 from tests.dagster_instance import dagster_instance
 from tests.integration.gateway_support import SERVICE, wall_ms
 
-pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy
+pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute on a busy machine
 
 TABLES = ("flights", "planes")
 EVERY = ("deltas", "tables/flights", "tables/planes", "checkpoint_snapshots", "checkpoint")

@@ -17,7 +17,7 @@ from lakesync_dagster.definitions import make_definitions
 from tests.dagster_instance import dagster_instance
 from tests.integration.gateway_support import SERVICE
 
-pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy
+pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute on a busy machine
 
 FIRST = datetime.now(UTC).replace(hour=12, minute=0, second=0, microsecond=0) - timedelta(days=20)
 MONDAY, TUESDAY, WEDNESDAY, THURSDAY, FRIDAY, SATURDAY = (f"{FIRST + timedelta(days=n):%Y-%m-%d}" for n in range(6))

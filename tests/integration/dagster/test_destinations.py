@@ -30,7 +30,7 @@ from tests.integration.gateway_support import until, wall_ms
 from tests.postgres_server import postgres_server
 from tests.run_support import a_run
 
-pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy
+pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute on a busy machine
 
 
 @pytest.fixture(scope="module", params=[3, pytest.param(10, marks=pytest.mark.deep)])

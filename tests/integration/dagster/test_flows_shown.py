@@ -26,7 +26,7 @@ from tests.conformance.test_adapters import everything
 from tests.integration.gateway_support import SERVICE, sign
 from tests.run_support import a_run
 
-pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy
+pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute on a busy machine
 
 FLIGHTS = {
     "table": "flights",

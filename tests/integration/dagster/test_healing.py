@@ -36,7 +36,7 @@ from tests.conformance.test_adapters import everything
 from tests.dagster_instance import dagster_instance
 from tests.integration.gateway_support import SERVICE, wall_ms
 
-pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy
+pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute on a busy machine
 
 TABLES = ("flights", "planes")
 COPY = target_key("copy", "copy")

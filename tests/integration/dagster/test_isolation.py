@@ -24,7 +24,7 @@ from sensors.lags import PipelineLags
 from tests.dagster_instance import dagster_instance
 from tests.integration.gateway_support import SERVICE, wall_ms
 
-pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy
+pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute on a busy machine
 
 NUMBER = {"orders": {"n": "number"}, "planes": {"n": "number"}, "twins": {"n": "number"}, "wrecks": {"n": "number"}}
 TENANTS = {

@@ -32,7 +32,7 @@ from tests.integration.connectors.jira_support import desk
 from tests.integration.dagster.poll_support import KEY
 from tests.integration.gateway_support import SERVICE, wall_ms
 
-pytestmark = pytest.mark.timeout(1500)  # Spark's first queries take a minute where the machine is busy
+pytestmark = pytest.mark.timeout(1500)  # Spark's first queries take a minute on a busy machine
 
 TENANTS = {"north": ("flights",), "south": ("flights",), "west": ("planes",)}
 TABLES = ("flights", "planes")

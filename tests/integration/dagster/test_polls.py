@@ -21,7 +21,7 @@ from tests.integration.connectors.jira_support import Moving, desk, document
 from tests.integration.connectors.salesforce_support import ACCOUNTS_ALONE, company
 from tests.integration.dagster.poll_support import NUMBERS, House, connection, metadata_of, reason
 
-pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy
+pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute on a busy machine
 
 
 @contextmanager

@@ -29,7 +29,7 @@ from tests.spelling import spelled
 
 DAYS = [date(2013, 1, 1) + timedelta(days=number) for number in range(3)]
 COLUMNS = {"title": "string", "size": "number"}
-pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy
+pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute on a busy machine
 
 
 @pytest.fixture(scope="module")

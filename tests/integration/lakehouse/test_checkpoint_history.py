@@ -40,7 +40,7 @@ RULES = [
 ]
 TEAMS = ("red", "blue")
 
-pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy
+pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute on a busy machine
 
 
 class Reader:

@@ -12,7 +12,7 @@ from tests.integration.gateway_support import until
 from tests.integration.lakehouse.state_support import FIRST, delta, lake, merged, schema
 from tests.lake_support import arrivals, fill
 
-pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy
+pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute on a busy machine
 
 
 def test_a_concurrent_writer_loses_no_data(spark, names, monkeypatch):

@@ -32,7 +32,7 @@ from tests.dagster_instance import dagster_instance
 from tests.integration.gateway_support import SERVICE
 
 pytestmark = [
-    pytest.mark.timeout(900),  # Spark's first queries take a minute where the machine is busy
+    pytest.mark.timeout(900),  # Spark's first queries take a minute on a busy machine
     pytest.mark.filterwarnings("ignore:Parquet writer option", "ignore:Merge on read is not yet"),
 ]
 

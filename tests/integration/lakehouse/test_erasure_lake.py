@@ -52,7 +52,7 @@ SCHEMA = parse_schema(
 )
 POINTS = ("history", "state", "expired", "restored", "confirmed")
 
-pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy
+pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute on a busy machine
 
 
 class KilledError(BaseException):

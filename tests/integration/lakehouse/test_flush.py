@@ -30,7 +30,7 @@ from tests.forked import Forked
 from tests.integration.gateway_support import SERVICE, wall_ms
 
 DEADLINE = 240
-pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy
+pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute on a busy machine
 
 
 @dataclass

@@ -23,7 +23,7 @@ from tests.lake_support import arrivals, fill, held
 DAYS = [date(2013, 1, 1) + timedelta(days=number) for number in range(2)]
 TITLES = parse_schema({"table": "t", "columns": [{"name": "title", "type": "string"}]})
 
-pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy
+pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute on a busy machine
 
 
 def delta(op, row, hlc, client="a", **values):

@@ -34,7 +34,7 @@ SCHEMA = parse_schema({"table": "t", "columns": [{"name": "n", "type": "number"}
 LIMIT_SECONDS = 10
 """Of silence, after which Spark gives up the catalogue."""
 
-pytestmark = pytest.mark.timeout(300)  # Spark's first queries take a minute where the machine is busy
+pytestmark = pytest.mark.timeout(300)  # Spark's first queries take a minute on a busy machine
 
 
 @pytest.fixture

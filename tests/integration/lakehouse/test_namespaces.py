@@ -24,7 +24,7 @@ from lakesync_dagster.definitions import make_definitions
 from tests.integration.gateway_support import reached_at, wall_ms
 from tests.run_support import a_run, resources_of
 
-pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy
+pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute on a busy machine
 
 COLUMNS = {
     "home": [{"name": "title", "type": "string"}],

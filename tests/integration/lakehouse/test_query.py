@@ -41,7 +41,7 @@ VALUES = {
     "extra": [{"k": [1, None]}, [], "text", 5, None],
 }
 
-pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy
+pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute on a busy machine
 
 
 class Story:

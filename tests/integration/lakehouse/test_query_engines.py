@@ -27,7 +27,7 @@ from lakesync.model.types import ColumnValue, RowDelta, SyncPush
 from lakesync.staging import open_store
 from tests.integration.gateway_support import wall_ms
 
-pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy
+pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute on a busy machine
 
 TYPED = {
     "tasks": {"title": "string", "size": "number", "done": "boolean", "extra": "json"},

@@ -32,7 +32,7 @@ RULES = {
 }
 SCHEMA = {"table": "todos", "columns": [{"name": "team", "type": "string"}, {"name": "size", "type": "number"}]}
 
-pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy
+pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute on a busy machine
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from lakesync.staging.shards import shard_map
 from tests.integration.gateway_support import reached_at, wall_ms
 from tests.run_support import a_run
 
-pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy
+pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute on a busy machine
 
 SHARDS = ShardConfig(shards={"orders": "shard-orders"}, default="shard-default")
 

@@ -10,7 +10,7 @@ from lakesync.model.errors import SchemaError
 from tests.integration.lakehouse.state_support import FIRST, TYPES, delta, schema
 from tests.lake_support import arrivals, fill
 
-pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy
+pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute on a busy machine
 
 
 def test_b5_a_value_that_does_not_fit_is_null_counted_and_kept(spark, names):

@@ -12,7 +12,7 @@ from lakesync.model.schema import parse_schema
 from tests.integration.lakehouse.state_support import DAYS, FIRST, content, delta, lake, merged, schema, story
 from tests.lake_support import arrivals, fill
 
-pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy
+pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute on a busy machine
 
 
 SLICES = pytest.mark.parametrize(

@@ -47,7 +47,7 @@ EAGER = MaintenanceSection(
 FORGETFUL = EAGER.model_copy(update={"snapshot_retention_hours": 0.0})
 """As two hours later."""
 
-pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy
+pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute on a busy machine
 
 
 class World:

@@ -21,7 +21,7 @@ from resources.stores import LakeResource
 from tests.dagster_instance import dagster_instance
 from tests.integration.gateway_support import SERVICE, wall_ms
 
-pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy
+pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute on a busy machine
 
 DAY = 86_400_000
 ORDERS = parse_schema({"table": "orders", "columns": [{"name": "item", "type": "string"}]})
