@@ -34,7 +34,7 @@ LEAVES = {name: dg.AssetKey(["destinations", "warehouse", name]) for name in ("p
 
 
 class Warehouse:
-    """A gateway, a lake of its own, and Dagster's jobs over both with a destination of three leaves."""
+    """A gateway, a separate lake, and Dagster's jobs over both with a destination of three leaves."""
 
     def __init__(self, served, spark_config, instance, folder, postgres, flushes):
         self.flushes = flushes
@@ -73,7 +73,7 @@ class Warehouse:
         self.gateway.handle_push(SyncPush("c", tuple(deltas)))
 
     def flush(self, pushes):
-        """A flush after each push; the snapshots of the lake that they made."""
+        """Flush after each push; return the lake's snapshots that this created."""
         made = []
         with a_run(self.config) as run:
             for push in pushes:
@@ -83,7 +83,7 @@ class Warehouse:
         return made
 
     def follow(self):
-        """What the sensor asks for, each in a run of its own: leaf → the run."""
+        """Run what the sensor requests; return each leaf's run."""
         job = self.definitions.resolve_job_def("destinations")
         return {
             request.asset_selection[0].path[-1]: job.execute_in_process(
@@ -106,7 +106,7 @@ class Warehouse:
         return found.run_requests
 
     def run(self, name):
-        """A run of one leaf, whether or not something is due."""
+        """Run one leaf, whether or not it is due."""
         key = LEAVES[name]
         today = self.definitions.resolve_asset_graph().get(key).partitions_def.get_last_partition_key()
         return self.definitions.resolve_job_def("destinations").execute_in_process(
@@ -114,13 +114,13 @@ class Warehouse:
         )
 
     def compare(self, name):
-        """A leaf with the lake."""
+        """Compare a leaf with the lake."""
         target = next(each for each in destination_targets(self.config) if each.target.name == name)
         with a_run(self.config) as run:
             return compare(run.pyspark.spark_session, follower_of(self.engine.store, target), run.lake.names)
 
     def check(self):
-        """Every leaf against the lake: whether it passed, and the days that it names."""
+        """Compare every leaf with the lake; return whether each passed, and the days that it names."""
         keys = [dg.AssetCheckKey(key, "equals_lake") for key in LEAVES.values()]
         job = dg.define_asset_job("check", selection=dg.AssetSelection.checks(*keys))
         definitions = dg.Definitions.merge(self.definitions, dg.Definitions(jobs=[job]))
@@ -129,7 +129,7 @@ class Warehouse:
         return {one.asset_key.path[-1]: (one.passed, one.metadata["days"].value) for one in found}
 
     def rebuild(self, name, day):
-        """A day of a leaf written again."""
+        """Rewrite a day of a leaf."""
         target = next(each for each in destination_targets(self.config) if each.target.name == name)
         with a_run(self.config) as run:
             one = follower_of(self.engine.store, target)
@@ -177,7 +177,7 @@ class Moves:
         return datetime.fromtimestamp((self.today + number * DAY) / 1000, UTC).date()
 
     def fill(self, adapter, rows, day, **values):
-        """A push of that day."""
+        """Push on that day."""
         at = self.today + day * DAY
         deltas = [
             extract_delta(None, values, table="flights", row_id=f"r{row}", client_id="c", hlc=(at << 16) + row)
@@ -191,11 +191,11 @@ class Moves:
         return metadata_of(done)
 
     def carry(self, job):
-        """As the sensor requests it."""
+        """Run as the sensor requests it."""
         return self.run(job, tags={**span(self.day(0), self.day(0)), REQUESTED_BY: TRANSFER_SENSOR})
 
     def replay(self, job, first, last):
-        """As a backfill of these days requests it; by day, what was new and what came again."""
+        """Run as a backfill of these days requests it; return the numbers of new and repeated deltas by day."""
         job = self.definitions.resolve_job_def(job)
         run = job.execute_in_process(instance=self.instance, tags=span(self.day(first), self.day(last)))
         made = [event.step_materialization_data.materialization for event in run.get_asset_materialization_events()]

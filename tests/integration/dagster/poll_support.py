@@ -1,4 +1,4 @@
-"""A gateway, Dagster's job `poll` for the connectors that are registered there, and what a poll tells."""
+"""A gateway, Dagster's job `poll` for the connectors registered there, and the results of polls."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def connection(config, run):
 
 
 class House:
-    """A gateway, and Dagster's job `poll` for the connectors that are registered there."""
+    """A gateway, and Dagster's job `poll` for the connectors registered there."""
 
     def __init__(self, served, spark_config, instance, name):
         self.engine, self.instance, self.gateway = served.engine, instance, served.engine.gateway(name)
@@ -86,13 +86,13 @@ class House:
         return found
 
     def behind(self):
-        """Keys of the polls that are reported as behind."""
+        """The keys of the polls that are reported as behind."""
         lags = PipelineLags(self.config, registered(self.engine.store))
         lags.read(self.engine.store, lambda: self.instance)
         return {lag.key for lag in report_in(self.engine.store.marks()).lags if lag.part == "poll"}
 
     def poll(self, connector):
-        """A poll without Dagster; all of a house's share one session of Spark."""
+        """A poll without Dagster; all polls of a house share one Spark session."""
         return poll_connector(connection(self.config, self.given), self.gateway.gateway_id, connector)
 
     @cached_property
@@ -117,13 +117,13 @@ class House:
         return rows
 
     def edit(self, table, row_id, **columns):
-        """A client's edit."""
+        """Push a client's edit."""
         stamp = time.time_ns() // 1_000_000 << 16
         delta = extract_delta(dict.fromkeys(columns), columns, table=table, row_id=row_id, client_id="c", hlc=stamp)
         self.gateway.handle_push(SyncPush("c", (delta,)))
 
     def logged(self):
-        """Deltas that the gateway ever took."""
+        """The deltas that the gateway has accepted."""
         return sum(day.count for day in self.engine.store.ledger(self.gateway.gateway_id))
 
 

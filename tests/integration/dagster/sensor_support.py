@@ -1,4 +1,4 @@
-"""A staging store with a clock of its own and a Dagster instance, over which sensors are tested."""
+"""A staging store with a manual clock and a Dagster instance, for tests of sensors."""
 
 import time
 from contextlib import contextmanager, nullcontext
@@ -19,13 +19,13 @@ from sensors.staging import flush_sensor
 from tests.dagster_instance import dagster_instance
 
 DAY = "2026-03-01"
-NOON = 1_772_366_400_000  # of that day
+NOON = 1_772_366_400_000  # milliseconds of that day
 DAYS = day_partitions("2026-02-01")
 FLIGHTS = parse_schema({"table": "flights", "columns": [{"name": "carrier", "type": "string"}]})
 
 
 class Clock:
-    """The gateway's clock; the sensor reads the same one through the offset file."""
+    """The gateway's clock; the sensor reads the same time through the offset file."""
 
     def __init__(self, file):
         self.file = file
@@ -89,7 +89,7 @@ class House:
 
 @contextmanager
 def open_house(folder):
-    """Open a house with files in a folder; its clock stands at noon."""
+    """Open a house with files in a folder; its clock is stopped at noon."""
     offset = folder / "offset"
     clock = Clock(offset)
     config = load({"data_dir": folder, "clock_offset_file": offset, "flush": {"max_bytes": 10_000}})

@@ -92,7 +92,7 @@ def instance():
 
 
 def tick(sensor, instance, cursor=None, **more):
-    """One tick; the cursor that it leaves."""
+    """Run one tick; return the cursor afterwards."""
     with dg.build_sensor_context(instance, cursor=cursor, **more) as context:
         sensor(context)
         return context.cursor
@@ -121,7 +121,7 @@ def test_a_part_that_keeps_failing_is_reported_once_until_it_recovers(receiver, 
     cursor = tick(sensor, instance)
 
     def alerts_after(*left_out):
-        """A run ends; the alerts after it."""
+        """End a run; return the alerts after it."""
         nonlocal cursor
         tags = {"lakesync/left_out": json.dumps(left_out)} if left_out else {}
         broken.execute_in_process(instance=instance, tags=tags, raise_on_error=False)
@@ -132,7 +132,7 @@ def test_a_part_that_keeps_failing_is_reported_once_until_it_recovers(receiver, 
     orders, planes = "table orders was not merged", "table planes was not merged"
     assert alerts_after(orders) == [("run_failed", [orders])]
     assert alerts_after(orders) == []
-    assert alerts_after(orders, planes) == [("run_failed", [orders, planes])], "another part fails too"
+    assert alerts_after(orders, planes) == [("run_failed", [orders, planes])], "another part also fails"
     assert alerts_after(planes) == []
     monkeypatch.setattr("tests.integration.dagster.test_alerts.DRY", set())
     assert alerts_after() == [("run_recovered", [planes])]
@@ -159,7 +159,7 @@ def test_a_table_of_a_connector_that_keeps_failing_is_reported_once(receiver, al
     cursor = tick(sensor, instance)
 
     def alerts_after(*tables):
-        """A poll of these tables ends; the alerts after it."""
+        """End a poll of these tables; return the alerts after it."""
         nonlocal cursor
         keys = [dg.AssetKey(table) for table in tables]
         tags = {CONNECTOR: "shop/jira"}
@@ -228,7 +228,7 @@ def test_an_undelivered_alert_is_logged_once(receiver, alerts, monkeypatch):
     assert receiver.alerts == [{"kind": "run_recovered", "run_id": "r", "job": "flush", "faults": []}]
     assert [call.method_name for call in log.calls] == ["error"]
     alerts.send(RECOVERED)
-    assert len(log.calls) == 2, "after its delivery, it is another one"
+    assert len(log.calls) == 2, "after its delivery, the next failure is logged again"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The assets as Dagster runs them in this process, over a real Spark and gateway: what they tell and hold back."""
+"""The assets as Dagster runs them in this process, over a real Spark and gateway: metadata and failures."""
 
 import time
 from pathlib import Path
@@ -28,7 +28,7 @@ EVERY = ("deltas", "tables/flights", "tables/planes", "checkpoint_snapshots", "c
 
 
 class House:
-    """A gateway, a lake of its own, and Dagster's jobs over both."""
+    """A gateway, a separate lake, and Dagster's jobs over both."""
 
     def __init__(self, served, spark_config, instance, folder):
         self.engine, self.instance = served.engine, instance
@@ -131,7 +131,7 @@ def test_a_run_reports_its_figures_and_publishes_no_faulty_checkpoint(house, spa
     before, after = versions(first), versions(second)
     assert {asset for asset in EVERY if before[asset] != after[asset]} == set(EVERY) - {"tables/planes"}
 
-    # A merge of so small a table would mend it, so nothing is pushed to it.
+    # A merge of such a small table would repair it, so nothing is pushed to it.
     with session(spark_server["config"]) as spark:
         with open_table(spark, "lake.tab_house.planes") as planes:
             assert series["tables/planes"]["dagster/uri"] == planes.location()
@@ -145,7 +145,7 @@ def test_a_run_reports_its_figures_and_publishes_no_faulty_checkpoint(house, spa
     published = house.engine.store.newest_checkpoint("house")
     house.push("flights", [1], 3)
     assert not house.run().success
-    # as "re-execute from failure" does: the new run repeats no check, and knows no fault of the first one
+    # as "re-execute from failure" does: the new run repeats no check, and has no record of the first run's fault
     repeated = house.run(selection=[dg.AssetKey("checkpoint_snapshots")])
     assert house.engine.store.newest_checkpoint("house") == published
     assert not repeated.success
@@ -159,7 +159,7 @@ def test_a_run_reports_its_figures_and_publishes_no_faulty_checkpoint(house, spa
 
 @pytest.mark.deep
 def test_a_run_continues_without_a_faulty_gateway_and_a_frozen_table(house, monkeypatch):
-    """B5: a gateway that cannot be flushed, a frozen table that grew: the run does the rest, and fails at its end."""
+    """B5: if a gateway cannot be flushed and a frozen table grew, the run does the rest and fails at its end."""
     from lakehouse.history import flush as deltas
 
     for table in TABLES:
@@ -213,7 +213,7 @@ def test_a_run_continues_without_a_faulty_gateway_and_a_frozen_table(house, monk
     links = {
         table.table: [Path(urlsplit(uri).path).stat().st_nlink for uri in table.frames] for table in now_cut.tables
     }
-    assert links == {"flights": [2], "planes": [1]}  # what did not change was not written again
+    assert links == {"flights": [2], "planes": [1]}  # unchanged tables were not rewritten
 
 
 @pytest.mark.parametrize(

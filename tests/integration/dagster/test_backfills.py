@@ -1,4 +1,4 @@
-"""Backfills as Dagster runs them, over a real Spark and gateway: each partition by itself, and no other."""
+"""Backfills as Dagster runs them, over a real Spark and gateway: each run processes only its own partitions."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -27,7 +27,7 @@ COMPARED = ("acknowledged", "unflushed", "dagster/partition_row_count", "ledger_
 
 
 class Calendar:
-    """The gateway's clock, from noon of a day of the test's choice on."""
+    """The gateway's clock, from noon of a given day."""
 
     def __init__(self):
         self.set(MONDAY)
@@ -42,7 +42,7 @@ class Calendar:
 
 
 class House:
-    """A gateway with a clock of its own, a lake, and Dagster's jobs over both."""
+    """A gateway with a manual clock, a lake, and Dagster's jobs over both."""
 
     def __init__(self, serve, spark_config, instance, folder):
         self.clock, self.instance = Calendar(), instance
@@ -156,7 +156,7 @@ def test_a_backfill_without_an_earlier_unflushed_day_is_rejected(house):
 
 
 def test_a_backfill_of_a_table_reports_each_day(house):
-    if not house.pushed:  # by the tests before
+    if not house.pushed:  # merged by the earlier tests
         house.push(MONDAY, 3)
         house.push(SATURDAY, 2)
     house.backfill("deltas", MONDAY, SATURDAY)
@@ -172,7 +172,7 @@ def test_a_backfill_of_a_table_reports_each_day(house):
 
 
 def test_a_backfill_of_a_destination_writes_missing_deltas_up_to_its_days(house):
-    if not house.pushed:  # by the tests before
+    if not house.pushed:  # written by the earlier tests
         house.push(MONDAY, 3)
         house.push(SATURDAY, 2)
     house.backfill("deltas", MONDAY, SATURDAY)

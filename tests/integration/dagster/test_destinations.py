@@ -1,4 +1,4 @@
-"""Destinations follow the lake: each leaf by itself, each delta once, and again by itself after it was away."""
+"""Destinations follow the lake: each leaf independently, each delta once, also after an outage."""
 
 import sqlite3
 from contextlib import closing, contextmanager
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute on 
 
 @pytest.fixture(scope="module", params=[3, pytest.param(10, marks=pytest.mark.deep)])
 def warehouse(request, serve, spark_server, tmp_path_factory):
-    """With so many flushes while Postgres is away."""
+    """A warehouse with as many flushes as during an outage of Postgres."""
     with dagster_instance() as instance, postgres_server() as postgres:
         yield Warehouse(
             serve(), spark_server["config"], instance, tmp_path_factory.mktemp("warehouse"), postgres, request.param
@@ -103,7 +103,7 @@ def test_damage_at_a_destination_is_reported_by_day_and_repaired_by_rebuilding_t
 
 
 def poison(warehouse, name):
-    """Make a leaf unusable; returns what mends it."""
+    """Make a leaf unusable; return a function that repairs it."""
     if name == "pg":
         with psycopg.connect(warehouse.postgres.uri) as sql:
             sql.execute("ALTER TABLE lakesync_deltas RENAME TO hidden")
@@ -139,7 +139,7 @@ def test_b11_a_failing_adapter_does_not_stop_the_others(warehouse):
 
 
 def followers_when(warehouse, now_ms):
-    """The leaf at Postgres, as the sensors see it then."""
+    """The leaf at Postgres, as the sensors see it at that time."""
     found = follower_positions(warehouse.config, warehouse.engine.store, lambda: now_ms)
     return [each for each in found if each.name.endswith("/pg")]
 
@@ -168,13 +168,13 @@ def test_b11_a_failing_table_does_not_stop_the_others(warehouse):
         assert (mark.set_aside, mark.dead_letters) == ((poisoned,), {})
         (now,), (then,) = (followers_when(warehouse, ms) for ms in (mark.retry_ms - 1, mark.retry_ms))
         assert now.streams == mark.streams
-        assert all(then.streams[name] < arrival for name, arrival in mark.streams.items()), "the sensor asks for a run"
+        assert all(then.streams[name] < arrival for name, arrival in mark.streams.items()), "the sensor requests a run"
         compared = warehouse.compare("pg")
         assert not compared.is_equal
         assert [each.table for each in compared.suspended] == [poisoned]
         sql(f"DROP TABLE {poisoned}", f"ALTER TABLE mine RENAME TO {poisoned}")
         with closing(PostgresAdapter(warehouse.postgres.uri)) as adapter:
-            adapter.retry_tables("destinations/warehouse/pg", [poisoned])  # rather than after the pause
+            adapter.retry_tables("destinations/warehouse/pg", [poisoned])  # instead of after the pause
         again = metadata_of(warehouse.run("pg"))
         assert (again["set_aside"], again["deltas_in"]) == ({}, 0)
         assert warehouse.compare("pg").is_equal
@@ -192,7 +192,7 @@ def test_a_large_backlog_is_written_by_several_tasks(warehouse, monkeypatch):
         run.pyspark.start_measuring()
         with only_in_tasks(monkeypatch):
             first = destinations.follow(spark, late, names)
-        assert run.pyspark.job_figures().tasks > 2  # those that moved rows, and the few of the plan
+        assert run.pyspark.job_figures().tasks > 2  # tasks that moved rows, and the few of the plan
         assert (first.tasks, first.deltas, first.is_behind) == (2, first.progress.deltas, False)
         assert first.deltas >= 30
         assert compare(spark, late, names).is_equal
@@ -200,7 +200,7 @@ def test_a_large_backlog_is_written_by_several_tasks(warehouse, monkeypatch):
 
         begin_load(
             adapter, late.name, late.selection, first.progress.streams, 2, schemas
-        )  # by a run that was killed then
+        )  # by a run that was killed at that point
         warehouse.flush([("flights", range(25, 40), {"number": 99})])
         again = destinations.follow(spark, late, names)
         assert (again.tasks, again.deltas, again.is_behind, again.progress.load) == (3, 15, False, None)
@@ -216,7 +216,7 @@ def test_a_large_backlog_is_written_by_several_tasks(warehouse, monkeypatch):
 
 @contextmanager
 def only_in_tasks(monkeypatch):
-    """In this process, that of the step, no adapter reads or writes deltas; tasks run in others."""
+    """In this process, which runs the step, no adapter may read or write deltas; tasks run in other processes."""
 
     def refuse(*_, **__):
         raise AssertionError("the step moved rows itself")
@@ -234,8 +234,8 @@ def test_flows_tiers_and_migrations_run_on_executors(warehouse, tmp_path, monkey
     moves.fill(moves.old, range(40, 60), -1, carrier="UA", delay=2)
     first = moves.carry("flows_american")
     assert (first["scanned"], first["deltas_in"]) == (60, 40)
-    moves.fill(moves.old, [0], 0, carrier="UA")  # leaves the slice
-    moves.fill(moves.old, [50], 0, carrier="AA")  # joins it
+    moves.fill(moves.old, [0], 0, carrier="UA")  # leaves the filter
+    moves.fill(moves.old, [50], 0, carrier="AA")  # enters the filter
     moves.carry("flows_american")
     there = SqliteAdapter(tmp_path / "slice.db")
     held = {stored.delta.row_id for stored in everything(there)}
@@ -244,13 +244,14 @@ def test_flows_tiers_and_migrations_run_on_executors(warehouse, tmp_path, monkey
     assert len(everything(there)) == len(whole) - 10
     days = [f"{moves.day(number)}" for number in (-3, -2, -1)]
     assert moves.replay("flows_american", -3, -1) == {days[0]: (0, 40), days[1]: (0, 0), days[2]: (0, 1)}
-    assert everything(there) == whole, "what was lost is back, and nothing is there twice"
+    assert everything(there) == whole, "lost deltas are back, and no delta is stored twice"
     assert held == {f"r{n}" for n in range(40)} | {"r50"}
-    assert len([1 for stored in everything(there) if stored.delta.row_id == "r50"]) == 2  # with what it had before
+    # with its values from before it matched
+    assert len([1 for stored in everything(there) if stored.delta.row_id == "r50"]) == 2
 
     assert moves.carry("flows_home")["deltas_in"] == 62
     assert warehouse.engine.gateway("home").buffer_stats().log_size > 0
-    assert moves.carry("flows_home")["deltas_in"] <= 2  # looked back at, and known
+    assert moves.carry("flows_home")["deltas_in"] <= 2  # read again by the lookback, and known
     home, columns = warehouse.engine.gateway("home"), [{"name": "carrier", "type": "string"}]
     home.register_schema({"table": "flights", "columns": columns})
     pushed = home.buffer_stats().log_size

@@ -57,7 +57,8 @@ def test_the_sensor_requests_one_run_while_a_request_is_open(store, tmp_path, mo
         instance.add_run(run)
         assert "under way" in tick().skip_message
         instance.report_run_failed(run)
-        assert "erasure/g was requested once" in tick(asked.cursor).skip_message  # a destination may be away for long
+        # a destination may be unreachable for long
+        assert "erasure/g was requested once" in tick(asked.cursor).skip_message
         assert reported() == [("erasure", "g", 1)]
         monkeypatch.setattr(attempts, "FIRST_PAUSE", 0)
         assert tick(asked.cursor).run_requests

@@ -1,4 +1,4 @@
-"""How a step ends when LakeSync raises: Dagster tries again what may pass, and nothing else."""
+"""The end of a step after a LakeSync error: Dagster retries transient errors, and no others."""
 
 import dagster as dg
 import pytest
@@ -12,7 +12,7 @@ SOON = 0.01
 
 
 def run(tmp_path, raised):
-    """Make an asset whose first attempts raise what is given, one each; the result, and how often it was tried."""
+    """Run an asset whose first attempts raise the given errors; return the result and the number of attempts."""
     left = list(raised)
     tries = []
 

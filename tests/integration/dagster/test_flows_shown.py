@@ -1,7 +1,7 @@
-"""Both flows of the overview, as assets and from end to end, and a slice in a client's own database.
+"""Both flows of the overview, as assets and end to end, and a client's filtered copy.
 
-A slice of BigQuery (an emulator's) goes to Postgres; what Postgres has goes to the lake, through a real gateway; and an
-app pulls a slice of BigQuery into its own SQLite, through that gateway's rules.
+Some rows of BigQuery (an emulator) are copied to Postgres, and the deltas of Postgres to the lake, through a real
+gateway. An app pulls some rows of BigQuery into its SQLite database, through that gateway's rules.
 """
 
 import time
@@ -98,7 +98,7 @@ def test_both_flows_of_the_overview_deliver_their_rows(analytics, own_database, 
     there.close()
 
     assert run("flows_home") == (3, 3), served.log.read_text()
-    (tmp_path / "flows" / "home.json").unlink()  # how far it was is lost, so it begins anew
+    (tmp_path / "flows" / "home.json").unlink()  # its position is lost, so it restarts
     assert run("flows_home") == (3, 3)
     with a_run(config) as given:
         spark = given.pyspark.spark_session

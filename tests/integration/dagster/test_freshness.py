@@ -1,4 +1,4 @@
-"""Which days of arrival are late in the history and in what follows it, over a real store and a Dagster instance."""
+"""Days of arrival that are late in the history and its followers, over a real store and a Dagster instance."""
 
 import time
 from contextlib import closing, nullcontext
@@ -20,7 +20,7 @@ from sensors.freshness import days_of_asset, freshness_sensor
 from sensors.lags import PipelineLags
 from tests.dagster_instance import dagster_instance
 
-NOON = 1_772_366_400_000  # of 2026-03-01
+NOON = 1_772_366_400_000  # milliseconds of 2026-03-01
 DAYS = ["2026-03-01", "2026-03-02"]
 DAY = 86_400_000
 LATE = 900
@@ -44,7 +44,7 @@ class House:
         self.engine.gateway("g").handle_push(SyncPush("c", (delta,)))
 
     def flush(self):
-        """Confirm what waits, as a flush does that has read it back."""
+        """Confirm everything unflushed, as a flush does after it has checked the lake."""
         batch = self.engine.store.plan("g", "main", 1000)
         id_sum = sum(day.id_sum - day.flushed_id_sum for day in self.engine.store.ledger("g"))
         self.engine.store.confirm(batch.batch_id, batch.deltas, id_sum % 2**64)

@@ -1,4 +1,4 @@
-"""What a run that was cancelled, killed or failed left undone is completed within a minute, without another push."""
+"""The work of a cancelled, killed or failed run is completed within a minute, without another push."""
 
 import time
 from collections import Counter
@@ -45,7 +45,7 @@ BOUND = 60.0
 
 
 class Pipeline:
-    """A gateway, a lake of its own, a destination, and the sensors and jobs over them."""
+    """A gateway, a separate lake, a destination, and the sensors and jobs over them."""
 
     def __init__(self, served, spark_config, instance, folder):
         self.engine, self.instance = served.engine, instance
@@ -71,7 +71,7 @@ class Pipeline:
         self.load()
 
     def load(self):
-        """Make the sensors anew, as a code server does when it starts."""
+        """Create the sensors again, as a code server does when it starts."""
         open_staging = partial(pipeline_store, self.config)
         lags = PipelineLags(self.config, self.snapshot, partial(follower_positions, self.config))
         days = day_partitions("2026-01-01")
@@ -91,7 +91,7 @@ class Pipeline:
             self.gateway.handle_push(SyncPush("c", (row,)))
 
     def tick(self, name):
-        """What a sensor requests, and its cursor afterwards."""
+        """Tick a sensor; return its requests and its cursor afterwards."""
         with dg.build_sensor_context(self.instance, cursor=self.cursors[name]) as context:
             found = self.sensors[name](context)
         if isinstance(found, dg.SkipReason):
@@ -108,13 +108,13 @@ class Pipeline:
         )
 
     def requested(self):
-        """The run that the flush sensor requests for what waits."""
+        """The run that the flush sensor requests for the unflushed deltas."""
         self.gateway.request_flush()
         (request,) = self.tick("flush")
         return request
 
     def lags(self):
-        """What is behind now, read without the sensors."""
+        """The current lags, read without the sensors."""
         with pipeline_store(self.config) as store:
             tables = [StateTable(table, "tab_heal") for table in TABLES]
             return MarkReader(self.config).lags(store.backlog(), tables, follower_positions(self.config, store))
@@ -123,7 +123,7 @@ class Pipeline:
         return {lag.part for lag in self.lags()}
 
     def heal(self):
-        """Tick the sensors and run what they request until nothing is behind; seconds that it took."""
+        """Tick the sensors and run their requests until nothing is behind; return the seconds."""
         begun = time.monotonic()
         while self.lags():
             assert time.monotonic() - begun < BOUND, self.lags()
@@ -134,7 +134,7 @@ class Pipeline:
         return time.monotonic() - begun
 
     def rows(self):
-        """Rows of the tables, the checkpoint and the destination."""
+        """The rows of the tables, the checkpoint and the destination."""
         with session(self.config) as spark:
             tables = {table: spark.table(f"lake.tab_heal.{table}").count() for table in TABLES}
         checkpoint = {table.table: table.rows for table in self.engine.store.newest_checkpoint("heal").tables}
@@ -154,7 +154,7 @@ def pipeline(serve, spark_server, tmp_path_factory):
 
 
 def cancelling(pipeline):
-    """What cancels the run that calls it, as somebody does in Dagster's pages."""
+    """Return a function that cancels the run that calls it, as a user does in Dagster's pages."""
 
     def interrupted(*_, **__):
         (run,) = pipeline.instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED]))
@@ -175,7 +175,7 @@ def cancelled_after_deltas(pipeline, monkeypatch):
 
 
 def killed_before_materialisation(pipeline, monkeypatch):
-    """The batch is confirmed, and Dagster never hears of it."""
+    """The batch is confirmed, but the run is killed before Dagster records the materialisation."""
     request = pipeline.requested()
     with monkeypatch.context() as patched:
         patched.setattr(assets.lake_tables, "size_metadata", cancelling(pipeline))
@@ -185,7 +185,7 @@ def killed_before_materialisation(pipeline, monkeypatch):
 
 
 def backfilled_deltas(pipeline, monkeypatch):
-    """Somebody materialises `deltas` alone."""
+    """An operator materialises only `deltas`."""
     today = time.strftime("%Y-%m-%d", time.gmtime())
     request = dg.RunRequest(tags={f"dagster/asset_partition_range_{end}": today for end in ("start", "end")})
     assert pipeline.run("flush", request, [dg.AssetKey("deltas")]).success
@@ -193,7 +193,7 @@ def backfilled_deltas(pipeline, monkeypatch):
 
 
 def table_failed_once(pipeline, monkeypatch):
-    """The step of one table fails for good, so what follows it is not made."""
+    """The step of one table fails for good, so its downstream assets are not made."""
     request, merge = pipeline.requested(), lakehouse.tables.merging.merge_table
 
     def failing(spark, schema, *args, **options):
@@ -209,7 +209,7 @@ def table_failed_once(pipeline, monkeypatch):
 
 
 def code_server_away(pipeline, monkeypatch):
-    """It was away when the run failed, and another one starts."""
+    """The code server is down when the run fails, and another one starts."""
     behind = cancelled_after_deltas(pipeline, monkeypatch)
     pipeline.load()
     return behind
@@ -229,7 +229,7 @@ def test_b10_every_part_catches_up_without_a_push(pipeline, accident, monkeypatc
     monkeypatch.setattr(sensors.lags, "READ_SECONDS", 1.0)
     pipeline.push()
     expected = accident(pipeline, monkeypatch)
-    assert all(each.oldest_ms is None for each in pipeline.engine.store.backlog()), "nothing waits in staging"
+    assert all(each.oldest_ms is None for each in pipeline.engine.store.backlog()), "nothing is unflushed in staging"
     assert pipeline.behind() == expected
     seconds = pipeline.heal()
     print(f"{accident.__name__}: up to date again after {seconds:.1f} s")

@@ -90,7 +90,7 @@ class System:
         self.engine.gateway(tenant).register_schema(parse_schema(schema))
 
     def write(self, extra=()):
-        """Push a row of every table of every tenant, and add an issue to every site.
+        """Push a row to every table of every tenant, and add an issue to every site.
 
         Args:
             extra: the tenants whose rows have one more column.
@@ -108,7 +108,7 @@ class System:
             self.pushed.add((tenant, "jira_issues", issue.key))
 
     def load(self):
-        """Load the code location, as the schema sensor has it done when something was registered."""
+        """Load the code location, as the schema sensor requests it after a registration."""
         snapshot = registered(self.engine.store)
         if snapshot != self.snapshot:
             self.snapshot, self.definitions = snapshot, make_definitions(self.config, snapshot)
@@ -117,7 +117,7 @@ class System:
             self.lags = PipelineLags(self.config, snapshot, lambda store: follower_positions(self.config, store))
 
     def work(self, expected, lacking):
-        """Run what the sensors request until these parts alone are behind, and nothing is lacking; the seconds."""
+        """Run the sensors' requests until only these parts are behind and no row is missing; return the seconds."""
         begun = time.monotonic()
         self.load()
         while (found := (self.behind(), lacking())) != (expected, set()):
@@ -128,7 +128,7 @@ class System:
         return time.monotonic() - begun
 
     def run(self, job, sensor):
-        """Tick a sensor, and run what it requests."""
+        """Tick a sensor, and run its requests."""
         with dg.build_sensor_context(self.instance, cursor=self.cursors.get(job)) as context:
             found = sensor(context)
         if isinstance(found, dg.SkipReason):
@@ -144,7 +144,7 @@ class System:
             )
 
     def behind(self):
-        """What `lakesync status` would name as behind now."""
+        """The parts that `lakesync status` would show as behind."""
         self.lags.read(self.engine.store, lambda: self.instance, read_again=True)
         return {lag.key for lag in report_in(self.engine.store.marks()).lags}
 
@@ -159,7 +159,7 @@ class System:
         return {each for name in destinations for each in expected - self.held(name)}
 
     def held(self, destination):
-        """The rows that a destination has deltas of."""
+        """The rows whose deltas a destination has."""
         with closing(open_adapter(self.config.adapters[destination])) as adapter:
             return {(each.gateway, each.delta.table, each.delta.row_id) for each in everything(adapter)}
 
@@ -186,7 +186,7 @@ def system(serve, spark_server, tmp_path_factory):
 
 
 def poison_tenant(system, name):
-    """Its schema outgrows a frozen table."""
+    """The tenant's schema conflicts with a frozen table."""
     (table,) = TENANTS[name]
     system.register(name, table, {**NUMBER, "added": "string"})
 
@@ -198,7 +198,7 @@ def poison_tenant(system, name):
 
 
 def poison_table(system, name):
-    """Its data files are gone."""
+    """The table's data files are deleted."""
     tenants = [tenant for tenant, tables in TENANTS.items() if name in tables]
     with session(system.config) as spark, open_table(spark, f"lake.tab_matrix.{name}") as table:
         for file in table.inspect.files()["file_path"].to_pylist():
@@ -212,7 +212,7 @@ def poison_table(system, name):
 
 
 def poison_destination(system, name):
-    """It is no database any more."""
+    """The destination is no longer a database."""
     path, aside = system.folder / f"{name}.db", system.folder / f"{name}.aside"
     path.rename(aside)
     path.write_text("no database")
@@ -225,7 +225,7 @@ def poison_destination(system, name):
 
 
 def poison_connector(system, name):
-    """Its site rejects its token."""
+    """The connector's site rejects its token."""
     api = system.sites[name].api
     token, api.token = api.token, "another"
 
@@ -265,7 +265,7 @@ def test_b11_only_failing_parts_are_behind_and_they_catch_up_after_the_repair(sy
         after = system.checkpoints()
         held = {tenant for tenant in TENANTS if f"checkpoint/{tenant}" in expected}
         assert {tenant for tenant in TENANTS if after[tenant] == before[tenant]} == held
-    system.cursors.clear()  # rather than after the pauses
+    system.cursors.clear()  # instead of after the pauses
     system.write()
     system.work(set(), lambda: system.lacking(DESTINATIONS))
     for table in TABLES:

@@ -1,4 +1,4 @@
-"""Connectors polled by Dagster's job, from servers that listen, through the lake's landing, into a real gateway."""
+"""Connectors polled by Dagster's job from local servers, through the lake's landing, into a real gateway."""
 
 import random
 import threading
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute on 
 
 @contextmanager
 def flushing(store, gateway):
-    """What a flush does for a gateway that pushes back, for as long as the `with` lasts."""
+    """Flush for a gateway that rejects pushes by backpressure, until the `with` block ends."""
     stop = threading.Event()
     thread = threading.Thread(target=clear, args=(store, gateway, stop))
     thread.start()
@@ -38,7 +38,7 @@ def flushing(store, gateway):
 
 
 def clear(store, gateway, stop):
-    """Empties the log when that is asked for."""
+    """Trims the log on request."""
     while not stop.wait(0.05):
         asked = [each for each in store.backlog() if each.gateway == gateway and each.flush_requested_ms is not None]
         batch = store.plan(gateway, "main", 1_000_000) if asked else None
@@ -90,7 +90,7 @@ def test_a_load_of_ten_times_the_backlog_limit_completes_and_its_repeat_changes_
         assert replayed.success
         (of_replay,) = metadata_of(replayed).values()
         assert (of_replay["inserted"], of_replay["updated"]) == (300, 1)
-        assert len(made.served.calls) == calls, "a replay asks the source nothing"
+        assert len(made.served.calls) == calls, "a replay does not call the source"
         assert house.logged() == taken + 1
 
 
@@ -110,13 +110,13 @@ def test_a_poll_of_120_issues_is_read_landed_and_compared_by_tasks_of_spark(hous
         house.given.pyspark.start_measuring()
         before = len(made.served.calls)
         done = house.poll("desk")
-        assert done.report.usage.calls == len(made.served.calls) - before, "tasks read once, for the report and to land"
+        assert done.report.usage.calls == len(made.served.calls) - before, "tasks read each page once"
         work = house.given.pyspark.job_figures()
         assert [table.delivered.inserted for table in done.tables] == [120]
         assert (work.failed_tasks, work.is_complete) == (0, True)
-        assert work.rows_written > 120, "the landing, with the place from which the connector goes on"
-        assert work.rows_read >= work.rows_written, "what the tasks fetched is what they land"
-        assert 3 <= len(work.jobs) <= 4, "one that reads, one that lands, one that compares"
+        assert work.rows_written > 120, "one landing, with the position for the next poll"
+        assert work.rows_read >= work.rows_written, "the tasks land the rows that they fetched"
+        assert 3 <= len(work.jobs) <= 4, "one task that reads, one that lands, one that compares"
         snapshots = spark.table(f"{names.landing}.snapshots").collect()
         assert len(snapshots) == 2
         assert {each["summary"]["engine-name"] for each in snapshots} == {"spark"}
@@ -162,7 +162,7 @@ def test_a_failing_poll_shows_its_error_and_does_not_stop_the_others(house):
         house.edit("sf_accounts", account, phone="2")
         house.run("crm")
         assert house.rows("sf_accounts")[account]["phone"] == "2", (
-            "what did not change at the source is a client's to edit"
+            "a row that did not change at the source can be edited by clients"
         )
 
         house.gateway.unregister_connector("desk")
@@ -219,7 +219,7 @@ def test_b11_a_failing_connector_does_not_stop_the_others(house):
 def test_b11_a_failing_table_of_a_connector_is_reported_and_paused_while_the_others_are_polled(house, monkeypatch):
     good, comments = {"jira_issues": True, "jira_projects": True}, "jira_comments"
     named = f"poll/desk/{comments}/{house.gateway.gateway_id}"
-    monkeypatch.setattr(lags, "QUEUED_SECONDS", 3_600)  # a connector whose poll takes longer is reported as late
+    monkeypatch.setattr(lags, "QUEUED_SECONDS", 3_600)  # a connector with a longer poll is reported as late
     with desk() as made:
 
         def add_issue():
@@ -230,7 +230,7 @@ def test_b11_a_failing_table_of_a_connector_is_reported_and_paused_while_the_oth
         add_issue()
         house.register(made.config(), intervalMs=1)
         made.api.forbidden = {"/rest/api/3/issue/[^/]+/comment"}
-        with monkeypatch.context() as patched:  # a pause that no machine is too busy for
+        with monkeypatch.context() as patched:  # a pause that is long enough on any machine
             patched.setattr(backoff, "FIRST_PAUSE", 3_600)
             patched.setattr(backoff, "LONGEST_EARLY_PAUSE", 3_600)
             assert house.tick() == {**good, comments: False}
@@ -249,11 +249,11 @@ def test_b11_a_failing_table_of_a_connector_is_reported_and_paused_while_the_oth
 
 
 class Killed(BaseException):
-    """The process ends here."""
+    """Simulates the end of the process."""
 
 
 def dying(chance):
-    """Something that ends the process now and then."""
+    """Kills the process at random."""
 
     def maybe(*_):
         if chance() < 0.15:
@@ -263,7 +263,7 @@ def dying(chance):
 
 
 def folded(deltas):
-    """The rows that deltas end in, by table; each of them changes something, and none is of a row that is not there."""
+    """The rows that result from deltas, by table; each delta must change something, and of an existing row."""
     rows = {}
     for delta in sorted(deltas, key=lambda each: each.hlc):
         of_table, cells = rows.setdefault(delta.table, {}), {cell.column: cell.decoded() for cell in delta.columns}
@@ -274,7 +274,7 @@ def folded(deltas):
             of_table[delta.row_id] = cells
         else:
             before = of_table[delta.row_id]
-            assert all(before[column] != value for column, value in cells.items()), "what is as it was makes no delta"
+            assert all(before[column] != value for column, value in cells.items()), "an unchanged row makes no delta"
             of_table[delta.row_id] = before | cells
     return rows
 
@@ -315,17 +315,17 @@ def test_a8_a_client_equals_a_site_that_changed_during_failing_and_killed_polls(
         moving.rest()
         house.gateway.unregister_connector("desk")
         house.register(config, **little, censusIntervalMs=1)
-        changed, left = True, 3  # who counts for the first time has just read everything; then nothing is new
+        changed, left = True, 3  # a census has just read everything, so the next one finds nothing new
         while changed and left:
             settled, left = house.poll("desk"), left - 1
             assert settled.errors == []
             changed = any(table.delivered.deltas for table in settled.tables)
-        assert not changed, "a poll of the same makes no delta"
+        assert not changed, "a poll without changes makes no delta"
 
         issues, comments = made.expected()
         assert {row: cells["summary"] for row, cells in house.rows("jira_issues").items()} == issues
         assert {row: cells["body"] for row, cells in house.rows("jira_comments").items()} == comments
-        assert house.logged() == len(pushed), "no delta twice"
+        assert house.logged() == len(pushed), "no delta is sent twice"
         ended = folded(pushed.values())
         assert {table: rows.keys() for table, rows in ended.items()} == {
             "jira_issues": issues.keys(),
@@ -333,10 +333,10 @@ def test_a8_a_client_equals_a_site_that_changed_during_failing_and_killed_polls(
         }
         deleted = {(delta.table, delta.row_id) for delta in pushed.values() if delta.op == "DELETE"}
         assert deleted.isdisjoint((table, row) for table, rows in ended.items() for row in rows), (
-            "keys and numbers of comments are never given again: who is there was never away"
+            "keys and comment ids are never reused: an existing one was never absent"
         )
         if polls > 3:
             days = [datetime.now(UTC).date() - timedelta(days=back) for back in (1, 0)]
             again = replay_connector(connection(house.config, house.given), house.gateway.gateway_id, "desk", days)
             delivered = sum(table.delivered.deltas for table in again.tables)
-            assert (delivered, house.logged()) == (len(pushed), len(pushed)), "the lake tells the same deltas"
+            assert (delivered, house.logged()) == (len(pushed), len(pushed)), "the lake has the same deltas"

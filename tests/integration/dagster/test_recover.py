@@ -1,4 +1,4 @@
-"""After a crash Dagster's records are put right: runs that nobody runs, pool slots that nobody uses."""
+"""After a crash, Dagster's records are repaired: runs without a process, and pool slots without a run."""
 
 import dagster as dg
 import pytest

@@ -1,4 +1,4 @@
-"""The run host and its launcher: runs in forked processes, and what becomes of a run when one of the processes dies."""
+"""The run host and its launcher: runs in forked processes, and the result of a run when one of the processes dies."""
 
 import importlib
 import os
@@ -29,7 +29,7 @@ STATUS = dg.DagsterRunStatus
 
 
 def maintenance():
-    """The job of the code location as this process, or the run host, has loaded it."""
+    """The maintenance job of the code location that this process or the run host has loaded."""
     return importlib.import_module(LOCATION).defs.resolve_job_def("maintenance")
 
 
@@ -78,7 +78,7 @@ class Host:
         self.until(socket.exists)
 
     def launch(self, part):
-        importlib.reload(importlib.import_module(LOCATION))  # for this instance, and the tables of now
+        importlib.reload(importlib.import_module(LOCATION))  # for this instance, with the current tables
         return self.launch_job(maintenance, maintenance(), {"dagster/partition": part})
 
     def launch_job(self, defined, job, tags=None):
@@ -94,7 +94,7 @@ class Host:
         return "\n".join(entry.message for entry in self.instance.all_logs(run_id))
 
     def pid(self, run_id):
-        """Of the run's process, once it works at it."""
+        """The run's process, once it executes the run."""
         self.until(lambda: self.status(run_id) is STATUS.STARTED)
         return int(self.messages(run_id).partition("has forked process ")[2].partition(".")[0])
 
@@ -120,7 +120,7 @@ def is_there(pid):
 @pytest.fixture
 def host(tmp_path, monkeypatch):
     monkeypatch.setenv("LAKESYNC_CONFIG", "")
-    monkeypatch.setattr("lakesync_dagster.run_launcher._TIMEOUT_SECONDS", 120.0)  # a busy machine may need longer
+    monkeypatch.setattr("lakesync_dagster.run_launcher._TIMEOUT_SECONDS", 120.0)  # for a busy machine
     made = Host(tmp_path)
     for name, value in made.config.environment().items():
         monkeypatch.setenv(name, value)
@@ -137,7 +137,7 @@ def test_runs_succeed_are_cancelled_and_fail_with_their_process(host, spawn):
     os.kill(host.pid(killed), signal.SIGKILL)
     begun = time.monotonic()
     host.until(lambda: host.status(killed) is STATUS.FAILURE)
-    assert time.monotonic() - begun < 20, "the host sees it within a second"
+    assert time.monotonic() - begun < 20, "the host notices it within a second"
     assert "The run's process ended with signal 9." in host.messages(killed)
     host.until(lambda: host.status(cancelled) is STATUS.CANCELED)
     spawn(LAKESYNC_GATEWAY_PORT=str(host.port))
@@ -199,7 +199,7 @@ def test_a_run_knows_the_tables_that_were_registered_after_the_host_started(host
 
 
 def test_without_a_host_dagsters_own_launcher_takes_over(host):
-    """Which needs a code server, and says so where there is none."""
+    """Dagster's launcher needs a code server, and reports if there is none."""
     assert isinstance(host.instance.run_launcher, RunHostLauncher)
     with pytest.raises(dg.DagsterInvariantViolationError, match="requires a workspace"):
         host.launch(QUICK)

@@ -1,4 +1,4 @@
-"""The schema sensor writes the snapshot and has the code location loaded again."""
+"""The schema sensor writes the snapshot and reloads the code location."""
 
 import http.server
 import json
@@ -25,7 +25,7 @@ def house(tmp_path):
 
 
 class Webserver(http.server.BaseHTTPRequestHandler):
-    """Answers a reload as Dagster's webserver does; what it really does is for the end-to-end test."""
+    """Answers a reload like Dagster's webserver; the end-to-end test uses the real one."""
 
     server: Any
 
@@ -93,7 +93,7 @@ def test_partitions_begin_with_the_first_push_unless_the_settings_say_otherwise(
     assert first_day(said, written) == "2026-02-02"
 
 
-def test_a_connector_registered_while_all_runs_becomes_assets_polled_at_its_own_interval(house, webserver, watch):
+def test_a_connector_registered_at_run_time_becomes_assets_polled_at_its_own_interval(house, webserver, watch):
     gateway = house.engine.gateway("nyc")
     settings = {"projectId": "p", "dataset": "d"}
     orders = {"table": "orders", "query": "SELECT 1", "strategy": {"type": "diff"}}
@@ -124,7 +124,7 @@ def test_a_failed_reload_is_retried(house, webserver, watch):
 
 
 def test_an_unreachable_webserver_does_not_fail_a_tick(house):
-    """Daemon and webserver start side by side: at the first start a declared table is new before anybody answers."""
+    """Daemon and webserver start together, so a declared table may be new before the webserver answers."""
     house.engine.gateway("nyc").register_schema(FLIGHTS)
     (port,) = free_ports(1)
     config = house.config.replace(dagster={"url": f"http://127.0.0.1:{port}"})

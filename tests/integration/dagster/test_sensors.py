@@ -1,4 +1,4 @@
-"""What the flush sensor requests, over a real staging store and a real Dagster instance."""
+"""The requests of the flush sensor, over a real staging store and a real Dagster instance."""
 
 import time
 from functools import partialmethod
@@ -37,7 +37,7 @@ def test_no_run_is_requested_without_unflushed_deltas(house):
 
 
 def test_few_recent_deltas_are_not_due(house, monkeypatch):
-    monkeypatch.setattr(OffsetClock, "now_ms", lambda _: house.clock())  # it stands still
+    monkeypatch.setattr(OffsetClock, "now_ms", lambda _: house.clock())  # the clock is stopped
     house.push()
     house.clock.set(NOON + 29_000)
     message = house.tick().skip_message
@@ -196,7 +196,7 @@ def test_a_checkpoint_is_due_after_a_change_of_rules(house, monkeypatch):
     gateway, store = house.engine.gateway("nyc"), house.engine.store
     nothing = {"version": 1, "buckets": [{"name": "none", "tables": ["absent"], "filters": []}]}
     gateway.set_rules(parse_rules(nothing))
-    assert house.tick().skip_message.startswith("nothing is due"), "without a checkpoint there is none to be made anew"
+    assert house.tick().skip_message.startswith("nothing is due"), "without a checkpoint, there is none to renew"
     held = store.cut_point("nyc")
     assert store.publish_checkpoint(Checkpoint("nyc", held.epoch, held.arrival, held.rules_version, (), NOON))
     assert house.tick().skip_message.startswith("nothing is due")
@@ -204,7 +204,7 @@ def test_a_checkpoint_is_due_after_a_change_of_rules(house, monkeypatch):
     asked = house.tick()
     assert asked.run_requests[0].tags[REASON] == "rules"
     assert house.tick(asked.cursor).skip_message.startswith("checkpoint/nyc was requested once"), (
-        "a run that made none is asked for again after a pause"
+        "if a run made no checkpoint, it is requested again after a pause"
     )
     held = store.cut_point("nyc")
     assert store.publish_checkpoint(Checkpoint("nyc", held.epoch, held.arrival, held.rules_version, (), NOON))
@@ -225,8 +225,8 @@ def test_an_outage_of_staging_skips_the_ticks_of_every_sensor(house, monkeypatch
 
 
 def test_a_flush_is_due_by_table_budget_and_wide_rows(house, monkeypatch):
-    """Thresholds of bytes are 10,000; a budget of 300 and a width of two columns are far below."""
-    monkeypatch.setattr(OffsetClock, "now_ms", lambda _: house.clock())  # it stands still
+    """The byte thresholds are 10,000; a budget of 300 and a width of two columns are far below them."""
+    monkeypatch.setattr(OffsetClock, "now_ms", lambda _: house.clock())  # the clock is stopped
     limits = {"max_bytes": 10_000, "max_table_bytes": 300, "wide_row_columns": 2, "wide_row_reduction": 0.99}
     house.push()
     assert house.tick().skip_message.startswith("nothing is due")

@@ -1,4 +1,4 @@
-"""What a step's materialisations say that Spark did for it, read from Spark's own pages."""
+"""The metadata of a step's materialisations about Spark's work, read from Spark's REST API."""
 
 import dagster as dg
 import pytest
@@ -13,7 +13,7 @@ ROWS, PARTITIONS = 1_000, 4
 
 
 def counted(spark):
-    """Two jobs at most, over so many partitions."""
+    """Run at most two jobs over this number of partitions."""
     return spark.range(0, ROWS, 1, PARTITIONS).selectExpr("id % 7 AS k").groupBy("k").count().collect()
 
 

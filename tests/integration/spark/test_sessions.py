@@ -1,4 +1,4 @@
-"""Sessions side by side on one Spark Connect server."""
+"""Concurrent sessions on one Spark Connect server."""
 
 import gc
 import os
@@ -20,7 +20,7 @@ from tests.conformance.wire import Wire
 
 
 def workers_of(spark):
-    """The processes of two tasks, and which modules of the pipeline they had before their first line."""
+    """The processes of two tasks, and the pipeline's modules that they had loaded before their first line."""
 
     def part(_):
         had = "lakehouse.tables.merge_job" in sys.modules
@@ -30,7 +30,7 @@ def workers_of(spark):
 
 
 def session_id(spark: Any) -> str:
-    """The id of a Spark Connect session, which a classic one lacks."""
+    """The id of a Spark Connect session, which a classic session lacks."""
     return str(spark.session_id)
 
 
@@ -41,7 +41,7 @@ def test_runs_share_a_session_and_its_python_workers(spark_server):
         with session(config, shared=True) as other:
             second = workers_of(other)
             assert session_id(one) == session_id(other)
-        assert workers_of(one)  # it goes on after another has left
+        assert workers_of(one)  # it continues after another session has ended
     with session(config) as apart:
         assert session_id(apart) != session_id(one)
         third = workers_of(apart)
@@ -67,7 +67,7 @@ def test_the_name_localhost_need_not_resolve(spark_server, monkeypatch):
 
 
 def test_workers_do_not_import_from_archives(spark_server):
-    """They would read its directory again before each task."""
+    """They would read the archive's directory again before each task."""
 
     def part(_):
         archives = [path for path, found in sys.path_importer_cache.items() if type(found).__name__ == "zipimporter"]
@@ -86,7 +86,7 @@ def test_each_day_has_its_own_session(spark_server, monkeypatch):
             assert tomorrow.range(2).count() == 2
 
 
-@pytest.mark.deep  # the client pings once a minute at most
+@pytest.mark.deep  # the client pings at most once a minute
 def test_a_request_fails_when_spark_becomes_silent(spark_server, monkeypatch):
     monkeypatch.setattr(sessions, "KEEPALIVE", {"grpc.keepalive_time_ms": 1_000, "grpc.keepalive_timeout_ms": 1_000})
     config = spark_server["config"]
@@ -127,7 +127,7 @@ def test_a_collected_session_does_not_close_others(spark_server):
 @pytest.mark.parametrize("text", ["${env:HOME}", "${spark.app.id}", "${system:user.dir}"])
 def test_spark_substitutes_nothing_in_the_text_of_a_statement(spark_server, text):
     address = f"{spark_server['remote']}/;token={spark_server['token']}"
-    bare = SparkSession.builder.remote(address).create()  # without the settings of a session of ours
+    bare = SparkSession.builder.remote(address).create()  # without the settings of LakeSync's sessions
     try:
         assert bare.sql(f"SELECT '{text}'").first()[0] == text
     finally:

@@ -1,4 +1,4 @@
-"""Tasks that wait for others, and may hang, leave Spark's cores to flushes."""
+"""Tasks that wait for other servers, and may hang, leave Spark's cores to flushes."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""The pipeline's work is Spark's, at every size: Spark's own REST API and the snapshots of the lake's tables say so."""
+"""Spark does the pipeline's work at every size, as its REST API and the snapshots of the lake's tables show."""
 
 import time
 from contextlib import closing
@@ -28,7 +28,7 @@ ORDERS = parse_schema({"table": "orders", "columns": [{"name": "item", "type": "
 
 
 class Pipeline:
-    """A gateway with three rows, a lake of its own, places to move to, and Dagster's jobs over all of it."""
+    """A gateway with three rows, a separate lake, target adapters, and Dagster's jobs over all of them."""
 
     def __init__(self, served, spark_config, instance, folder):
         self.instance, self.engine, self.folder = instance, served.engine, folder
@@ -61,7 +61,7 @@ class Pipeline:
         self.gateway.handle_push(SyncPush("c", tuple(deltas)))
 
     def fill_hot(self, count):
-        """Deltas that are three days old, in the hot tier."""
+        """Fill the hot tier with deltas that are three days old."""
         at = (wall_ms() - 3 * DAY) << 16
         deltas = [
             extract_delta(None, {"item": "tea"}, table="orders", row_id=f"{row}", client_id="c", hlc=at + row)
@@ -72,7 +72,7 @@ class Pipeline:
             hot.insert_deltas(DeltaBatch("elsewhere.main.1.1-1", "elsewhere", stored))
 
     def run(self, job, **options):
-        """Each asset that a job's run materialised, with its metadata as plain values."""
+        """Run a job; return each materialised asset with its metadata as plain values."""
         return metadata_of(self.definitions.resolve_job_def(job).execute_in_process(instance=self.instance, **options))
 
     def flush(self):
@@ -81,18 +81,18 @@ class Pipeline:
         return self.run("flush", tags={**days, "lakesync/requested_by": "flush_sensor"})
 
     def tasks(self, metadata):
-        """Tasks that ended well in the jobs that a materialisation links to, by Spark's REST API."""
+        """The number of successful tasks in the jobs that a materialisation links to, by Spark's REST API."""
         assert metadata["engine"] == "spark"
         jobs = f"{self.config.spark.ui_url}/api/v1/applications/{metadata['spark/application']}/jobs"
         links = metadata["spark/ui"].split("id=")[1:]
         found = [requests.get(f"{jobs}/{int(link.partition(')')[0])}", timeout=30).json() for link in links]
         assert len(found) == metadata["spark/jobs"]
         done = sum(job["numCompletedTasks"] for job in found)
-        assert done >= metadata["spark/tasks"] > 0  # jobs that share a stage count its tasks each
+        assert done >= metadata["spark/tasks"] > 0  # jobs that share a stage each count its tasks
         return done
 
     def engines(self, *tables):
-        """Which engine made each snapshot of these tables."""
+        """The engine that created each snapshot of these tables."""
         with session(self.config) as spark:
             summaries = {table: spark.sql(f"SELECT summary FROM {table}.snapshots").collect() for table in tables}
         return {table: {row["summary"].get("engine-name") for row in rows} for table, rows in summaries.items()}
