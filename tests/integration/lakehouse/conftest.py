@@ -14,6 +14,6 @@ def spark(spark_server):
 
 @pytest.fixture
 def names(request):
-    """A lake of the test's own."""
+    """A separate lake."""
     test = re.sub(r"\W+", "_", request.node.name)
     return LakeNames("lake", f"sys_{test}", f"tab_{test}")

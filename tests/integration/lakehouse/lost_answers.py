@@ -1,4 +1,4 @@
-"""A proxy before a catalogue, that does something to the answers to its commits; and catalogues to stand behind it."""
+"""A proxy before a catalogue that interferes with the answers to commits, and catalogues to put behind it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ OF_REST = re.compile(rb"POST /v1/namespaces/\w+/tables/\w+ HTTP")
 
 
 class Proxy:
-    """Passes bytes on."""
+    """Forwards bytes."""
 
     def __init__(self, host: str, port: int, commit: re.Pattern[bytes]) -> None:
-        """Args: host, port: of what is behind; commit: what a request that commits has in it."""
+        """Args: host, port: of the server; commit: bytes that only a committing request contains."""
         self._target = (host, port)
         self._commit = commit
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -36,7 +36,7 @@ class Proxy:
         self._threads[0].start()
 
     def close(self) -> None:
-        """End every connection, and take no further ones."""
+        """Close every connection, and accept no more."""
         self._listener.shutdown(socket.SHUT_RDWR)
         self._threads[0].join()
         self._listener.close()
@@ -63,7 +63,7 @@ class Proxy:
             back.join()
 
     def _pass(self, source: socket.socket, target: socket.socket, commits: threading.Event, asks: bool) -> None:
-        with suppress(OSError):  # the other side is gone, as one may be
+        with suppress(OSError):  # the other side may have closed the connection
             while data := source.recv(1 << 16):
                 if asks and self._commit.search(data):
                     commits.set()
@@ -78,13 +78,12 @@ class Proxy:
                 target.sendall(data)
         for end in (source, target):
             with suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)  # a thread that reads it hears of it, as it would not of a close
+                end.shutdown(socket.SHUT_RDWR)  # a close alone would not wake the thread that reads it
 
 
 @contextmanager
 def unheard(catalogue: Path) -> Iterator[None]:
-    """While it lasts, commits to a catalogue on SQLite end in an error, and are made: but for transactions, as
-    pyiceberg has them, which are taken back."""
+    """Let commits to a catalogue on SQLite succeed and then raise an error; pyiceberg's transactions are rolled back."""
     _execute(
         catalogue, "CREATE TRIGGER unheard AFTER UPDATE ON iceberg_tables BEGIN SELECT RAISE(FAIL, 'unheard'); END"
     )
@@ -96,7 +95,7 @@ def unheard(catalogue: Path) -> Iterator[None]:
 
 @contextmanager
 def locked(catalogue: Path) -> Iterator[None]:
-    """While it lasts, somebody else writes to a catalogue on SQLite."""
+    """Lock a catalogue on SQLite, like another writer."""
     held = sqlite3.connect(catalogue, isolation_level=None)
     held.execute("BEGIN EXCLUSIVE")
     try:

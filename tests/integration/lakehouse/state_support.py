@@ -1,4 +1,4 @@
-"""Histories of random deltas, and what state tables must have of them."""
+"""Histories of random deltas, and the expected state tables."""
 
 from datetime import date, timedelta
 
@@ -27,7 +27,7 @@ def delta(op, row, hlc, client="a", table="t", **values):
 
 
 def story(rng, gateway, days=DAYS, pushes_a_day=6):
-    """`(arrival, deltas)` over several days: few rows, few clients, stamps that cross the order of arrival."""
+    """`(arrival, deltas)` over several days: few rows, few clients, stamps in another order than the arrivals."""
     pushes = []
     for day in days:
         for arrival in arrivals(day, pushes_a_day, start=rng.randint(0, 80_000)):
@@ -51,7 +51,7 @@ def story(rng, gateway, days=DAYS, pushes_a_day=6):
 
 
 def merged(pushes, gateway):
-    """The Python merge, spelled; a row of which nothing is stored equals a row that was never written."""
+    """The Python merge, encoded; a row without stored values equals a row that was never written."""
     rows = {}
     for _, deltas in pushes:
         for one in deltas:

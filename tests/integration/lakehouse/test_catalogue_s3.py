@@ -1,4 +1,4 @@
-"""Tables on S3 of the catalogue that a session names, in Postgres or by REST, as this process and tasks read them."""
+"""Tables on S3 in a session's catalogue, in Postgres or over REST, as this process and tasks read them."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,14 +26,14 @@ WAREHOUSE = "s3://committed/warehouse"
 
 @pytest.fixture
 def variables(aws):
-    """Those of AWS, with a bucket behind them."""
+    """The AWS variables, with a bucket."""
     boto3.client("s3").create_bucket(Bucket="committed")
     return aws
 
 
 @pytest.fixture(params=["postgres", pytest.param("rest", marks=pytest.mark.deep)])
 def catalogue(request, own_database, variables, tmp_path):
-    """How a session knows it, and it itself."""
+    """The session's configuration of the catalogue, and the catalogue."""
     if request.param == "rest":
         with rest_catalogue(own_database, variables, WAREHOUSE, tmp_path, Path(pyspark.__file__).parent) as url:
             place = {"type": "rest", "uri": url, "warehouse": WAREHOUSE}
@@ -51,7 +51,7 @@ def s3_of(variables):
 
 
 class Session:
-    """All that is asked of a session."""
+    """The part of a session that these tests need."""
 
     def __init__(self, place):
         settings = {f"spark.sql.catalog.lake.{key}": value for key, value in place.items()}

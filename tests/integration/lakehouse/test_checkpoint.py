@@ -1,4 +1,4 @@
-"""K1 and K3: a checkpoint's frames have exactly the state at its arrival, and are published all or not at all."""
+"""K1 and K3: a checkpoint's frames have exactly the state at its arrival; all are published, or none."""
 
 import os
 import random
@@ -76,7 +76,7 @@ def story(seed):
 
 
 def visible(deltas, table):
-    """What a client should hold after applying a checkpoint, by the Python merge."""
+    """The rows that a client should have after applying a checkpoint, by the Python merge."""
     rows = merged(deltas, table)
     return {
         row: {name: cell["value"] for name, cell in state["cells"].items()}
@@ -94,7 +94,7 @@ def merged(deltas, table):
 
 
 def applied(part, arrival):
-    """The rows of a checkpoint's table as the stock client applies it: each INSERT once, UPDATEs on what is there."""
+    """The rows of a checkpoint's table as the stock client applies it: each INSERT once, UPDATEs of existing rows."""
     rows, stamps = {}, {}
     for uri in part.frames:
         with Path(urlsplit(uri).path).open("rb") as stream:

@@ -1,4 +1,4 @@
-"""K1 by chance: checkpoints while merges run and rules change; clients that apply plain INSERTs take one and pull."""
+"""K1 with random histories: checkpoints during merges and rule changes, loaded by clients that use plain INSERTs."""
 
 import io
 import random
@@ -44,7 +44,7 @@ pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute on 
 
 
 class Reader:
-    """A client that fails where it is sent an INSERT of a row that it has."""
+    """A client that fails on an INSERT of an existing row."""
 
     def __init__(self, name, team):
         self.claims = {"sub": name, "team": team}
@@ -64,7 +64,7 @@ class Reader:
                 self.rows[key] |= values
 
     def checkpoint(self, gateway):
-        """The first sync; whether there was a checkpoint."""
+        """Run the first sync; return whether there was a checkpoint."""
         try:
             checkpoint = gateway.submit_checkpoint(self.claims["sub"], self.claims).result()
         except NotFoundError:

@@ -1,4 +1,4 @@
-"""Merges of a state table beside other writers of it lose and double no row."""
+"""Merges of a state table beside other writers of it neither lose nor duplicate rows."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute on 
 
 
 def test_a_concurrent_writer_loses_no_data(spark, names, monkeypatch):
-    """Between reading and committing, another run merges more and commits: what it merged stays."""
+    """Between read and commit, another run merges more and commits; its rows must remain."""
     pushes = [
         (arrival, [delta("INSERT", f"row-{number}", 10 + number, size=number)])
         for number, arrival in enumerate(arrivals(FIRST, 6))
@@ -45,8 +45,8 @@ def test_a_concurrent_writer_loses_no_data(spark, names, monkeypatch):
         assert lake(spark, names) == merged(pushes, "g")
 
 
-def test_a_killed_merge_beside_another_takes_no_rows(spark, names, monkeypatch):
-    """Between the commits of a merge on read another run marks more rows as deleted, and dies: they stay."""
+def test_a_killed_merge_beside_another_deletes_no_rows(spark, names, monkeypatch):
+    """Between the commits of a merge on read another run marks more rows as deleted and dies; they must remain."""
     first, second, third = arrivals(FIRST, 3)
     pushes = [
         (first, [delta("INSERT", f"row-{number}", 1, size=number) for number in range(4)]),
@@ -82,8 +82,8 @@ def test_a_killed_merge_beside_another_takes_no_rows(spark, names, monkeypatch):
     assert {row["name"] for row in spark.table(f"{names.state('t')}.refs").collect()} == {"main", "merged"}
 
 
-def test_a_merge_whose_branch_is_dropped_doubles_no_row(spark, names, monkeypatch, tmp_path):
-    """An erasure drops all branches; it may do so while a merge on read appends the merged rows to its own."""
+def test_a_merge_whose_branch_is_dropped_duplicates_no_row(spark, names, monkeypatch, tmp_path):
+    """An erasure drops all branches, perhaps while a merge on read appends the merged rows to its branch."""
     first, second = arrivals(FIRST, 2)
     pushes = [
         (first, [delta("INSERT", f"row-{number}", 1, size=number) for number in range(4)]),

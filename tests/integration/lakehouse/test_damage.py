@@ -1,4 +1,4 @@
-"""The audit compares staging's ledger, `deltas`, state tables, checkpoints and destinations: damage is named by day."""
+"""The audit compares staging's ledger, `deltas`, state tables, checkpoints and destinations; it names damage by day."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ DESTINATION = "destinations/shop/copy"
 
 
 class House:
-    """A gateway that took pushes on two days, a lake, a destination, and Dagster's jobs over them."""
+    """A gateway with pushes on two days, a lake, a destination, and Dagster's jobs over them."""
 
     def __init__(self, serve, spark_config, instance, folder):
         self.folder, self.instance, self.now = folder, instance, NOON - timedelta(days=3)
@@ -90,7 +90,7 @@ class House:
         return job.execute_in_process(instance=self.instance, tags={**span, **tags}, raise_on_error=False)
 
     def audit(self):
-        """Every check that fails: its asset and name, and what it says."""
+        """Every check that fails: its asset, name and description."""
         job = self.definitions.resolve_job_def("audit")
         run = job.execute_in_process(instance=self.instance, raise_on_error=False)
         found = run.get_asset_check_evaluations()
@@ -101,7 +101,7 @@ class House:
         }
 
     def unaudited(self):
-        """What the nightly audit would run for."""
+        """The assets that the nightly audit would check."""
         store = self.served.engine.store
         return assets_to_audit(self.config, registered(store), store)
 
@@ -120,7 +120,7 @@ def house(serve, spark_server, tmp_path_factory):
 
 @contextmanager
 def kept(*files):
-    """Files as they are, put back afterwards."""
+    """Restore files at the end to their present content."""
     contents = {file: file.read_bytes() for file in files}
     try:
         yield contents
@@ -131,7 +131,7 @@ def kept(*files):
 
 @contextmanager
 def sql(file, *statements):
-    """Statements in a database of SQLite, whose tables are put back afterwards."""
+    """Execute statements in a SQLite database; restore its tables at the end."""
 
     def table_of(statement):
         return statement.replace("DELETE FROM", "UPDATE").split()[1]
@@ -154,7 +154,7 @@ def sql(file, *statements):
 
 @contextmanager
 def rewritten(spark, name, where, **changes):
-    """Rows of a table of the lake, committed by pyiceberg with other values or, without any, removed."""
+    """Change rows of a lake table with pyiceberg, or delete them if no values are given."""
     with open_table(spark, name) as table:
         before = table.current_snapshot().snapshot_id
         if changes:
@@ -176,7 +176,7 @@ def rewritten(spark, name, where, **changes):
 
 @contextmanager
 def lost_file(spark, name, day=None):
-    """A data file of a table, gone from the disk."""
+    """Delete a data file of a table from the disk."""
     with open_table(spark, name) as table:
         paths = [Path(urlsplit(path).path) for path in table.inspect.files()["file_path"].to_pylist()]
     path = next(path for path in paths if day is None or f"day={day}" in str(path))
@@ -198,7 +198,7 @@ def less_one_row(content):
 
 @contextmanager
 def frames(house, change):
-    """Frame files with other contents, or, for None, gone."""
+    """Replace the contents of frame files; None deletes a file."""
     with kept(*house.frames("todos")) as contents:
         for file, content in contents.items():
             if change is None:
@@ -334,19 +334,19 @@ def test_the_audit_reports_each_damaged_part_and_no_sound_one(house, spark):
     assert house.audit() == {}
     assert house.unaudited() == []
     expected = {check: words for damage in ONE_EACH for check, words in DAMAGES[damage][1].items()}
-    expected[TODOS_CHECK] = f"2 found: shop {FIRST}, shop {SECOND}"  # as a value was altered on both sides
+    expected[TODOS_CHECK] = f"2 found: shop {FIRST}, shop {SECOND}"  # because a value was changed on both sides
     with ExitStack() as damaged:
         for damage in ONE_EACH:
             damaged.enter_context(DAMAGES[damage][0](house, spark))
         found = house.audit()
-        assert sorted(house.unaudited()) == ["deltas", "tables/todos"], "written since, and not found well"
+        assert sorted(house.unaudited()) == ["deltas", "tables/todos"], "changed since, and not checked yet"
     for check, words in expected.items():
         assert words in found[check], (check, found)
 
 
 @contextmanager
 def marks_put_back(house, spark):
-    """The marks of a state table and of the destination, as before they had anything."""
+    """Reset the marks of a state table and of the destination to the beginning."""
     store, name = house.served.engine.store, DESTINATION
     with open_table(spark, TODOS) as table:
         merged = table.properties[MARKS_PROPERTY]

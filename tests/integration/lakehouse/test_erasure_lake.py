@@ -1,4 +1,4 @@
-"""B7: what is erased is gone from the lake's history, states, snapshots, files and checkpoints, crash or no crash."""
+"""B7: erased data is removed from the lake's history, states, snapshots, files and checkpoints, also after crashes."""
 
 import sqlite3
 from contextlib import closing
@@ -56,11 +56,11 @@ pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute on 
 
 
 class KilledError(BaseException):
-    """Stands for `kill -9`: nothing catches it."""
+    """Simulates `kill -9`: nothing catches it."""
 
 
 class World:
-    """A gateway whose clients write secrets, and the lake behind it."""
+    """A gateway whose clients write secrets, and its lake."""
 
     declared: ClassVar[dict[str, object]] = {}
 
@@ -97,7 +97,7 @@ class World:
         return make_checkpoint(self.spark, self.store, hold, [SCHEMA], directory_uri=self.uri, names=self.names)
 
     def checkpoint(self):
-        """As somebody asks for it whom the gateway never saw."""
+        """Request a checkpoint like a new client."""
         self._made += 1
         newcomer = f"newcomer-{self._made}"
         return self.gateway.submit_checkpoint(newcomer, {"sub": newcomer}).result()
@@ -114,7 +114,7 @@ class World:
         )
 
     def run_erasure(self, config):
-        """The asset as the job has it; what it tells, and the steps that failed with their errors."""
+        """Run the asset as the job does; return its report, and the failed steps with their errors."""
         config = self.placed(config)
         polled = PolledConnector(self.name, "desk", "jira", ("issues",), 1000)  # which never landed anything
         asset = erasure_asset(SchemaSnapshot((SCHEMA,), connectors=(polled,)), config)
@@ -127,7 +127,7 @@ class World:
         return (metadata[0] if metadata else None), failed
 
     def follow(self, config):
-        """Every leaf takes what the lake holds."""
+        """Let every leaf apply the lake's deltas."""
         config = self.placed(config)
         with a_run(config) as run:
             spark = run.pyspark.spark_session
@@ -140,7 +140,7 @@ class World:
                 migrate(spark, [Migration(name, *ends, MigrationScope(tables=declared.tables), 100, str(self.folder))])  # type: ignore[call-arg]
 
     def differing(self, config):
-        """By leaf: the days on which it does not hold what the lake holds."""
+        """The days on which each leaf differs from the lake."""
         config = self.placed(config)
         with a_run(config) as run:
             spark = run.pyspark.spark_session
@@ -150,12 +150,12 @@ class World:
             }
 
     def placed(self, config):
-        """The settings over this lake, with what was declared of destinations."""
+        """The settings over this lake, with the declared destinations."""
         lake = {"system_namespace": self.names.system, "namespace": self.names.tables, "checkpoints": self.uri}
         return config.replace(lake=lake).model_copy(update=self.declared)
 
     def files(self):
-        """Every file of the two tables, of the checkpoints and of what else is in the folder."""
+        """Every file of the two tables, of the checkpoints and of the rest of the folder."""
         names = [
             name for name in (self.names.deltas, self.names.state("notes")) if self.spark.catalog.tableExists(name)
         ]
@@ -182,7 +182,8 @@ def test_b7_an_erasure_that_crashes_at_every_step_removes_everything(spark, spar
     world.merge()
     first = world.make_checkpoint()
     assert world.checkpoint() == first
-    monkeypatch.setattr(writes, "_suits_merge_on_read", lambda *_: True)  # merged on read: old rows stay in their files
+    # merged on read: old rows remain in their files
+    monkeypatch.setattr(writes, "_suits_merge_on_read", lambda *_: True)
     world.write("bob", "hers", body="of bob")
     world.write("cy", ERASED, body=SECRET)
     world.write("ann", "shared", body=SECRET)
@@ -212,7 +213,7 @@ def test_b7_an_erasure_that_crashes_at_every_step_removes_everything(spark, spar
         monkeypatch.setattr(module, "crash_point", lambda _: None)
     report, failed = world.run_erasure(world.config)
     assert not failed
-    assert report["confirmed"].value == 1  # the row's was confirmed before the last kill
+    assert report["confirmed"].value == 1  # the erasure of the row was confirmed before the last kill
     (proof,) = report["report"].data
     assert (proof["client_id"], len(proof["searched"])) == ("ann", 2)
     assert world.complete_erasures() is None
@@ -249,7 +250,7 @@ def test_b7_a_run_with_staging_on_postgres_completes_an_erasure(spark, spark_ser
         world.write("bob", ERASED, title=SECRET)
         world.flush()
         world.merge()
-        world.write("ann", "hers", body=SECRET)  # which no flush has taken yet
+        world.write("ann", "hers", body=SECRET)  # that no flush has taken yet
         world.store.erase_client(world.name, "ann")
         erased = world.store.erase_row(world.name, "notes", ERASED)
         assert world.holding(SECRET)
@@ -298,7 +299,7 @@ def test_b7_an_erasure_stays_open_until_every_destination_has_applied_it(spark, 
     world.follow(config)
     places = {path.relative_to(tmp_path).parts[1] for path in world.holding(SECRET) if away in path.parents}
     assert places >= {"copy.db", "slice.db", "objects", "moved"}
-    world.write("ann", "hers", title=SECRET)  # which no leaf has taken yet
+    world.write("ann", "hers", title=SECRET)  # that no leaf has applied yet
     world.store.erase_row(world.name, "notes", ERASED)
     world.store.erase_client(world.name, "ann")
 
@@ -318,7 +319,7 @@ def test_b7_an_erasure_stays_open_until_every_destination_has_applied_it(spark, 
     assert report["confirmed"].value == 2
     leaves = report["beyond_the_lake"].data
     assert leaves["destinations/warehouse/objects"] == {"deltas": 2, "rows": 0}
-    assert leaves["destinations/warehouse/copy"] == {"deltas": 0, "rows": 2}  # it was done before, and is repeated
+    assert leaves["destinations/warehouse/copy"] == {"deltas": 0, "rows": 2}  # it was completed before, and is repeated
     assert leaves["flows/of_one"] == {"deltas": 0, "rows": 2}
     assert "migrations/away" in leaves
     assert world.holding(SECRET) == []

@@ -1,4 +1,4 @@
-"""B1: each acknowledged delta is in `deltas` exactly once, whatever dies at whichever point, however often it runs."""
+"""B1: each acknowledged delta is in `deltas` exactly once, after any crash and any number of runs."""
 
 import os
 import signal
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute on 
 
 @dataclass
 class Lab:
-    """One gateway whose deltas go to one lake."""
+    """A gateway whose deltas go to a lake."""
 
     config: Config
     engine: Engine
@@ -49,7 +49,7 @@ class Lab:
         return LakeNames(lake.catalog, lake.system_namespace, lake.namespace)
 
     def push(self, count, client="client-1"):
-        """One acknowledged push of new rows."""
+        """Push new rows; the push is acknowledged."""
         first = len(self.pushed)
         deltas = []
         for number in range(first, first + count):
@@ -62,29 +62,29 @@ class Lab:
         return deltas
 
     def again(self, deltas):
-        """A push that was acknowledged before."""
+        """Repeat an acknowledged push."""
         self.engine.gateway(self.gateway).handle_push(SyncPush(deltas[0].client_id, tuple(deltas)))
 
     def flush(self, spark, **options):
         return flush_backlog(spark, self.store, gateways=[self.gateway], names=self.names, **options)
 
     def driver(self, **variables):
-        """`flush` in a process of its own."""
+        """Run `flush` in a separate process."""
         environment = {**os.environ, **self.config.environment(), **variables}
         return Forked(lake_drivers.flush, self.gateway, environment=environment)
 
     def held(self, spark):
-        """Delta ids in the lake."""
+        """The delta ids in the lake."""
         rows = spark.table(self.names.deltas).where(f"gateway = '{self.gateway}'").select("delta_id").toArrow()
         return sorted(rows["delta_id"].to_pylist())
 
     def differences(self, spark, store=None):
-        """Differences of the gateway between the lake and the ledger."""
+        """The differences of the gateway between the lake and the ledger."""
         found = history_faults(spark, store or self.store, self.names).differences
         return [each for each in found if each.gateway == self.gateway]
 
     def check(self, spark):
-        """Once and whole, and staging knows it."""
+        """Check that each delta is in the lake once, and that staging has confirmed it."""
         assert self.held(spark) == sorted(delta.delta_id for delta in self.pushed)
         assert duplicate_deltas(spark, self.names) == []
         assert self.differences(spark) == []
@@ -93,14 +93,14 @@ class Lab:
         assert flushed_arrivals(spark, self.names)[self.gateway] == waiting.last_arrival
 
     def data_files(self):
-        """Files of data that Spark has begun to write for `deltas`."""
+        """The data files that Spark has started to write for `deltas`."""
         folder = Path(urlsplit(self.config.lake.warehouse).path) / self.names.system / "deltas" / "data"
         return {path for path in folder.rglob("*.parquet") if not path.name.startswith(".")}
 
 
 @pytest.fixture(scope="module")
 def labs(spark_server, serve, request):
-    """Makes labs over a kind of staging, each with a gateway of its own."""
+    """Makes labs over a kind of staging, each with a separate gateway."""
     made, closing = [], []
 
     def make(kind="sqlite", config=spark_server["config"]):
@@ -157,8 +157,8 @@ def test_b1_acknowledged_deltas_are_in_the_lake_once(labs, spark, kind):
     assert row["day"].isoformat() == time.strftime("%Y-%m-%d", time.gmtime((row["arrival"] >> 16) / 1000))
 
 
-def test_a_batch_that_another_run_planned_beyond_the_cut_point_is_not_taken_for_flushed(labs, spark):
-    """A run that Dagster took for dead goes on beside a later one: the later one has planned more."""
+def test_a_batch_that_another_run_planned_beyond_the_cut_point_does_not_count_as_flushed(labs, spark):
+    """A run that Dagster considers dead continues beside a later one, which has planned more."""
     lab = labs("sqlite")
     lab.push(5)
     held = {lab.gateway: lab.store.cut_point(lab.gateway)}
@@ -166,14 +166,14 @@ def test_a_batch_that_another_run_planned_beyond_the_cut_point_is_not_taken_for_
     planned = lab.store.plan(lab.gateway, "main", 100)
     failed = {}
     assert lab.flush(spark, cut_points=held, on_failed=failed.setdefault) == []
-    assert isinstance(failed[lab.gateway], FlushError), "its tables would be merged up to the cut point"
+    assert isinstance(failed[lab.gateway], FlushError), "its tables would be merged only up to the cut point"
     (report,) = lab.flush(spark)
     assert (report.batch_id, report.deltas) == (planned.batch_id, 11)
     lab.check(spark)
 
 
 class FlushingStore:
-    """A lab's store; everything that was pushed is flushed just before the ledger is read."""
+    """A lab's store; all pushes are flushed just before the ledger is read."""
 
     def __init__(self, lab, spark):
         self.lab, self.spark = lab, spark
@@ -186,7 +186,7 @@ class FlushingStore:
         return getattr(self.lab.store, name)
 
 
-def test_a_flush_during_the_check_is_no_difference_from_the_ledger(labs, spark):
+def test_a_flush_during_the_check_is_not_reported_as_a_difference_from_the_ledger(labs, spark):
     lab = labs()
     lab.push(5)
     assert lab.differences(spark, FlushingStore(lab, spark)) == []
@@ -213,7 +213,7 @@ def test_b1_a_run_killed_at_a_named_point_is_completed(labs, spark, kind):
         lab.push(40)
         driver = lab.driver(LAKESYNC_CRASH_AT=point)
         assert driver.wait(DEADLINE) == -signal.SIGKILL, point
-        lab.push(2)  # what comes later does not change the planned batch
+        lab.push(2)  # later pushes do not change the planned batch
         reports = lab.flush(spark)
         assert [report.already_there for report in reports] == [*already_there, False], point
     lab.check(spark)
@@ -316,7 +316,7 @@ def test_b1_a_trim_before_the_confirmation_deletes_nothing(labs, spark):
 
 @pytest.mark.slow
 def test_b1_a_flush_is_completed_after_spark_was_killed_and_restarted(labs, spark_server, spark_server_process):
-    """The last of all that need Spark, for what it was quick at is gone with it."""
+    """This test is the last one that needs Spark, because the restarted server has lost its compiled code."""
     lab = labs()
     for _ in range(6):
         lab.push(5_000)

@@ -1,4 +1,4 @@
-"""Frames of checkpoints on S3: written by a task, checked and read by the gateway, one frame in memory at a time."""
+"""Checkpoint frames on S3: written by a task, checked and read by the gateway, with one frame in memory at a time."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def bucket(aws):
 
 
 def states(count):
-    """Rows of a state table, every other one of the red team."""
+    """Rows of a state table, half of them of the red team."""
     rows = [
         {
             "_row": f"r{number}",
@@ -77,7 +77,7 @@ def test_a_missing_frame_is_reported_by_its_uri(bucket):
         FrameFile("ftp://host/file")
 
 
-def test_a_table_that_did_not_change_is_copied_and_an_erasure_takes_the_older_frames(bucket):
+def test_the_frames_of_an_unchanged_table_are_copied_and_an_erasure_deletes_the_older_frames(bucket):
     written = write_file([states(5)], f"{bucket}/g/1-256/t/00000.frames", "t", 256).to_pylist()[0]
     (copied,) = link_frames([written["uri"]], f"{bucket}/g/1-512/t")
     assert copied == f"{bucket}/g/1-512/t/00000.frames"

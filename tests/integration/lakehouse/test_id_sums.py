@@ -1,4 +1,4 @@
-"""A batch is counted in the files that hold it, whether they hold others too or not."""
+"""A batch is counted from the files that contain it, whether or not they contain other batches."""
 
 import hashlib
 from datetime import date

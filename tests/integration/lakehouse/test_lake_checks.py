@@ -1,4 +1,4 @@
-"""The lake's checks find planted faults, and none in a sound lake. Each test begins with a sound lake."""
+"""The lake's checks find planted faults, and no fault in an undamaged lake. Each test starts with an undamaged lake."""
 
 from datetime import date, timedelta
 from pathlib import Path
@@ -33,7 +33,7 @@ def delta(op, row, hlc, client="a", **values):
 
 
 class Lake:
-    """A state table of six rows over two days, with a checkpoint, in which faults are planted by SQL."""
+    """A state table of six rows over two days, with a checkpoint; tests plant faults by SQL."""
 
     def __init__(self, spark, engine, names, frames):
         self.spark, self.names, self.store = spark, names, engine.store
@@ -87,7 +87,7 @@ def lake(shared_lake):
     shared_lake.mend()
 
 
-def test_a_sound_lake_has_no_faults(lake, spark):
+def test_an_undamaged_lake_has_no_faults(lake, spark):
     assert rows_unlike_merge(spark, "t", lake.names) == []
     assert rows_unlike_merge(spark, "t", lake.names, days=DAYS[:1], seed=3) == []
     assert days_unlike_history(spark, "t", lake.names) == []
@@ -106,7 +106,7 @@ def test_a_state_that_differs_from_the_merge_is_found_in_the_whole_history_and_o
     lake.sql("UPDATE {state} SET _tombstone = named_struct('hlc', 1L, 'client_id', 'x') WHERE _row = 'row-2'")
     whole = rows_unlike_merge(spark, "t", lake.names)
     assert [(each.gateway, each.row) for each in whole] == [("g", "row-1"), ("g", "row-2")]
-    # The altered tombstone comes from no delta of the day, so only the whole history shows it.
+    # No delta of the day produced the altered tombstone, so only the check of the whole history finds it.
     assert [each.row for each in rows_unlike_merge(spark, "t", lake.names, days=DAYS[:1])] == ["row-1"]
     assert rows_unlike_merge(spark, "t", lake.names, days=DAYS[1:]) == []
     (by_day,) = days_unlike_history(spark, "t", lake.names)
@@ -161,7 +161,7 @@ def test_duplicate_and_future_deltas_are_found_on_their_days_only(lake, spark):
     assert (of_a_day.duplicates, of_a_day.future) == ([], [])
 
 
-def test_a_sound_history_is_checked_in_one_spark_job(lake, spark, spark_server):
+def test_an_undamaged_history_is_checked_in_one_spark_job(lake, spark, spark_server):
     status = SparkStatus(spark_server["config"].spark.ui_url, spark.conf.get("spark.app.id"))
     spark.addTag("checks")
     faults = history_faults(spark, lake.store, lake.names, DAYS[:1])

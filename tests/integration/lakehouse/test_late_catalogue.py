@@ -1,4 +1,4 @@
-"""B1 to B3 where the catalogue answers late or never, or commits and its answer is lost."""
+"""B1 to B3 if the catalogue's answers are late or missing, or a commit succeeds and its answer is lost."""
 
 from contextlib import closing, suppress
 from pathlib import Path
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.timeout(300)  # Spark's first queries take a minute on 
 
 @pytest.fixture
 def lab(spark_server, tmp_path):
-    """Makes labs; what they hold is closed at the end."""
+    """Makes labs; closes them at the end."""
     closing = []
 
     def make(name, settings, **lake):
@@ -67,7 +67,7 @@ def lab(spark_server, tmp_path):
 
 
 class Lab:
-    """One gateway whose deltas go to a lake of its own."""
+    """A gateway whose deltas go to a separate lake."""
 
     def __init__(self, spark, engine, names):
         self.spark, self.engine, self.names, self.pushed = spark, engine, names, []
@@ -90,7 +90,7 @@ class Lab:
         self._until_done(lambda: maintain(self.spark, self.names, table, limits, self.engine.store.backlog()))
 
     def check(self, merged=True):
-        """Each delta once, and staging knows it; each row merged."""
+        """Check that each delta is in the lake once and confirmed, and each row merged."""
         rows = self.spark.table(self.names.deltas).select("delta_id").toArrow()["delta_id"].to_pylist()
         assert sorted(rows) == sorted(each.delta_id for each in self.pushed)
         assert duplicate_deltas(self.spark, self.names) == []
@@ -103,7 +103,7 @@ class Lab:
             assert len(rows) == len(self.pushed)
 
     def _until_done(self, work):
-        """As the pipeline does: a transient error has it tried again."""
+        """Retry after transient errors, as the pipeline does."""
         for _ in range(4):
             try:
                 return work()
@@ -129,7 +129,7 @@ def _jdbc(uri):
     params=["postgres", *(pytest.param(each, marks=pytest.mark.deep) for each in ("rest", "postgres behind rest"))]
 )
 def behind(request, own_database, lab, tmp_path):
-    """A lab, and the proxy between it and its catalogue."""
+    """Return a lab, and the proxy between it and its catalogue."""
     parts = urlsplit(own_database)
     places = (tmp_path / "warehouse").as_uri(), tmp_path, Path(pyspark.__file__).parent
 
@@ -184,12 +184,12 @@ def test_b1_answers_that_are_late_or_lost_at_any_commit_damage_nothing(behind):
     proxy.delay = 0.0
     lab.check()
     lab.push(5)
-    proxy.lost = 2  # where a repeat is sent, it is not heard either
+    proxy.lost = 2  # the answers to repeats are lost too
     lab.flush()
     limits = MaintenanceSection.model_construct(min_input_files=2, max_manifests=1, snapshot_retention_hours=0)
     heard = 0
     proxy.lost = 0
-    while proxy.lost == 0:  # the first commit's answer, then the second's, up to one that there is none of
+    while proxy.lost == 0:  # lose the first commit's answer, then the second's, until there are no more commits
         lab.push(5)
         lab.flush()
         proxy.lost, proxy.after = 1, heard
@@ -235,7 +235,8 @@ def test_spark_times_out_on_a_silent_catalogue(spark_server, monkeypatch, scheme
 @pytest.mark.deep
 def test_b1_the_default_catalogue_fails_after_it_has_committed_and_while_it_is_locked(lab, tmp_path):
     catalogue = tmp_path / "catalogue.db"
-    patience = {".uri": f"jdbc:sqlite:file:{catalogue}?timeout=0.1", ".jdbc.busy_timeout": "100"}  # each driver's own
+    # one pool for each driver
+    patience = {".uri": f"jdbc:sqlite:file:{catalogue}?timeout=0.1", ".jdbc.busy_timeout": "100"}
     tried = lab("unheard", {".type": "jdbc", ".jdbc.schema-version": "V1", **patience})
     tried.push(5)
     tried.flush()

@@ -1,4 +1,4 @@
-"""Two gateways with one table name and a namespace each: merged, checkpointed, queried, erased and checked apart."""
+"""Gateways with one table name and separate namespaces are merged, checkpointed, queried, erased and checked separately."""
 
 import hashlib
 import time
@@ -34,7 +34,7 @@ COLUMNS = {
 
 
 class House:
-    """A store with two gateways, and Dagster's jobs over it. `eu` has a namespace of its own."""
+    """A store with two gateways, and Dagster's jobs over it. `eu` has a separate namespace."""
 
     def __init__(self, config, folder, serve, name):
         url = f"sqlite://{folder / 'staging'}"
@@ -44,7 +44,7 @@ class House:
         self.engine = served.engine
         self.shared = reached_at(served, config).replace(lake=lake, staging={"url": url})
         self.config = self.shared.model_copy(update={"gateways": {"eu": DeclaredGateway(namespace=self.eu)}})
-        self.push("eu", "ada", {"2": "x"})  # a table without a schema takes what its columns will not hold
+        self.push("eu", "ada", {"2": "x"})  # a table without a schema accepts values that its columns cannot hold
         self.push("eu", "bob", {"8": "y"})
         for gateway, columns in COLUMNS.items():
             self.engine.gateway(gateway).register_schema(parse_schema({"table": "orders", "columns": columns}))
@@ -59,7 +59,7 @@ class House:
         return deltas[0].delta_id
 
     def run(self, job, config=None):
-        """A job's run: the assets that it made, the checks that failed beside a warning, and what it failed for."""
+        """Run a job; return the assets that it made, the checks that failed or warned, and its errors."""
         config = config or self.config
         definitions = make_definitions(config, registered(self.engine.store, config.namespaces.own))
         today = time.strftime("%Y-%m-%d", time.gmtime())
@@ -79,7 +79,7 @@ class House:
         return made, unmet, failed
 
     def fill(self):
-        """Push rows of both gateways, and flush; return the id of one delta, and the run."""
+        """Push rows of both gateways and flush; return the id of one delta, and the run."""
         first = self.push("eu", "ada", {"1": 1})
         self.push("home", "ada", {"1": "one", "3": "three"})
         return first, self.run("flush")
@@ -165,7 +165,7 @@ def test_a_gateway_cannot_change_its_namespace(house):
 
 def test_maintenance_of_the_history_expires_snapshots_of_rejected_values(house):
     house.fill()
-    house.push("eu", "bob", {"2": 2})  # a value that fits replaces the rejected one
+    house.push("eu", "bob", {"2": 2})  # a valid value replaces the rejected one
     house.run("flush")
     with LakeReader(house.config) as lake:
         assert len(lake.rejected.snapshots()) > 1

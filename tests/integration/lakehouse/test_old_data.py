@@ -1,4 +1,4 @@
-"""Data that earlier versions left, of each that `tests/old_data` keeps, opens and goes on."""
+"""The data of each earlier version in `tests/old_data` opens and can be used."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def expected(version):
 
 @pytest.fixture
 def project(version):
-    """A project's folder of that version."""
+    """The folder of a project of that version."""
     with unpacked(version) as folder:
         yield folder
 
 
 def check_store(staging, version):
-    """Pull what was there, push on top of it, and push again what was there."""
+    """Pull the old rows, push new ones, and push the old ones again."""
     with lakesync.open_gateway("shop", staging=staging, background=False) as gateway:
         for name, rows in expected(version).items():
             seen = gateway.submit_peek({"sub": name}, None, 1000).result().deltas
@@ -45,7 +45,7 @@ def check_store(staging, version):
             once = tuple(each for each in seen if each.op == "INSERT" and "changed" not in titles[each.row_id])
             head = gateway.buffer_stats()
             gateway.handle_push(SyncPush(name, once))
-            assert gateway.buffer_stats() == head, "deltas that were pushed before are known"
+            assert gateway.buffer_stats() == head, "the ids of earlier pushes are known"
         row = {"title": "of a later version", "owner": "bob"}
         delta = extract_delta(None, row, table="todos", row_id="later", client_id="bob", hlc=HLC().now())
         gateway.handle_push(SyncPush("bob", (delta,)))

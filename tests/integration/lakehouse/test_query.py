@@ -261,7 +261,7 @@ def test_spark_returns_the_same_rows(place, monkeypatch, tmp_path):
     for name, value in place.config.environment().items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("LAKESYNC_CONFIG", "")
-    # As beside a `lakesync up` whose settings name a port: `up.json` has the token.
+    # As with a running `lakesync up` whose settings name a port: `up.json` has the token.
     for name in ("REMOTE", "TOKEN"):
         monkeypatch.delenv(f"LAKESYNC_SPARK_{name}")
     monkeypatch.setenv("LAKESYNC_DATA_DIR", str(tmp_path))

@@ -241,7 +241,7 @@ def place(spark_server, tmp_path_factory):
         moments.append(pushes())
         flush_backlog(spark, engine.store, names=names)
         for table in VALUES:
-            if table != "held":  # which no merge reaches
+            if table != "held":  # that no merge has processed
                 merge(schemas.get(table, TableSchema(table, ())))
         merge(schemas["tasks"], ["apart"], names_apart)
         moments.append(pushes())

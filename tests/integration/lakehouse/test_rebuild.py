@@ -1,4 +1,4 @@
-"""A staging store that was destroyed, made again by the command from a lake that a real flush wrote."""
+"""A destroyed staging store is rebuilt by the command from a lake that a real flush wrote."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The deltas of every shard go to the one lake, and each table is merged as far as its own shard was flushed."""
+"""The deltas of every shard are flushed to one lake; each table is merged up to the flush of its own shard."""
 
 import pytest
 
@@ -82,7 +82,7 @@ def test_the_deltas_of_every_shard_are_in_the_lake_once(spark_server, serve, tmp
 
 
 def erase_alice(engine, gateway, config, names):
-    """B7: a request a shard, each carried through its own tables, and no file of either holds anything of hers."""
+    """B7: a request for each shard, executed on the shard's tables; no file of either shard has her data."""
     for client, value in (("carol", 1), ("alice", 2)):
         rows = [delta(table, 9, client, value) for table in ("orders", "todos")]
         gateway.handle_push(SyncPush(client, tuple(rows)))
@@ -100,16 +100,16 @@ def erase_alice(engine, gateway, config, names):
         run.run_state.forget_positions()
         (checkpoint,) = checkpoints(run, config)
     assert checkpoint.arrival > max(each.arrival for each in engine.store.erasures("sharded"))
-    # hers alone were the newest values of every row, so all are deleted for everyone
+    # all newest values of every row were hers, so the rows are deleted for everyone
     assert {part.table: part.rows for part in checkpoint.tables} == {"orders": 0, "todos": 0}
     served = gateway.submit_checkpoint("dora", {"sub": "dora"}).result()
-    assert served.created_ms == checkpoint.created_ms  # its cursor is a number of the clock, which may be set back
+    assert served.created_ms == checkpoint.created_ms  # its cursor is a time of the clock, which may be set back
     assert gateway.handle_pull(SyncPull("erin", 0, 100), {"sub": "erin"}).deltas == ()
     erase_ben(engine, gateway, config, names)
 
 
 def erase_ben(engine, gateway, config, names):
-    """B7: a request of one shard does not cover what the client wrote to another shard's table later."""
+    """B7: a request in one shard does not cover later writes of the client to another shard's table."""
     gateway.handle_push(SyncPush("ben", (delta("orders", 10, "ben", ahead_ms=4000), delta("todos", 10, "ben"))))
     engine.store.erase_client("sharded", "ben")
     default, orders = open_requests(engine.store)["sharded"]

@@ -1,4 +1,4 @@
-"""The lake read for a rebuild: in order of arrival, in whatever order, files and days it was written."""
+"""Reading the lake for a rebuild: in order of arrival, in whatever order, files and days it was written."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SCHEMA = pa.schema(
 
 @pytest.fixture
 def lake(tmp_path, monkeypatch):
-    """A catalogue with a namespace, and the configuration that names it."""
+    """A catalogue with a namespace, and its configuration."""
     monkeypatch.setenv("LAKESYNC_CONFIG", "")
     conf = config.load({"data_dir": tmp_path})
     with SqlCatalog(conf.lake.catalog, uri=conf.lake.catalog_uri, warehouse=conf.lake.warehouse) as catalogue:
@@ -122,7 +122,7 @@ def test_a_row_of_the_table_gateways_overrides_an_old_property(lake):
         assert (history.config("shop"), history.config("quiet")) == (new, old)
 
 
-def test_a_catalogue_on_postgres_is_read_too(postgres_uri, tmp_path, monkeypatch):
+def test_a_catalogue_on_postgres_is_read(postgres_uri, tmp_path, monkeypatch):
     monkeypatch.setenv("LAKESYNC_CONFIG", "")
     conf = config.load({"data_dir": tmp_path, "lake": {"catalog_uri": postgres_uri, "system_namespace": "history"}})
     uri = postgres_uri.replace("postgresql://", "postgresql+psycopg://")

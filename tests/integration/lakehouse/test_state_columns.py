@@ -1,4 +1,4 @@
-"""B5: values that do not fit a column of a state table, and columns that a schema gets later."""
+"""B5: values that do not fit a column of a state table, and columns that are added to a schema later."""
 
 import pytest
 
@@ -54,7 +54,7 @@ def test_b5_a_value_that_does_not_fit_is_null_counted_and_kept(spark, names):
 
 
 def rejected(spark, names):
-    """What of row `bad` is in the table of values that do not fit."""
+    """The values of the row `bad` in the table of values that do not fit."""
     rows = spark.table(names.rejected).collect()
     assert {(row["gateway"], row["table_name"], row["row_id"]) for row in rows} == {("g", "t", "bad")}
     return {(row["column_name"], row["type"], row["value"]) for row in rows}
@@ -89,7 +89,7 @@ def test_a_new_column_types_values_that_were_merged_before(spark, names):
 
 
 def test_gateways_that_spell_a_column_differently_share_a_table(spark, names):
-    """The joined schema has both spellings, which a table of the lake cannot have."""
+    """The joined schema has both spellings, but a table of the lake cannot."""
     early, late = arrivals(FIRST, 2)
     fill(spark, names, [(early, [delta("INSERT", "r", 1, Title="t")])], "one")
     fill(spark, names, [(early, [delta("INSERT", "r", 1, title="u")])], "two")

@@ -1,4 +1,4 @@
-"""B4: state tables equal the merge of `deltas`, whatever runs again."""
+"""B4: state tables equal the merge of `deltas`, however often steps are repeated."""
 
 import random
 
@@ -133,7 +133,8 @@ def test_a_growing_table_gets_more_buckets(spark, names, monkeypatch):
         assert writes.buckets_of(table) > 2
         assert {task.file.spec_id for task in table.scan().plan_files()} == {table.spec().spec_id}
     assert lake(spark, names) == merged(pushes, "g")
-    monkeypatch.setattr(writes, "_suits_merge_on_read", lambda *_: True)  # deletes beside files of an older division
+    # deletes beside files of an older partition spec
+    monkeypatch.setattr(writes, "_suits_merge_on_read", lambda *_: True)
     late = [(arrivals(DAYS[-1], 1, start=86_000)[0], [delta("UPDATE", "g-1", 99, title="late")])]
     fill(spark, names, late)
     merge_table(spark, schema(), {"g": late[0][0]}, names=names)

@@ -1,4 +1,4 @@
-"""B6: upkeep joins, expires and removes, and never what a flush, a merge, a checkpoint or a reader still needs."""
+"""B6: maintenance compacts and deletes, but never files that a flush, a merge, a checkpoint or a reader still needs."""
 
 import os
 import time
@@ -70,7 +70,7 @@ class World:
         return merge_table(self.spark, SCHEMA, {"kept": self.store.cut_point("kept").arrival}, names=NAMES)
 
     def run_maintenance(self, config, instance):
-        """What the schedule requests: each part with what its run reports."""
+        """Run the schedule's requests; return each part with the report of its run."""
         lake = {"system_namespace": NAMES.system, "namespace": NAMES.tables}
         config, snapshot = config.replace(lake=lake), SchemaSnapshot((SCHEMA,))
         assets = [maintenance(snapshot, config.maintenance)]
@@ -184,11 +184,12 @@ def test_maintenance_compacts_a_table_and_keeps_snapshots_of_checkpoints(world, 
 
 
 def test_b6_maintenance_during_a_merge_loses_and_duplicates_nothing(world, monkeypatch):
-    """A backfill of a table does not wait for the table's upkeep: one of the two commits again."""
+    """A backfill of a table does not wait for the table's maintenance, so one of the two retries its commit."""
     world.push()
     world.flush()
     world.merge()
-    monkeypatch.setattr(writes, "_suits_merge_on_read", lambda *_: True)  # merged on read: there is something to join
+    # merged on read, so there are files to compact
+    monkeypatch.setattr(writes, "_suits_merge_on_read", lambda *_: True)
     for _ in range(2):
         world.push()
         world.flush()
@@ -204,6 +205,6 @@ def test_b6_maintenance_during_a_merge_loses_and_duplicates_nothing(world, monke
     world.flush()
     world.merge()
     assert joined[0] > 0
-    assert len(joined) == 2, "the merge's first commit was refused, as the files that it read were gone"
+    assert len(joined) == 2, "the merge's first commit was rejected, because the files that it read were gone"
     assert days_unlike_history(world.spark, "notes", NAMES) == []
     assert duplicate_keys(world.spark, "notes", NAMES) == []

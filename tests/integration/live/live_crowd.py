@@ -1,4 +1,4 @@
-"""Many clients of the WebSocket in one event loop."""
+"""Many WebSocket clients in one event loop."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FILES = 8192
 
 
 def crowded(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine with room for many connections, within the deadline."""
+    """Run a coroutine with enough file descriptors for many connections, within the deadline."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(FILES, hard), hard))
     try:
@@ -33,7 +33,7 @@ def crowded(work: Coroutine[Any, Any, T]) -> T:
 
 
 async def dial(client: Client, **options: Any) -> ClientConnection:
-    """A connection."""
+    """Open a connection."""
     url = f"ws{client.url.removeprefix('http')}/sync/{client.gateway}/ws"
     headers = {"Authorization": f"Bearer {client.token}"}
     return await connect(
@@ -42,18 +42,18 @@ async def dial(client: Client, **options: Any) -> ClientConnection:
 
 
 async def ask(socket: ClientConnection, client: Client, since: int = 0) -> None:
-    """A pull."""
+    """Send a pull."""
     await socket.send(encode_frame(FrameTag.PULL, protobuf.encode_pull(SyncPull(client.client_id, since, 1000))))
 
 
 async def pull(socket: ClientConnection, client: Client, since: int = 0) -> SyncResponse:
-    """A pull and its answer; broadcasts before it are forgotten."""
+    """Send a pull and return its answer; discard the broadcasts before it."""
     await ask(socket, client, since)
     return await _answer(socket)
 
 
 async def push(socket: ClientConnection, client: Client, *deltas: dict[str, Any]) -> SyncResponse:
-    """A push and its answer; broadcasts before it are forgotten."""
+    """Send a push and return its answer; discard the broadcasts before it."""
     message = SyncPush(client.client_id, decoded(deltas))
     await socket.send(encode_frame(FrameTag.PUSH, protobuf.encode_push(message)))
     return await _answer(socket)
@@ -66,21 +66,21 @@ async def _answer(socket: ClientConnection) -> SyncResponse:
 
 
 async def broadcast_of(socket: ClientConnection) -> SyncResponse:
-    """The next broadcast."""
+    """Return the next broadcast."""
     frame = await received(socket)
     assert frame[:1] == bytes((FrameTag.BROADCAST,))
     return protobuf.decode_response(frame[1:])
 
 
 async def received(socket: ClientConnection) -> bytes:
-    """The next frame."""
+    """Return the next frame."""
     frame = await socket.recv()
     assert isinstance(frame, bytes)
     return frame
 
 
 async def ended(socket: ClientConnection) -> int | None:
-    """The close code, once the connection has ended."""
+    """Wait for the end of the connection; return the close code."""
     with suppress(ConnectionClosed):
         while True:
             await socket.recv()

@@ -1,4 +1,4 @@
-"""The reference's client over WebSocket, as spec section 5 tells of it, with a line that breaks at any moment."""
+"""The reference's client over WebSocket, by spec section 5, with a connection that breaks at random."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ PAGE, BATCH = 3, 2
 
 
 class StockClient:
-    """Pulls before it pushes, one page a cycle; applies pages as plain SQL; takes broadcasts as they come.
+    """Pulls before it pushes, one page a cycle; applies pages as plain SQL; applies broadcasts as they arrive.
 
-    Answers and broadcasts are taken in the order in which the line brings them. A page that names a row with an edit
-    of its own that is not acknowledged is taken as lost, with its line and all that the line still brings.
+    It applies answers and broadcasts in the order of the connection. If a page names a row with an unacknowledged edit
+    of the client, it drops the page, the connection, and all later frames of the connection.
     """
 
     def __init__(self, client: Client, group: str, chance: random.Random) -> None:
@@ -58,7 +58,7 @@ class StockClient:
     # -- the line ------------------------------------------------------------------------------------------------
 
     async def connect(self) -> None:
-        """Have a line."""
+        """Open a connection."""
         if self._reader is not None and self._reader.done():
             await self.cut()
         if self.line is None:
@@ -66,14 +66,14 @@ class StockClient:
             self._reader = asyncio.create_task(self._read(self.line, self._answers))
 
     async def cut(self) -> None:
-        """Lose the line, at once."""
+        """Close the connection immediately."""
         if self.line is not None and self._reader is not None:
             self.line.transport.abort()
             await self._reader
             self.line = self._reader = None
 
     def reload(self) -> None:
-        """The cursor is lost, the database and the outbox are kept."""
+        """Lose the cursor; keep the database and the outbox."""
         self.cursor = 0
 
     async def _read(self, line: ClientConnection, answers: asyncio.Queue[SyncResponse | BaseException]) -> None:
@@ -89,9 +89,9 @@ class StockClient:
                 raise
 
     def _takes(self, frame: bytes | str, answers: asyncio.Queue[SyncResponse | BaseException]) -> bool:
-        """Take a frame, before the next one is looked at; whether it could be."""
+        """Apply a frame before the next one is read; return whether that was possible."""
         assert isinstance(frame, bytes)
-        assert len(frame) >= OVERLOOKED, "nobody looks at this answer"
+        assert len(frame) >= OVERLOOKED, "this answer is awaited"
         if frame[:1] == bytes((FrameTag.BROADCAST,)):
             return self._take_broadcast(protobuf.decode_response(frame[1:]))
         answer = protobuf.decode_response(frame)
@@ -112,12 +112,12 @@ class StockClient:
     # -- a cycle -------------------------------------------------------------------------------------------------
 
     async def pull(self) -> SyncResponse:
-        """One page."""
+        """Pull one page."""
         message = protobuf.encode_pull(SyncPull(self.name, self.cursor, PAGE))
         return await self._ask(FrameTag.PULL, message, self._take_page)
 
     async def push(self) -> None:
-        """A part of the outbox, and the answer's cursor."""
+        """Push a part of the outbox; return the answer's cursor."""
         part = self.outbox[:BATCH]
         if not part:
             return
@@ -132,7 +132,7 @@ class StockClient:
         await self._ask(FrameTag.PUSH, protobuf.encode_push(SyncPush(self.name, tuple(part))), take)
 
     async def cycle(self) -> None:
-        """Pull, then push; the line may break on the way."""
+        """Pull, then push; the connection may break at any time."""
         await self.connect()
         work = asyncio.gather(self._cycle())
         if self.chance.random() < 0.3:
@@ -154,7 +154,7 @@ class StockClient:
             await self.push()
 
     async def settle(self) -> None:
-        """Push everything, over a new line."""
+        """Push everything over a new connection."""
         await self.cut()
         while self.outbox:
             await self.connect()
@@ -171,7 +171,7 @@ class StockClient:
     # -- pages ---------------------------------------------------------------------------------------------------
 
     def _take_page(self, page: SyncResponse) -> bool:
-        """The answer to a pull; an empty one leaves the cursor."""
+        """Apply the answer to a pull; an empty one leaves the cursor."""
         self.stuck = not self._apply(page)
         if page.deltas and not self.stuck:
             self.cursor = page.server_hlc
@@ -187,7 +187,7 @@ class StockClient:
     # -- rows ----------------------------------------------------------------------------------------------------
 
     def edit(self, op: Op, row_id: str, values: Row) -> None:
-        """Change a row here, and queue the delta."""
+        """Change the local row, and queue the delta."""
         self.named.add(row_id)
         self._clock = max(self._clock + 1, hlc.encode(wall_ms() - 60_000, 0))
         columns = tuple(ColumnValue.of(column, value) for column, value in values.items())
@@ -201,7 +201,7 @@ class StockClient:
             self.rows[row_id].update(values)
 
     def _apply(self, page: SyncResponse) -> bool:
-        """Apply a page whole; not one that names a row with an edit of ours that may not be pushed yet."""
+        """Apply a whole page; reject one that names a row with an edit that may be unpushed."""
         self.sent_ids |= {delta.row_id for delta in page.deltas}
         if {edit.row_id for edit in self.outbox} & {delta.row_id for delta in page.deltas}:
             return False
@@ -210,7 +210,7 @@ class StockClient:
 
 
 def merged(log: Iterable[RowDelta]) -> dict[str, Row]:
-    """The visible rows that deltas make, by the letter of M1 to M3."""
+    """The visible rows that result from deltas, by M1 to M3."""
     rows: dict[str, Row] = {}
     by_row: dict[str, list[RowDelta]] = defaultdict(list)
     for delta in log:

@@ -1,6 +1,6 @@
-"""W2: the reference's client over WebSocket ends with its rows, whatever breaks on the way.
+"""W2: the reference's client over WebSocket ends with its rows, whatever connection breaks.
 
-A search by chance, whose order no seed fixes: `pytest tests/integration/live/live_soak.py`, apart from the suite.
+A random search that no seed reproduces: `pytest tests/integration/live/live_soak.py`, apart from the suite.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RULES = {
 
 
 def act(client: StockClient, chance: random.Random) -> None:
-    """One edit that the client's rows allow; only its maker makes a row, and makes it again."""
+    """One edit that the client's rows permit; only the creator of a row inserts it, also again."""
     mine = [f"{client.name}-{n}" for n in range(3)]
     values: dict[str, Any] = {"x": chance.randrange(9)}
     if chance.random() < 0.4:
@@ -59,7 +59,7 @@ async def live(client: StockClient, chance: random.Random) -> None:
 
 @pytest.fixture(scope="module")
 def impatient(serve):
-    """A server that soon goes on with the pages of a client that does not."""
+    """A server that soon stops waiting for a client and continues with its pages."""
     return serve(page_wait_seconds=0.01)
 
 

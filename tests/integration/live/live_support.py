@@ -1,4 +1,4 @@
-"""A client of the WebSocket, as plain as can be."""
+"""A minimal WebSocket client."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ OVERLOOKED = 2
 
 
 def decoded(deltas: Sequence[dict[str, Any]]) -> tuple[RowDelta, ...]:
-    """Deltas as the engine has them."""
+    """Convert deltas to the engine's form."""
     return tuple(wire_json.decode_deltas(msgspec.json.encode(deltas)))
 
 
 class Live:
-    """A client's connection; a frame's tag says whether it is an answer or a broadcast."""
+    """A client's connection; the tag of a frame distinguishes answers and broadcasts."""
 
     def __init__(self, client: Client, *, prefix: str = "", query: str = "", **options: Any) -> None:
         self.client = client
@@ -45,21 +45,21 @@ class Live:
         self.socket.close()
 
     def push(self, *deltas: dict[str, Any]) -> SyncResponse:
-        """A push, and its answer."""
+        """Send a push; return its answer."""
         self.send(FrameTag.PUSH, protobuf.encode_push(SyncPush(self.client.client_id, decoded(deltas))))
         return self.answer()
 
     def pull(self, since: int = 0, limit: int = 1000) -> SyncResponse:
-        """A pull, and its answer."""
+        """Send a pull; return its answer."""
         self.send(FrameTag.PULL, protobuf.encode_pull(SyncPull(self.client.client_id, since, limit)))
         return self.answer()
 
     def send(self, tag: FrameTag, message: bytes) -> None:
-        """A frame."""
+        """Send a frame."""
         self.socket.send(encode_frame(tag, message))
 
     def answer(self) -> SyncResponse:
-        """The next answer; broadcasts before it are kept."""
+        """The next answer; broadcasts before it are kept for `broadcast`."""
         while (found := self._receive())[0]:
             self.broadcasts.append(found[1])
         return found[1]
@@ -69,11 +69,11 @@ class Live:
         if self.broadcasts:
             return self.broadcasts.popleft()
         tagged, page = self._receive()
-        assert tagged, f"an answer that nothing asked for: {page}"
+        assert tagged, f"an answer without a request: {page}"
         return page
 
     def closed(self) -> tuple[int, str]:
-        """Wait for the end: code and reason."""
+        """Wait for the end of the connection; return its code and reason."""
         with suppress(ConnectionClosed):
             while True:
                 self.socket.recv(DEADLINE)
@@ -83,6 +83,6 @@ class Live:
     def _receive(self) -> tuple[bool, SyncResponse]:
         frame = self.socket.recv(DEADLINE)
         assert isinstance(frame, bytes)
-        assert len(frame) >= OVERLOOKED, "the reference's client overlooks such a frame, and waits for ever"
+        assert len(frame) >= OVERLOOKED, "the reference's client ignores such a frame, and waits for ever"
         tagged = frame[:1] == bytes((FrameTag.BROADCAST,))
         return tagged, protobuf.decode_response(frame[1:] if tagged else frame)

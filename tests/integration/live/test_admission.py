@@ -1,4 +1,4 @@
-"""Who may hold a WebSocket, and how those learn why who may not."""
+"""Which clients may open a WebSocket, and the error that the others get."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.integration.live.live_support import Live
 
 
 def refused(client, **options):
-    """Why a connection is not accepted: the answer's status and body."""
+    """The status and body of a rejected handshake."""
     with pytest.raises(InvalidStatus) as raised:
         Live(client, **options)
     answer = raised.value.response
@@ -35,7 +35,7 @@ def test_a_websocket_token_may_be_in_the_query(served, prefix):
 
 
 def test_a_handshake_may_have_a_length_of_0(served):
-    """Some devices send it."""
+    """Some devices send this header."""
     client = served.client()
     headers = {"Authorization": f"Bearer {client.token}", "Content-Length": "0"}
     with Live(client, additional_headers=headers) as live:
@@ -117,7 +117,7 @@ def connected_for(client, seconds):
 def test_a_connection_ends_with_its_token(served):
     client = served.client()
     begun = time.time()
-    lifetimes = (4, 12, 36)  # a busy machine may need longer than the first
+    lifetimes = (4, 12, 36)  # a busy machine may need longer than the first lifetime
     with next(live for seconds in lifetimes if (live := connected_for(client, seconds))) as live:
         code, reason = live.closed()
     assert (code, reason.partition(":")[0]) == (CLOSE_REJECTED, "AUTH_ERROR")

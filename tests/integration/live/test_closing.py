@@ -1,4 +1,4 @@
-"""Why a WebSocket is closed: codes and reasons."""
+"""The codes and reasons with which a WebSocket is closed."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_a_frame_at_the_limit_is_served(serve):
 
 
 def test_messages_above_the_rate_limit_close_with_1008(serve, monkeypatch):
-    monkeypatch.setattr(admission, "_WINDOW_SECONDS", 600)  # it does not end before the rejection
+    monkeypatch.setattr(admission, "_WINDOW_SECONDS", 600)  # the window does not end before the rejection
     client = serve(http_limits={"websocket_messages_per_second": 10 / 600}).client()
     with Live(client) as live:
         for _ in range(10):
@@ -158,7 +158,7 @@ def test_shutdown_closes_connections_and_finishes_pushes(spawn):
 
 
 def _slow_to_enter(monkeypatch, engine: Engine, url: str) -> Callable[[], int]:
-    """Begin a connection that is being let in; what is returned lets it, and gives the code that it ends with."""
+    """Open a connection that waits for its admission; return a function that admits it and returns its close code."""
     comes, enters, codes = threading.Event(), threading.Event(), []
     found = engine.gateway
 
@@ -185,7 +185,7 @@ def _slow_to_enter(monkeypatch, engine: Engine, url: str) -> Callable[[], int]:
 
 
 def test_a_push_in_progress_at_shutdown_is_answered_first(tmp_path, monkeypatch):
-    """A connection that was being opened is closed like the others."""
+    """A connection that is being opened is closed like the others."""
     settings = GatewaySettings(secrets=(SECRET,), limits=LimitsSection(request_timeout_seconds=10 * DEADLINE))
     engine = Engine(open_store(f"sqlite://{tmp_path}", wall_ms), wall_ms)
     engine.open()
@@ -244,7 +244,7 @@ def test_no_frame_breaks_the_server(served):
         frame = bytes((chance.choice((1, 1, 1, 2, 3, 9)),)) + bytes(body[: chance.randrange(len(body) + 1)])
         with Live(Client(served.url, client.gateway)) as live:
             live.socket.send(frame)
-            with suppress(ConnectionClosed):  # the first one may have ended it
+            with suppress(ConnectionClosed):  # the first one may have closed it
                 live.socket.send(chance.randbytes(20))
             codes.add(live.closed()[0])
     assert codes <= {1002, 1008}

@@ -1,4 +1,4 @@
-"""Many connections at once: each gets every change, also in a burst; one that does not read does not disturb others."""
+"""Many connections at once: each gets every change, also in a burst; a client that does not read delays no other."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_a_slow_reader_is_disconnected_while_others_continue(serve):
         again = await dial(slow)
         page = await pull(again, slow)
         seen = {each.row_id for each in page.deltas}
-        while page.has_more:  # a page holds 4 MiB at most
+        while page.has_more:  # a page has at most 4 MiB
             page = await pull(again, slow, page.server_hlc)
             seen |= {each.row_id for each in page.deltas}
         assert len(seen) == rows + 1
@@ -122,7 +122,7 @@ def test_a_slow_reader_of_answers_is_closed(serve):
         idle = await dial(client, max_queue=1, ping_interval=None)
         asked = 0
         while await asyncio.to_thread(gauge, server.url, 'lakesync_websocket_closes_total{code="1013"}') == 0:
-            assert asked < 400, "nothing bounds what is queued"
+            assert asked < 400, "the queue must be bounded"
             with suppress(TimeoutError):
                 await asyncio.wait_for(ask(idle, client), 0.2)
                 asked += 1

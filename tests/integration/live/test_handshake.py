@@ -1,4 +1,4 @@
-"""WebSocket handshakes that end without a connection, as the log shows them."""
+"""The log of WebSocket handshakes that end without a connection."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def engine():
 
 
 def shake_hands(engine, send):
-    """The log lines of a handshake; `send` gets what the application sends."""
+    """Return the log lines of a handshake; `send` gets the application's messages."""
     application = create_app(GatewaySettings(secrets=(SECRET,)), engine)
     scope = {
         "type": "websocket",

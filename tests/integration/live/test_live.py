@@ -20,7 +20,7 @@ def ops(page):
 
 @pytest.fixture
 def pair(served):
-    """Two clients of a gateway of their own."""
+    """Two clients of a separate gateway."""
     alice = served.client("alice")
     return alice, Client(served.url, alice.gateway, "bob")
 
@@ -94,7 +94,7 @@ def test_a_client_that_only_pushed_gets_broadcasts_before_its_first_pull(pair):
     with Live(bob) as reader:
         assert ops(reader.broadcast()) == [("DELETE", "t1"), ("INSERT", "t1")]
     alice.push(delta("t3", {"n": 3}, client="alice"))
-    with Live(bob) as reader:  # it confirmed nothing, so it may lack what the first connection sent
+    with Live(bob) as reader:  # it confirmed nothing, so it may lack the rows of the first connection
         rows = []
         while not {row for _, row in rows} >= {"t1", "t3"}:
             rows += ops(reader.broadcast())
@@ -120,7 +120,7 @@ def test_a_client_that_pulled_from_an_empty_gateway_gets_broadcasts_when_it_conn
             alice.push(delta("t1", {"n": 1}, client="alice"))
             assert ops(reader.broadcast()) == [("INSERT", "t1")]
     with Live(bob) as reader:
-        if got_broadcast:  # nothing shows that it has the first connection's broadcast
+        if got_broadcast:  # nothing confirms that it has the first connection's broadcast
             assert ops(reader.broadcast()) == [("DELETE", "t1"), ("INSERT", "t1")]
         alice.push(delta("t2", {"n": 2}, client="alice"))
         page = reader.broadcast()

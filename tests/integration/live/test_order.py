@@ -1,4 +1,4 @@
-"""What a client has not read yet when more comes: its frames mean what they say only in the order of the line."""
+"""Frames that a client has not read yet when more arrive: they are valid only in the order of the connection."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.integration.live.live_model import TABLE, StockClient
 
 @pytest.fixture
 def ben(served):
-    """Writes over HTTP."""
+    """A client that writes over HTTP."""
     return Client(served.url, served.client().gateway, "ben")
 
 
@@ -37,7 +37,7 @@ def write(ben: Client, **rows: tuple[dict[str, Any] | None, dict[str, Any] | Non
 
 
 def unread(line: ClientConnection) -> int:
-    """Bytes that lie in the socket."""
+    """The number of unread bytes in the socket."""
     with socket.socket(fileno=os.dup(line.transport.get_extra_info("socket").fileno())) as peeked:
         peeked.setblocking(False)
         try:
@@ -47,7 +47,7 @@ def unread(line: ClientConnection) -> int:
 
 
 def hold_up(line: ClientConnection, above: int = 0) -> int:
-    """Hold the event loop up until more bytes than that lie in the socket; how many there are."""
+    """Block the event loop until the socket has more unread bytes than that; return their number."""
     return until(lambda: (found := unread(line)) > above and found, "a frame")
 
 

@@ -1,4 +1,4 @@
-"""W3: what one gateway process takes reaches the connections of every other."""
+"""W3: a push to one gateway process reaches the connections of every process."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ def test_rows_that_another_process_may_send_too_are_sent_without_plain_inserts(p
 
         until(both_notified, "both processes to know of both connections")
         there.pull(there.pull().server_hlc)
-        assert both_notified(), "known for as long as the connections last"
+        assert both_notified(), "as long as the connections last"
 
 
 def kill_listeners(staging):
-    """Whether each listening connection was ended; nothing while there are fewer than two."""
+    """End each listening connection; return False, without ending any, while there are fewer than two."""
     with psycopg.connect(staging) as connection:
         listening = "pg_stat_activity WHERE datname = current_database() AND application_name = 'lakesync notices'"
         if connection.execute(f"SELECT count(*) FROM {listening}").fetchone() != (2,):
@@ -72,7 +72,7 @@ def test_a_process_with_lost_notices_misses_no_change(pair):
         for n in range(3):
             assert sorted(until(lambda: kill_listeners(staging), "both to listen")) == [True, True]
             alice.push(delta(f"t{n}", {"n": n}, client="alice"))
-            # it is unknown what bob was sent meanwhile, so the row comes as DELETE and INSERT
+            # bob's rows of that time are unknown, so the row is sent as DELETE and INSERT
             assert {each.row_id for each in bob.broadcast().deltas} == {f"t{n}"}
     lost = [line for line in other.lines() if line["event"].startswith("no notices from Postgres")]
     assert lost

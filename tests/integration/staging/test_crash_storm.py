@@ -1,4 +1,4 @@
-"""P1 to P3: gateways killed under load, at named points and at any moment. `scripts/crash-storm` kills hundreds."""
+"""P1 to P3: gateways killed under load, at named crash points and at random. `scripts/crash-storm` kills hundreds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several gateway processes on one Postgres: one order of arrivals, lost connections, a server that is restarted."""
+"""Several gateway processes on one Postgres: one order of arrivals, lost connections, server restarts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_arrivals_are_in_one_order_and_pages_continue_on_either_process(own_data
         return set(rows)
 
     def follow(seed: int) -> list[str]:
-        """A reader that asks now the one, now the other, and never goes back."""
+        """A reader that alternates between the processes, and never goes back."""
         chance = random.Random(seed)
         readers = [server.client(f"reader-{seed}") for server in servers]
         row_ids, cursor, last, arrival = [], "0", False, 0
@@ -89,7 +89,7 @@ def test_a_connection_cut_at_commit_is_a_503_whose_repeat_is_safe(own_database, 
 
 
 def _settled(database: str) -> int:
-    """The number of log rows, once no transaction is open; 0 before."""
+    """The number of log rows, once no transaction is open; before that, 0."""
     busy = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in%'"
     with psycopg.connect(database) as connection:
         if connection.execute(busy).fetchone() != (0,):
@@ -112,7 +112,7 @@ def test_a_server_that_is_restarted_under_load_loses_nothing(tmp_path, mode):
             thread.start()
         for _ in range(3):
             for _ in range(20):
-                assert acknowledged.acquire(timeout=60), "no push was acknowledged for a minute"
+                assert acknowledged.acquire(timeout=60), "no push was acknowledged within a minute"
             postgres.restart(mode)
         for _ in range(20):
             assert acknowledged.acquire(timeout=60), "no push was acknowledged after the last restart"

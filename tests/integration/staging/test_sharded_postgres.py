@@ -1,4 +1,4 @@
-"""Two gateway processes' worth of engines over two Postgres databases, one for each shard."""
+"""The engines of two gateway processes over two Postgres databases, one for each shard."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -110,7 +110,7 @@ def test_a_source_returns_rows_of_a_commit_that_had_an_arrival_and_had_not_ended
         pushed = threads.submit(slow.gateway("g").handle_push, SyncPush("alice", orders))
         assert has_arrival.wait(120)
         clock.advance(1)
-        # stores its delta, and then waits for the other shard, from which its answer needs a cursor
+        # stores its delta, then waits for the other shard, whose cursor its answer needs
         stored = threads.submit(third.gateway("g").handle_push, SyncPush("carol", todos))
         until(lambda: stored.done() or waiting_for_a_lock() == 1, "the push to be stored")
         gateway.flush()

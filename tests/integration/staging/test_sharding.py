@@ -1,4 +1,4 @@
-"""Two shards behind one server: clients notice nothing, and a crash between two commits is made good by a repeat."""
+"""Two shards behind one server: clients notice nothing, and a repeat completes a push that a crash interrupted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHARDS = {"shards": {"orders": "shard-orders"}, "default": "shard-default"}
 
 @pytest.fixture
 def sharded(spawn):
-    """A server whose orders have a store of their own, started as often as one asks."""
+    """A server whose orders have a separate store; it can be restarted."""
 
     def start(*, shards=SHARDS, **variables):
         return spawn(LAKESYNC_SHARD_CONFIG=json.dumps(shards), **variables)
@@ -26,7 +26,7 @@ def sharded(spawn):
 
 
 def one_of_each(row: str, client: str = "alice") -> list[dict[str, Any]]:
-    """A row of a table of either shard."""
+    """A row of a table of each shard."""
     return [
         delta(row, {"title": row}, client=client, table="todos"),
         delta(row, {"total": 1}, client=client, table="orders"),
@@ -38,7 +38,7 @@ def rows_of(pages: list[dict[str, Any]]) -> Counter[tuple[str, str, str]]:
 
 
 def walk(client, since: str = "0", limit: int = 1000) -> list[dict[str, Any]]:
-    """Pages until there are no more."""
+    """Pull pages until there are no more."""
     pages = [client.pull(since, limit=limit).json()]
     while pages[-1]["hasMore"]:
         pages.append(client.pull(pages[-1]["serverHlc"], limit=limit).json())
@@ -60,7 +60,7 @@ def test_a_push_is_split_by_shard_and_pulled_in_pages(sharded, tmp_path):
     assert {each["table"] for each in pages[0]["deltas"]} | {each["table"] for each in pages[1]["deltas"]} == {
         "todos",
         "orders",
-    }, "a table with much to tell does not keep the other one waiting"
+    }, "a table with many changes does not delay the other one"
     assert rows_of(pages) == {("INSERT", table, f"r{n}"): 1 for table in ("todos", "orders") for n in range(5)}
     cursor = pages[-1]["serverHlc"]
     assert bob.pull(cursor).json() == {"deltas": [], "serverHlc": cursor, "hasMore": False}
@@ -117,7 +117,7 @@ def test_a_rejection_in_one_shard_stores_nothing_in_either(sharded):
         delta("r2", {"titel": "x"}, client="alice", table="todos"),
     )
     assert refused.status_code == 422
-    assert len(refused.json()["rejected"]) == 2, "what each shard refuses is named"
+    assert len(refused.json()["rejected"]) == 2, "the rejections of every shard are reported"
     assert {each["deltas"] for each in server.internal("backlog")} == {0}
     assert server.client("bob").pull().json()["deltas"] == []
 
@@ -184,7 +184,7 @@ def test_an_unsharded_store_continues_as_the_default_shard(spawn, sharded):
         ("INSERT", "orders", "r2"): 1,
     }
     bob = rows_of(walk(server.client("bob"), cursor))
-    assert bob[("DELETE", "todos", "r1")] == bob[("INSERT", "todos", "r1")] == 1, "a cursor from before starts again"
+    assert bob[("DELETE", "todos", "r1")] == bob[("INSERT", "todos", "r1")] == 1, "an earlier cursor restarts"
 
 
 def test_a_table_with_rows_cannot_change_its_shard(sharded):
