@@ -31,11 +31,11 @@ SECRET = "the secret with which these tests sign"
 PREVIOUS = "the secret that these tests signed with before"
 SERVICE = "the token that the pipeline shows"
 DEADLINE = 60.0
-GATEWAY_NUMBERS = count()  # for all servers of this process: several may share one staging store
+GATEWAY_NUMBERS = count()  # shared by all servers of this process, several of which may use one staging store
 
 
 def reached_at(served: Served, config: Config) -> Config:
-    """A configuration by which the pipeline, its tasks included, reaches a server."""
+    """A configuration with which the pipeline and its tasks reach a server."""
     return config.replace(gateway={"url": served.url}, service_token=SecretStr(SERVICE))
 
 
@@ -48,7 +48,7 @@ def sign(sub: str = "client-1", gw: str = "gw", *, secret: str = SECRET, seconds
 
 
 def filled(path: str, **values: str) -> str:
-    """A route's path with its parameters filled: those that no value is given for with `x`."""
+    """A route's path with its parameters filled in, by default with `x`."""
     return re.sub(r"\{(\w+)\}", lambda parameter: values.get(parameter[1], "x"), path)
 
 
@@ -61,7 +61,7 @@ def delta(
     table: str = "todos",
     hlc: int | None = None,
 ) -> dict[str, Any]:
-    """One delta as JSON spells it."""
+    """One delta in JSON form."""
     stamp = (wall_ms() << 16) if hlc is None else hlc
     made: RowDelta | None = extract_delta(before, after, table=table, row_id=row, client_id=client, hlc=stamp)
     assert made is not None
@@ -69,7 +69,7 @@ def delta(
 
 
 def check_documented(method: str, path: str, answer: requests.Response) -> None:
-    """The OpenAPI document is true: it has the answer's status, media type and form."""
+    """Check that the OpenAPI document has the answer's status, media type and form."""
     described = DESCRIPTION["paths"].get(path, {}).get(method.lower())
     if described is None:
         return
@@ -124,13 +124,13 @@ class Served:
     settings: GatewaySettings
 
     def client(self, client_id: str = "client-1", gateway: str | None = None, **claims: Any) -> Client:
-        """A client of a gateway of its own, unless one is named."""
+        """A client of a new gateway, or of the given one."""
         return Client(self.url, gateway or f"gw-{next(GATEWAY_NUMBERS)}", client_id, claims=claims)
 
 
 @dataclass
 class Process:
-    """`python -m gateway` in a process of its own."""
+    """`python -m gateway` in a separate process."""
 
     process: Forked
     url: str
@@ -160,13 +160,13 @@ def until(condition: Callable[[], Any], what: str) -> Any:
     """Wait for a condition, with a deadline."""
     deadline = time.monotonic() + DEADLINE
     while not (found := condition()):
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        assert time.monotonic() < deadline, f"waited for {what}"
         time.sleep(0.01)
     return found
 
 
 def raw(url: str, *lines: str, body: bytes = b"") -> tuple[int, dict[str, str], bytes]:
-    """Send a request as it stands, latin-1; status, headers and body."""
+    """Send raw latin-1 bytes; return status, headers and body."""
     host, port = url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), DEADLINE) as connection:
         connection.sendall("\r\n".join([*lines, "", ""]).encode("latin-1") + body)

@@ -1,4 +1,4 @@
-"""A clock by hand."""
+"""A manual clock."""
 
 import pytest
 

@@ -19,14 +19,14 @@ NOTES = parse_schema({"table": "notes", "columns": [{"name": "x", "type": "numbe
 
 
 def opened(folder: Path, kind: str, clock: ManualClock):
-    """The gateway, its staging and destination in one folder."""
+    """Open the gateway, with staging and destination in one folder."""
     queue = ObjectFlushQueue(LocalDisk(folder / "objects"))
     staging = f"sqlite://{folder / 'staging'}"
     return gateway_over(clock, KINDS[kind](folder), staging=staging, settings=SETTINGS, queue=queue)
 
 
 def main(folder: Path, kind: str) -> None:
-    """Push three times and flush, again and again."""
+    """Push three times and flush, repeatedly."""
     clock = ManualClock(1_700_000_000_000)
     author = Author("a", clock)
     with opened(folder, kind, clock) as gateway:

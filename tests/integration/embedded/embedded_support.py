@@ -29,7 +29,7 @@ KINDS: dict[str, Callable[[Path], Any]] = {
 
 
 class Author:
-    """A client that makes deltas."""
+    """A client that creates deltas."""
 
     def __init__(self, client_id: str, clock: ManualClock) -> None:
         self.client_id = client_id
@@ -37,7 +37,7 @@ class Author:
         self._made = 0
 
     def delta(self, row: str, after: dict[str, Any] | None, *, before=None, table: str = "notes") -> RowDelta:
-        """One edit, at the clock's time."""
+        """Create one edit, at the clock's time."""
         self._made += 1
         hlc = (self._clock.now_ms << 16) + self._made
         if after is None and before is None:
@@ -47,7 +47,7 @@ class Author:
         return made
 
     def push(self, gateway: SyncGateway, *deltas: RowDelta) -> tuple[RowDelta, ...]:
-        """Send some."""
+        """Push some deltas."""
         gateway.handle_push(SyncPush(self.client_id, deltas))
         return deltas
 
@@ -62,7 +62,7 @@ def gateway_over(
     queue: FlushQueue | None = None,
     limits: EngineLimits | None = None,
 ) -> Iterator[SyncGateway]:
-    """The gateway `shop`, with no thread beside it."""
+    """The gateway `shop`, without a background thread."""
     outlet = Outlet(adapter, settings, queue) if adapter is not None else None
     engine = Engine(open_store(staging, clock), clock, limits, outlet=outlet)
     engine.open()
@@ -73,7 +73,7 @@ def gateway_over(
 
 
 def kept(adapter: DatabaseAdapter, gateway: str = "shop") -> list[StoredDelta]:
-    """Everything that an adapter holds."""
+    """Everything that an adapter stores."""
     found, query = [], DeltaQuery(gateway=gateway, limit=7)
     while True:
         page = adapter.query_deltas_since(query)
@@ -84,12 +84,12 @@ def kept(adapter: DatabaseAdapter, gateway: str = "shop") -> list[StoredDelta]:
 
 
 def ids(deltas) -> Counter[str]:
-    """Delta ids, counted."""
+    """The delta ids, with their numbers."""
     return Counter(each.delta.delta_id if isinstance(each, StoredDelta) else each.delta_id for each in deltas)
 
 
 class Failing:
-    """An adapter that fails before or after it has written, a given number of times."""
+    """An adapter that fails a given number of times, before or after it has written."""
 
     def __init__(self, inner: DatabaseAdapter) -> None:
         self.inner = inner
@@ -118,5 +118,5 @@ class Failing:
 
 
 def objects(folder: Path, prefix: str = "deltas/") -> list[str]:
-    """The keys on a local disk."""
+    """The keys of objects on a local disk."""
     return [info.key for info in LocalDisk(folder / "objects").list_objects(prefix).objects]

@@ -1,4 +1,4 @@
-"""Requests of one client that are under way at once, in the order in which they can disturb one another."""
+"""Concurrent requests of one client, in the orders that can affect each other."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Client:
         self.cursor = page.server_hlc
 
     def push(self, hlc, row, team, claims, *, known=True):
-        """The push's future; its row is there at once."""
+        """Push; return the future. The row is in the database immediately."""
         self.rows.add(row)
         cursor = self.cursor if known else None
         return self.gateway.submit_push(push("ann", hlc, row, team), claims, known_cursor=cursor)
@@ -69,7 +69,7 @@ class Client:
 
 @pytest.fixture
 def ann(gateway):
-    """A client of A that wrote and pulled everything."""
+    """A client of A that wrote rows and has pulled everything."""
     gateway.handle_push(push("ben", 1, "r-a", "a"))
     gateway.handle_push(push("ben", 2, "r-b", "b"))
     ann = Client(gateway, A)
@@ -79,9 +79,9 @@ def ann(gateway):
 
 
 def while_pulling(ann, claims, request):
-    """The page of a pull, and the answer to a request that is served after the page was read, before it is stored.
+    """Return a pull's page, and the answer to a request served between the page's read and its commit.
 
-    The store's thread reads the page in the round in which the request is made, and stores it behind the request.
+    The store's thread reads the page in the round in which the request is submitted, and commits it after the request.
     """
     made, reading = [], Event()
     blocked = ann.gateway._store.submit("shop", lambda _: reading.wait(20))
@@ -105,7 +105,7 @@ def test_a_push_under_earlier_claims_crosses_a_pull_under_new_ones(ann, then, lo
     assert ann.rows == ({"r-a", "r-1", "r-2"} if then is A else {"r-b"})
 
 
-def test_a_pull_is_repeated_before_its_page_is_stored_and_the_repeat_has_more(gateway, ann):
+def test_a_pull_repeated_before_its_page_is_stored_gets_the_newer_rows(gateway, ann):
     request = PullRequest(SyncPull("ann", ann.cursor, 100), B, knows_resync=False, confirmed=True, now_ms=1)
     reading = gateway._store.read("shop", lambda view: gateway.sources.read_page(view, request))
     reading.result(20)
@@ -117,16 +117,16 @@ def test_a_pull_is_repeated_before_its_page_is_stored_and_the_repeat_has_more(ga
 
 
 @pytest.mark.parametrize("reindexing", [False, True])
-def test_an_empty_page_with_another_token_says_nothing_about_a_page_before_it(gateway, monkeypatch, reindexing):
+def test_an_empty_page_with_another_token_does_not_confirm_the_page_before_it(gateway, monkeypatch, reindexing):
     fields = [{"column": name, "op": "in", "value": f"jwt:{name}s"} for name in ("team", "kind")]
     buckets = [{"name": "mine", "tables": [], "filters": fields}]
     gateway.set_rules(parse_rules({"version": 1, "buckets": buckets}))
     gateway.handle_push(SyncPush("ben", (make_delta("ben", 1, "r-b", table="notes", team="b", kind="q"),)))
     everything = {"sub": "ann", "teams": ["a", "b"], "kinds": ["p", "q"]}
-    ann = Client(gateway, everything, {**everything, "teams": ["b"], "kinds": ["p"]})  # the row comes and goes
+    ann = Client(gateway, everything, {**everything, "teams": ["b"], "kinds": ["p"]})  # the row is shown, then hidden
     assert ann.rows == set()
     before, narrow = ann.cursor, {**everything, "kinds": ["p"]}
-    with monkeypatch.context() as held:  # the re-index is not done before the first late pull
+    with monkeypatch.context() as held:  # the reindex has not ended before the first late pull
         held.setattr(gateway, "continue_reindex", lambda: None)
         held.setattr(gateway._reindexer, "start", lambda *_: None)
         if reindexing:
@@ -139,11 +139,11 @@ def test_an_empty_page_with_another_token_says_nothing_about_a_page_before_it(ga
     assert pull(gateway, narrow, before).deltas == ()
     ann.cursor = ann.push(4, "r-1", "a", everything, known=False).result(20).server_hlc
     ann.pull(everything)
-    assert ann.rows == {"r-b"}  # the rules show a row without a kind to no client
+    assert ann.rows == {"r-b"}  # no rule shows the row without a kind
 
 
 @pytest.mark.parametrize("after", ["a late pull", "a push"])
-def test_a_client_that_polls_and_lacks_nothing_is_recorded_no_more_than_once(gateway, clock, after):
+def test_a_client_that_polls_and_has_every_row_is_recorded_at_most_once(gateway, clock, after):
     filters = [{"column": "team", "op": "in", "value": "jwt:teams"}]
     gateway.set_rules(parse_rules({"version": 1, "buckets": [{"name": "mine", "tables": [], "filters": filters}]}))
     mine = {"sub": "ann", "teams": ["a"]}

@@ -1,4 +1,4 @@
-"""What an embedded gateway says of what waits, and when it wants a flush."""
+"""An embedded gateway's figures of unflushed deltas, and the times at which it requests a flush."""
 
 from __future__ import annotations
 
@@ -67,11 +67,11 @@ def test_a_flush_is_due_by_age(clock):
         clock.advance(1)
         assert gateway.should_flush()
         clock.advance(-3_600_000)
-        assert gateway.should_flush(), "the clock was put back: nobody knows how old it is"
+        assert gateway.should_flush(), "the clock was set back, so the age is unknown"
 
 
 def filled(gateway, author, columns, stop):
-    """Push rows of some width until so many bytes wait."""
+    """Push rows of some width until this number of bytes is unflushed."""
     number = 0
     while gateway.buffer_stats().byte_size < stop:
         number += 1

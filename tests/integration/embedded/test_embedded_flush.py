@@ -1,4 +1,4 @@
-"""The flush of a gateway without a pipeline: everything that was acknowledged, once, whatever fails."""
+"""The flush of a gateway without a pipeline writes every acknowledged delta once, also after failures."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_failed_work_waits_for_the_next_flush(clock, adapter):
             gateway.flush()
         assert gateway.flush().deltas == 2
         assert ids(kept(adapter)) == ids(sent)
-        assert len(set(failing.batches[:4])) == 1, "the planned batch stays as it is"
+        assert len(set(failing.batches[:4])) == 1, "the planned batch is not changed"
 
 
 def test_deltas_that_the_adapter_lacks_are_not_confirmed(clock, adapter):
@@ -145,7 +145,7 @@ def test_concurrent_flushes_run_one_at_a_time(clock, tmp_path):
         assert gateway.flusher.flushing
         with pytest.raises(FlushError, match="is running"):
             gateway.flush()
-        author.push(gateway, author.delta("r2", {"x": 2}))  # pushes go on meanwhile
+        author.push(gateway, author.delta("r2", {"x": 2}))  # pushes continue meanwhile
         go_on.set()
         flushing.join()
         assert reports[0].deltas == 1
@@ -153,7 +153,7 @@ def test_concurrent_flushes_run_one_at_a_time(clock, tmp_path):
 
 
 def test_two_processes_of_one_store_flush_concurrently(clock, tmp_path, postgres_uri):
-    """Each has an engine of its own over one Postgres; batches are planned by the store, so none is carried twice."""
+    """Each process has an engine over one Postgres; the store plans batches, so no batch is written twice."""
     import psycopg
 
     with psycopg.connect(postgres_uri, autocommit=True) as connection:

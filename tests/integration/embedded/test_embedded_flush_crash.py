@@ -1,4 +1,4 @@
-"""B1 without a pipeline: a gateway killed at any step of its flush carries every acknowledged delta, once."""
+"""B1 without a pipeline: a gateway that is killed at any step of its flush writes every acknowledged delta once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.integration.embedded.embedded_support import KINDS, ids, kept
 
 
 def run_until_killed(folder, kind, crash_at) -> list[str]:
-    """Push and flush until the process dies; the deltas that were acknowledged."""
+    """Push and flush until the process dies; return the acknowledged deltas."""
     command = [sys.executable, "-m", "tests.integration.embedded.crashing", str(folder), kind]
     killed = subprocess.run(
         command, env={**os.environ, VARIABLE: crash_at}, stdout=subprocess.PIPE, text=True, timeout=120, check=False
@@ -40,7 +40,7 @@ def test_a_killed_flush_to_a_database_is_completed_by_the_next(tmp_path, crash_a
 
 
 def test_a_flush_killed_repeatedly_continues(tmp_path):
-    """A later run begins with the clock and ids of the first one, so its pushes are repeats: nothing doubles."""
+    """A later run starts with the clock and ids of the first one, so its pushes are repeats and stored once."""
     acknowledged = set()
     for crash_at in STEPS:
         acknowledged |= set(run_until_killed(tmp_path, "json", f"{crash_at}:3"))
@@ -48,7 +48,7 @@ def test_a_flush_killed_repeatedly_continues(tmp_path):
 
 
 def check(folder, kind, acknowledged) -> None:
-    """Everything acknowledged is at the destination once, and each of its rows is in some job."""
+    """Check that each acknowledged delta is at the destination once, and that a job has each of its rows."""
     with opened(folder, kind, ManualClock(1_800_000_000_000)) as gateway:
         gateway.flush()
         assert gateway.buffer_stats().log_size == 0

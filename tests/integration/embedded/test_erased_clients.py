@@ -1,4 +1,4 @@
-"""An erased client that still has its cursor, and whose line sent it pages that it did not receive."""
+"""An erased client that still has its cursor, and was sent pages over a WebSocket that it did not receive."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ A, B = ({"sub": "ann", "team": team} for team in "ab")
 
 
 @pytest.mark.parametrize("way", ["resumes", "open line", "pull from 0"])
-def test_the_cursor_of_an_erased_client_is_not_taken_for_one_of_the_pages_that_it_did_not_receive(clock, way):
+def test_the_cursor_of_an_erased_client_does_not_confirm_pages_that_it_did_not_receive(clock, way):
     with gateway_over(clock, limits=EngineLimits(write_scope="any")) as gateway:
         gateway.set_rules(parse_rules(RULES))
         for tick, team in enumerate("ab"):
@@ -29,7 +29,7 @@ def test_the_cursor_of_an_erased_client_is_not_taken_for_one_of_the_pages_that_i
             gateway.handle_push(SyncPush("ben", (delta,)), {"sub": "ben", "team": "a"})
         cursor = gateway.handle_pull(SyncPull("ann", 0, 100), A).server_hlc
         gateway._store.erase_client("shop", "ann")
-        if way == "resumes":  # its claims have changed, and it connects; the line is lost before the page arrives
+        if way == "resumes":  # its claims have changed, and it connects; the connection is lost before the page arrives
             pull = SyncPull("ann", gateway.submit_resume("ann", B).result(60), 100)
             gateway.submit_pull(pull, B, confirmed=False, has_not_pulled=True).result(60)
         elif way == "open line":
@@ -41,9 +41,7 @@ def test_the_cursor_of_an_erased_client_is_not_taken_for_one_of_the_pages_that_i
 
 
 @pytest.mark.parametrize("first", ["source", "subscription"])
-def test_whatever_an_erased_client_requests_first_it_is_sent_the_delete_of_a_row_that_it_may_have(
-    clock, tmp_path, first
-):
+def test_an_erased_client_is_sent_the_delete_of_a_row_that_it_may_have_after_any_first_request(clock, tmp_path, first):
     adapter = KINDS["sqlite"](tmp_path)
     with gateway_over(clock) as gateway:
         gateway.register_source("reports", adapter)

@@ -1,4 +1,4 @@
-"""Tables at the destination follow the flushes; what fails there never fails a flush."""
+"""Tables at the destination follow the flushes; their failures never fail a flush."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def table(database):
 
 
 class Flaky:
-    """A destination that fails so often."""
+    """A destination that fails this number of times."""
 
     def __init__(self, inner, times, error=AdapterError):
         self.inner, self.times, self.error, self.tried = inner, times, error, 0
@@ -49,7 +49,7 @@ class Flaky:
 
 @pytest.fixture
 def flushed(clock, database):
-    """A flush of three rows of `notes`, and one of a table without a schema."""
+    """Flush three rows of `notes`, and one row of a table without a schema."""
     queue, author = MemoryFlushQueue(), Author("a", clock)
     with gateway_over(clock, database, queue=queue) as gateway:
         gateway.register_schema(NOTES)
@@ -100,7 +100,7 @@ def test_work_that_cannot_succeed_is_tried_once(flushed, database):
 
 
 def test_a_job_whose_workers_die_becomes_a_dead_letter(flushed, database):
-    """Its attempts were counted before they were made."""
+    """The attempts were counted before they started."""
     job = flushed.pending("shop")[0]
     for _ in range(5):
         job = flushed.begin(job)
@@ -127,7 +127,7 @@ def test_a_failing_table_does_not_delay_the_others(clock, database):
 
 
 class Broken(ObjectFlushQueue):
-    """A queue that cannot be written for a while."""
+    """A queue that rejects writes for a while."""
 
     times = 1
 
@@ -171,7 +171,7 @@ def test_jobs_of_a_failing_queue_outlive_the_process(clock, database, tmp_path, 
         gateway.flush()
         assert Materialiser("shop", queue, database).run_once() == jobs
         gateway.flush()
-    assert queue.pending("shop") == [], "each job was moved, and none copied"
+    assert queue.pending("shop") == [], "each job was moved, and not copied"
     assert table(database) == {f"r{number}": number for number in range(jobs)}
 
 
@@ -189,7 +189,7 @@ def test_jobs_that_cannot_be_moved_to_the_queue_yet_fail_no_flush(clock, databas
 
 
 def test_jobs_in_staging_remain_there_until_they_are_done(clock, database):
-    """Staging is the queue here, so a flush moves nothing."""
+    """Here staging is the queue, so a flush moves nothing."""
     author = Author("a", clock)
     with gateway_over(clock, database) as gateway:
         gateway.register_schema(NOTES)

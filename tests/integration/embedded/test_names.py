@@ -128,7 +128,7 @@ def test_one_of_several_concurrent_spellings_is_accepted(tmp_path):
 
 
 def test_one_spelling_of_two_concurrent_processes_is_accepted(own_database):
-    """Each store has connections of its own, as each gateway process has."""
+    """Each store has its own connections, like a gateway process."""
     engines = [opened(open_store(own_database, ManualClock(1_700_000_000_000))) for _ in range(2)]
     try:
         for engine in engines:
@@ -151,7 +151,7 @@ def test_one_spelling_of_two_concurrent_processes_is_accepted(own_database):
 
 
 def test_a_name_of_a_group_that_was_not_committed_is_not_known(tmp_path):
-    """Two pushes share a commit, which the disk refuses; then another spelling is the first."""
+    """Two pushes share a commit that the disk rejects; afterwards another spelling is the first one."""
     engine = opened(open_store(f"sqlite://{tmp_path}", ManualClock(1_700_000_000_000)))
     try:
         gateway, full = engine.gateway("shop"), Event()
@@ -163,7 +163,7 @@ def test_a_name_of_a_group_that_was_not_committed_is_not_known(tmp_path):
                 )
                 for client in "cd"
             ]
-            files_end_at(1)  # not its present size, within which SQLite writes again after a checkpoint
+            files_end_at(1)  # not its present size, within which SQLite could still write after a checkpoint
             full.set()
             blocked.result(20)
             for each in asked:

@@ -145,7 +145,7 @@ def test_opening_fails_with_the_setting_that_cannot_be_used(tmp_path):
         pass
 
 
-def test_a_gateway_can_be_opened_again_after_opening_failed(tmp_path, monkeypatch):
+def test_a_gateway_can_be_opened_again_after_a_failed_opening(tmp_path, monkeypatch):
     def no_room(_):
         raise StagingUnavailableError("the disk is full")
 
@@ -162,7 +162,7 @@ def test_a_gateway_can_be_opened_again_after_opening_failed(tmp_path, monkeypatc
         assert gateway.stats().log_size == 0
 
 
-def test_rehydrating_from_the_adapter_brings_everything_back_and_writes_nothing(clock, tmp_path):
+def test_rehydrating_from_the_adapter_restores_everything_and_writes_nothing(clock, tmp_path):
     author, other = Author("a", clock), Author("b", clock)
     adapter = KINDS["parquet"](tmp_path)
     with lakesync.open_gateway("shop", adapter=adapter, background=False, wall=clock) as gateway:
@@ -177,14 +177,14 @@ def test_rehydrating_from_the_adapter_brings_everything_back_and_writes_nothing(
         assert gateway.rehydrate() == 4
         assert gateway.buffer_stats().log_size == 0
         again = gateway.handle_pull(SyncPull("new", 0)).deltas
-        assert again[0].op == "DELETE", "the record of a client that only pulled was lost: it may have the row"
+        assert again[0].op == "DELETE", "the record of a client that only pulled was lost, so it may have the row"
         assert tuple(delta for delta in again if delta.op != "DELETE") == before
         assert gateway.rehydrate() == 4
         first = gateway.handle_pull(SyncPull("a", 0)).deltas
-        assert first[0].op == "DELETE", "a client that wrote before counts as seen before"
+        assert first[0].op == "DELETE", "a client that wrote before counts as known"
         repeat = [stored.delta for stored in deltas if stored.delta.client_id == "a"]
         gateway.handle_push(SyncPush("a", tuple(repeat)))
-        assert gateway.buffer_stats().log_size == 0, "its repeat is known"
+        assert gateway.buffer_stats().log_size == 0, "its repeat is recognised"
     assert (objects(tmp_path), kept(adapter)) == (files, deltas)
 
 

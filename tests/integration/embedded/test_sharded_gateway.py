@@ -1,4 +1,4 @@
-"""A sharded gateway in one's own process: what it flushes, restores, erases, and how its shards stay alike."""
+"""A sharded gateway in the app's process: its flushes, restores and erasures, and the agreement of its shards."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_both_shards_are_flushed_to_the_adapter_and_rehydrated_from_it(tmp_path:
     try:
         gateway = engine.gateway("g")
         assert gateway.rehydrate() == 10
-        assert gateway.stats().log_size == 0, "what the adapter has is not written there again"
+        assert gateway.stats().log_size == 0, "deltas that the adapter has are not written there again"
         page = gateway.handle_pull(SyncPull("bob", 0))
         assert {each.key for each in page.deltas} == {
             (table, str(n)) for table in ("orders", "todos") for n in range(5)
@@ -282,7 +282,7 @@ def test_new_tables_may_be_assigned_to_a_shard_at_any_time(tmp_path: Path) -> No
     try:
         engine.gateway("g").handle_push(SyncPush("alice", (delta("items", 1),)))
         page = engine.gateway("g").handle_pull(SyncPull("bob", cursor))
-        assert [(each.op, each.table) for each in page.deltas] == [("INSERT", "items")], "bob's cursor goes on"
+        assert [(each.op, each.table) for each in page.deltas] == [("INSERT", "items")], "bob's cursor remains valid"
     finally:
         engine.close()
 
@@ -320,7 +320,7 @@ def test_subscribers_in_the_same_state_share_one_page_and_its_cursor(tmp_path: P
         gateway.handle_push(both(4))
         for name in people:
             later = gateway.handle_pull(SyncPull(name, again.page.server_hlc))
-            assert {delta.row_id for delta in later.deltas} == {"4"}, "nothing of what the page had brought"
+            assert {delta.row_id for delta in later.deltas} == {"4"}, "nothing that the page had brought"
             assert later.server_hlc > again.page.server_hlc
             assert not gateway.handle_pull(SyncPull(name, later.server_hlc)).deltas
     finally:
@@ -330,7 +330,7 @@ def test_subscribers_in_the_same_state_share_one_page_and_its_cursor(tmp_path: P
 @pytest.mark.parametrize("unknown", [(START + 2 * 24 * 3_600_000) << 16, 1 << 62, (1 << 63) - 1])
 def test_an_unknown_cursor_ahead_of_the_clock_affects_no_other_cursor(tmp_path: Path, unknown: int) -> None:
     engine = opened(tmp_path)
-    latest = (START + 60_000) << 16  # no cursor is ahead of the clock by as much
+    latest = (START + 60_000) << 16  # no cursor is this far ahead of the clock
     try:
         gateway = engine.gateway("g")
         gateway.handle_push(both(1))

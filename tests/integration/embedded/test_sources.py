@@ -1,4 +1,4 @@
-"""Pulls from named sources: real adapters with real rows, through the gateway's rules."""
+"""Pulls from named sources: real adapters with rows, through the gateway's rules."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def source(request, tmp_path):
 
 @pytest.fixture
 def gateway(clock, source):
-    """A gateway with the source `reports`, and something of its own."""
+    """A gateway with the source `reports` and a row in its own feed."""
     with gateway_over(clock) as opened:
         opened.register_source("reports", source)
         author = Author("writer", clock)
@@ -39,13 +39,13 @@ def gateway(clock, source):
 
 
 class Writer:
-    """What fills a source, a batch at a time."""
+    """Fills a source with batches."""
 
     def __init__(self, source, clock, client="etl"):
         self.source, self.author, self.clock, self.batches = source, Author(client, clock), clock, 0
 
     def put(self, *edits):
-        """Rows as `(row, after)`; None deletes."""
+        """Write rows given as `(row, after)`; None deletes."""
         self.clock.advance(10)
         self.batches += 1
         deltas = [self.author.delta(row, after, table="reports") for row, after in edits]
@@ -61,17 +61,17 @@ def writer(source, clock):
 
 
 def operations(answer):
-    """What a page says, in short."""
+    """The operations of a page, in short form."""
     return [(delta.op, delta.row_id) for delta in answer.deltas]
 
 
 def cursor_of(gateway, client="reader", claims=None):
-    """A client that has pulled the gateway's own feed."""
+    """The cursor of a client that has pulled the gateway's own feed."""
     return gateway.handle_pull(SyncPull(client, 0, 1000), claims or {"sub": client}).server_hlc
 
 
 def pull(gateway, since, *, limit=100, client="reader", **claims):
-    """A pull from the source."""
+    """Pull from the source."""
     return gateway.handle_pull(SyncPull(client, since, limit, "reports"), {"sub": client, **claims})
 
 
@@ -137,7 +137,7 @@ def test_a_lost_answer_is_sent_again(gateway, writer):
     writer.put(("r1", {"x": 1}))
     since = cursor_of(gateway)
     first = pull(gateway, since)
-    assert operations(pull(gateway, since)) == operations(first), "the cursor says that the page did not arrive"
+    assert operations(pull(gateway, since)) == operations(first), "the cursor shows that the page did not arrive"
     second = pull(gateway, since)
     writer.put(("r2", {"x": 2}))
     assert operations(pull(gateway, second.server_hlc)) == [("DELETE", "r2"), ("INSERT", "r2")]
@@ -152,11 +152,11 @@ def test_the_gateways_feed_accepts_the_cursor_of_a_source_page(gateway, writer, 
     own = gateway.handle_pull(SyncPull("reader", page.server_hlc))
     assert operations(own) == [("INSERT", "new")]
     assert own.server_hlc > since
-    assert pull(gateway, own.server_hlc).deltas == (), "the feed's pull said that the page had arrived"
+    assert pull(gateway, own.server_hlc).deltas == (), "the feed's pull confirmed the page"
 
 
 def test_an_unacknowledged_page_is_sent_again(gateway, writer):
-    """Its answer may have been lost as often as it was sent."""
+    """Each of its answers may have been lost."""
     writer.put(("r1", {"x": 1}))
     since = cursor_of(gateway)
     pages = [pull(gateway, since) for _ in range(7)]
@@ -165,7 +165,7 @@ def test_an_unacknowledged_page_is_sent_again(gateway, writer):
 
 
 def test_a_client_whose_pushes_hide_its_acknowledgements_repeats_its_pages_and_misses_none(gateway, writer, clock):
-    """It stands still at no page, and misses none."""
+    """It makes progress and misses no page."""
     for number in range(3):
         writer.put((f"r{number}", {"x": number}))
     author, since, seen = Author("reader", clock), cursor_of(gateway), []
@@ -176,7 +176,7 @@ def test_a_client_whose_pushes_hide_its_acknowledgements_repeats_its_pages_and_m
         since = gateway.handle_push(SyncPush("reader", (own,))).server_hlc
     assert seen == [row for row in ("r0", "r1", "r2") for _ in range(3)] * 2
     page = pull(gateway, since, limit=2)
-    assert operations(page) == [("DELETE", "r0"), ("INSERT", "r0")], "nothing of it is known as received"
+    assert operations(page) == [("DELETE", "r0"), ("INSERT", "r0")], "none of it is known to be received"
     rest = [pull(gateway, page.server_hlc, limit=2)]
     while rest[-1].deltas:
         rest.append(pull(gateway, rest[-1].server_hlc, limit=2))
@@ -201,7 +201,7 @@ def test_a_connection_does_not_begin_a_source_again(gateway, writer, clock):
     claims = {"sub": "reader"}
     gateway.handle_push(SyncPush("reader", (Author("reader", clock).delta("mine", {"x": 1}, table="own"),)), claims)
     first = pull(gateway, 0, limit=4)
-    for _ in range(2):  # the first connection may have brought rows, so on the second one any row is in doubt
+    for _ in range(2):  # the first connection may have sent rows, so on the second one the client may have any row
         since = gateway.submit_resume("reader", claims).result(20)
         broadcast = SyncPull("reader", since, 100)
         assert gateway.submit_pull(broadcast, claims, confirmed=False, has_not_pulled=True).result(20).deltas
@@ -221,7 +221,7 @@ def test_a_client_that_starts_again_gets_its_sources_again(gateway, writer):
 
 
 def test_a_client_that_starts_again_is_answered_when_that_is_stored(gateway, writer):
-    """It deletes its rows then: a position in a source that remained would keep those of the source from it."""
+    """It then deletes its rows; a remaining position in a source would keep that source's rows from it."""
     gateway.set_rules(parse_rules(MINE))
     claims = {"sub": "reader", "team": "a"}
     writer.put(("r1", {"team": "a"}))
@@ -255,7 +255,7 @@ def test_the_gateways_feed_sends_no_plain_insert_of_a_row_that_a_source_may_have
 
 
 def test_a_client_of_sources_gets_broadcasts_of_its_own(gateway, writer, clock):
-    """A page that is made for many followers does not know what one of them has from a source."""
+    """A page for many followers does not take into account the rows that a client has from a source."""
     writer.put(("r1", {"x": 1}))
     page = pull(gateway, cursor_of(gateway))
     cursors = {"reader": page.server_hlc, "plain": cursor_of(gateway, "plain")}
@@ -314,7 +314,7 @@ def test_clients_and_sources_have_positions_of_their_own(gateway, writer, tmp_pa
     page = pull(gateway, since)
     other = gateway.handle_pull(SyncPull("reader", page.server_hlc, 100, "more"))
     assert operations(other) == [("DELETE", "m1"), ("INSERT", "m1")]
-    assert pull(gateway, other.server_hlc).deltas == (), "a pull of another source is a sign too"
+    assert pull(gateway, other.server_hlc).deltas == (), "a pull of another source confirms it too"
     assert operations(pull(gateway, cursor_of(gateway, "second"), client="second")) == operations(page)
     more.close()
 
@@ -345,7 +345,7 @@ def test_source_pages_skip_rows_that_no_client_may_see(gateway, writer):
 
 
 class Crossing:
-    """An adapter whose next read waits until another request was served."""
+    """An adapter whose next read waits until another request has been served."""
 
     def __init__(self, inner):
         self.inner = inner

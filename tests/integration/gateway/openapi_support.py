@@ -1,4 +1,4 @@
-"""What the generated requests need: what no JSON Schema can say, and a checkpoint to ask for."""
+"""What the generated requests need: constraints that JSON Schema cannot express, and a checkpoint."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ _TABLES = count()
 
 
 def consistent(body: Any) -> Any:
-    """A generated body in which the parts agree with one another, as the document's prose asks."""
+    """Make the parts of a generated body consistent, as the document's prose requires."""
     if not isinstance(body, dict):
         return body
     if isinstance(body.get("deltas"), list):
         for delta in body["deltas"]:
             delta["clientId"] = body["clientId"]
-            delta["table"] = delta["table"].lower()  # two names of tables may not differ only in case
+            delta["table"] = delta["table"].lower()  # names of tables may not differ only in case
             delta["columns"] = [] if delta["op"] == "DELETE" else _unique(delta["columns"], "column")
         body["deltas"] = _unique(body["deltas"], "deltaId")
     if isinstance(body.get("columns"), list):
         body["columns"] = [
             column for column in _unique(body["columns"], "name") if column["name"].lower() not in RESERVED_COLUMNS
         ] or [{"name": "title", "type": "string"}]
-        body["table"] = f"{body['table'][:50]}_{next(_TABLES)}"  # a registered one only grows
+        body["table"] = f"{body['table'][:50]}_{next(_TABLES)}"  # a registered table can only grow
         names = [column["name"] for column in body["columns"]]
         if "primaryKey" in body:
             body["primaryKey"] = names[:2]
@@ -47,7 +47,7 @@ def _unique(items: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
 
 
 def set_a_job_aside(queue: FlushQueue, gateway: str) -> None:
-    """Have the job of the document's example among those that were set aside."""
+    """Suspend the job of the document's example."""
     if queue.failed(gateway):
         return
     work = FlushedTable(parse_schema({"table": "todos", "columns": [{"name": "title", "type": "string"}]}), ("t1",), 1)

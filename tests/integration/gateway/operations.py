@@ -1,4 +1,4 @@
-"""The gateway's routes as its OpenAPI document lists them, and who may call each."""
+"""The gateway's routes, as its OpenAPI document lists them, with the roles that may call each."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Operation:
 
     @property
     def access(self) -> str:
-        """`open`, `client`, `admin` or `service`."""
+        """The required access: `open`, `client`, `admin` or `service`."""
         (scheme,) = self.described["security"][0] if self.described.get("security") else [None]
         return _ACCESS[scheme] if scheme else "open"
 
@@ -36,7 +36,7 @@ class Operation:
 
     @property
     def parameters(self) -> list[dict[str, Any]]:
-        """Without the gateway's id."""
+        """The parameters, without the gateway's id."""
         return [each for each in self.described.get("parameters", []) if each["name"] != "gateway"]
 
 

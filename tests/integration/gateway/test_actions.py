@@ -27,7 +27,7 @@ def desk():
 
 @pytest.fixture
 def alice(served, desk):
-    """A client of a gateway with a desk."""
+    """A client of a gateway with a desk connector."""
     client = served.client("alice", team=["a", "b"])
     served.engine.gateway(client.gateway).register_action_handler("desk", desk)
     return client
@@ -106,7 +106,7 @@ def test_protobuf_and_json_requests_get_the_same_results(alice, desk):
 
 
 def test_an_action_with_half_of_a_surrogate_pair_is_rejected_alone(alice, desk):
-    """Its client computed the id from a text that is no Unicode, which no other implementation can repeat."""
+    """The client computed the id from a text that is not valid Unicode, which no other implementation can repeat."""
     good, cut = make_action(now(), {"title": "a"}), make_action(now(), {"title": "@"})
     body = json.dumps({"clientId": alice.client_id, "actions": [in_json(cut), in_json(good)]}).replace("@", r"\ud83d")
     answer = alice.call("POST", "/sync/{gw}/action", data=body, headers={"Content-Type": JSON})

@@ -1,4 +1,4 @@
-"""Schemas, rules, flush requests."""
+"""Schemas, rules and flush requests over HTTP."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_a_flush_request_with_wait_returns_the_snapshot(served):
         pipeline()
         assert answer.result().json() == {"requested": True, "flushed": True, "snapshotId": "77"}
     again = admin.call("POST", "/admin/flush/{gw}?wait=20")
-    assert again.json() == {"requested": True, "flushed": True, "snapshotId": "77"}, "nothing waits"
+    assert again.json() == {"requested": True, "flushed": True, "snapshotId": "77"}, "nothing is unflushed"
 
     store.put_mark(REPORT, msgspec.json.encode(Report(0)).decode())
     merged = [admin.call("POST", "/admin/flush/{gw}?wait=20").json()["merged"]]

@@ -30,7 +30,7 @@ def part(value: Any) -> str:
 
 
 def assembled(header: Any, payload: Any, secret: str = SECRET, digest: str = "sha256") -> str:
-    """A token signed whatever its parts say."""
+    """A signed token with arbitrary parts."""
     body = f"{part(header)}.{part(payload)}"
     return f"{body}.{part(hmac.digest(secret.encode(), body.encode(), digest))}"
 
@@ -131,7 +131,7 @@ REFUSED = {
 
 
 def call(served, *headers: tuple[str, str], query: str = "") -> tuple[int, dict[str, Any]]:
-    """A GET over a bare socket: any header, as often as one likes."""
+    """Send a GET over a raw socket, with any headers, also repeated ones."""
     host, port = served.url.removeprefix("http://").split(":")
     lines = [f"GET /sync/gw/metrics{query} HTTP/1.1", "Host: x", "Connection: close", *map(": ".join, headers), "", ""]
     with socket.create_connection((host, int(port)), DEADLINE) as connection:

@@ -1,4 +1,4 @@
-"""Who may do what."""
+"""Authentication and roles over HTTP."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_an_expired_token_is_rejected(served):
     def status(token):
         return requests.get(served.url + "/sync/gw/metrics", headers=bearer(token), timeout=DEADLINE).status_code
 
-    lifetimes = (3, 9, 27)  # a busy machine may need longer than the first
+    lifetimes = (3, 9, 27)  # a busy machine may need longer than the first lifetime
     accepted = next(token for seconds in lifetimes if status(token := sign(seconds=seconds)) == 200)
     until(lambda: status(accepted) == 401, "the token to expire")
 
@@ -143,4 +143,4 @@ def test_without_a_secret_a_client_id_must_be_valid(serve, client):
     body = {"clientId": "a", "deltas": [delta("t1", {"n": 1}, client="a")]}
     requests.post(url + "push", json=body, timeout=DEADLINE).raise_for_status()
     page = requests.get(url + "pull", {"clientId": "new"}, timeout=DEADLINE).json()
-    assert [each["op"] for each in page["deltas"]] == ["INSERT"], "no client has another one's record"
+    assert [each["op"] for each in page["deltas"]] == ["INSERT"], "no client has another client's record"

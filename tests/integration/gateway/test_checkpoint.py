@@ -160,7 +160,7 @@ def test_a_damaged_file_ends_the_response_with_an_error(served, tmp_path):
 
 
 def test_serving_a_checkpoint_takes_the_memory_of_one_frame(spawn, tmp_path):
-    """K2: twenty times more frames take no more memory."""
+    """K2: twenty times as many frames need no more memory."""
     server = spawn()
     alice = server.client("alice")
     team = {"column": "owner", "op": "eq", "value": "jwt:team"}
@@ -192,7 +192,7 @@ def test_serving_a_checkpoint_takes_the_memory_of_one_frame(spawn, tmp_path):
 
 
 def test_a_client_that_stops_reading_is_disconnected(spawn, tmp_path):
-    """The time limit is each part's: it ends who takes nothing, not who takes long."""
+    """The time limit applies to each part: it disconnects a client that reads nothing, not one that reads slowly."""
     server = spawn(LAKESYNC_LIMITS_REQUEST_TIMEOUT_SECONDS="1")
     alice = server.client("alice")
     alice.push(delta("t1", {"n": 1}, client="alice"))

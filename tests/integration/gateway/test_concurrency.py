@@ -1,4 +1,4 @@
-"""The gateway answers others while it reads a large body or builds a large response: that is done in worker threads."""
+"""The gateway serves other requests while worker threads read a large body or build a large response."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Watch = Callable[[Any, str], list[bool]]
 
 @pytest.fixture
 def watch(served: Served, monkeypatch: pytest.MonkeyPatch) -> Watch:
-    """Replaces a function by one that asks for `/health` first, and returns the list of whether that was answered."""
+    """Replace a function by one that first requests `/health`; return the list of whether that was answered."""
 
     def replace(owner: Any, name: str) -> list[bool]:
         answered: list[bool] = []

@@ -115,7 +115,7 @@ def test_a_connector_cannot_have_the_name_of_a_handler(admin, served):
 
 @pytest.fixture
 def engine(tmp_path):
-    """Opens one store with other keys in turn."""
+    """Opens one store with different keys in turn."""
     clock = ManualClock()
     running = []
 
@@ -145,7 +145,7 @@ def test_a_start_with_two_keys_seals_secrets_with_the_new_key(engine):
     assert secret_of(engine(new, old)) == SECRET
     after = engine(new, old).gateway("g").connectors()
     assert after != before
-    assert engine(new, old).gateway("g").connectors() == after, "once is enough"
+    assert engine(new, old).gateway("g").connectors() == after, "one seal is enough"
     assert secret_of(engine(new)) == SECRET
     with pytest.raises(ConfigurationError, match="apiToken of connector 'desk' was sealed with another key"):
         secret_of(engine(old))

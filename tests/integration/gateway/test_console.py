@@ -1,4 +1,4 @@
-"""The page for operators, in a browser: who is behind, and why a client lacks a row."""
+"""The operators' console in a browser: which clients are behind, and why a client lacks a row."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TEAMS = {"alice": "red", "bob": "red", "carol": "blue"}
 
 @pytest.fixture(scope="module")
 def world(serve):
-    """A gateway whose rules show a row to two clients of three; one has not asked since the row came."""
+    """A gateway whose rules show a row to two of three clients, one of which has not pulled since then."""
     served = serve()
     admin = served.client().admin()
     assert admin.call("POST", "/admin/sync-rules/{gw}", json=RULES).ok
@@ -40,7 +40,7 @@ def world(serve):
 
 
 def signed_in(world):
-    """The page's address, as the command prints it."""
+    """The console's address, as the command prints it."""
     served, admin = world
     result = CliRunner().invoke(
         app, ["console", "--url", served.url, "-g", admin.gateway], env={"LAKESYNC_JWT_SECRET": SECRET}
@@ -92,7 +92,7 @@ def test_the_console_reports_a_request_without_an_answer(page, world, monkeypatc
     queue = MemoryFlushQueue()
     monkeypatch.setattr(served.engine, "_outlet", Outlet(None, queue=queue))
     set_a_job_aside(queue, admin.gateway)
-    page.route("**/admin/dead-letters/*/*", lambda route: route.abort())  # of a page under way, requests may slip by
+    page.route("**/admin/dead-letters/*/*", lambda route: route.abort())  # a loading page may still send requests
     page.goto(signed_in(world))
     retry = page.locator("#aside").get_by_role("button", name="Retry")
     retry.click()
@@ -105,7 +105,7 @@ def test_the_console_reports_a_request_without_an_answer(page, world, monkeypatc
 
 
 @pytest.mark.parametrize(("scope", "warned"), [("any", True), ("visible", False), ("rules", False)])
-def test_a_write_scope_by_which_writers_read_is_warned_of(page, world, scope, warned):
+def test_the_console_warns_of_a_write_scope_by_which_writers_can_read(page, world, scope, warned):
     _, admin = world
     assert admin.call("POST", "/admin/settings/{gw}", json={"writeScope": scope}).ok
     page.goto(signed_in(world))

@@ -1,4 +1,4 @@
-"""Bytes that are no message: every decoder answers with a reason, in bounded memory, and never fails."""
+"""Malformed bytes: every decoder rejects them with a reason, in bounded memory, without an internal error."""
 
 from __future__ import annotations
 
@@ -122,9 +122,9 @@ HOSTILE = {
 }
 
 READ = {
-    ("/sync/{gw}/push", "a long fraction"),  # a number that a double can hold, kept as it came
-    ("/sync/{gw}/pull", "one key many times"),  # the last one counts, as everywhere in JSON
-    # a pull does not look into a key that it has no use for
+    ("/sync/{gw}/push", "a long fraction"),  # a number that a double can hold is kept unchanged
+    ("/sync/{gw}/pull", "one key many times"),  # the last one counts, as is usual in JSON
+    # a pull ignores unknown keys
     ("/sync/{gw}/pull", "a long number"),
     ("/sync/{gw}/pull", "a long fraction"),
     ("/sync/{gw}/pull", "no UTF-8"),
@@ -144,7 +144,7 @@ def test_hostile_json_is_rejected_or_decoded(served, path, name):
 
 
 def nested(depth: int) -> bytes:
-    """A protobuf message in a message, and so on, as field 2 of SyncPush."""
+    """Nested protobuf messages, each as field 2 of SyncPush."""
     body = b""
     for _ in range(depth):
         size = len(body)
@@ -162,14 +162,14 @@ def test_protobuf_within_protobuf_is_rejected(served, depth):
 
 
 def bomb(mebibytes: int) -> bytes:
-    """Gzip of zeroes, made in pieces."""
+    """Gzipped zeroes, made in pieces."""
     packer = zlib.compressobj(9, wbits=31)
     zeroes = bytes(1 << 20)
     return b"".join([*(packer.compress(zeroes) for _ in range(mebibytes)), packer.flush()])
 
 
 def peak(pid: int) -> int:
-    """The most memory that a process ever held, in bytes."""
+    """The peak memory of a process, in bytes."""
     (line,) = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmHWM")]
     return int(line.split()[1]) * 1024
 

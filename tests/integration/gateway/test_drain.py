@@ -1,4 +1,4 @@
-"""SIGTERM in the midst of work: what is in flight is answered, what comes anew is turned away, nothing is lost."""
+"""SIGTERM during requests: running requests are answered, new ones are rejected, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_pushes_during_shutdown_are_finished_or_rejected(spawn):
             row = f"{name}-{n}"
             try:
                 answer = client.push(delta(row, {"n": n}, client=name))
-            except requests.ConnectionError:  # it has stopped to listen
+            except requests.ConnectionError:  # it has stopped listening
                 return
             if answer.status_code == 503:
                 turned_away.append(answer)
@@ -58,7 +58,7 @@ def test_an_unfinished_request_delays_shutdown_by_its_timeout_at_most(spawn):
             f"POST /sync/gw/push HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {server.client().token}\r\n"
             "Content-Length: 1000\r\n\r\n".encode()
         )
-        requests.get(server.url + "/health", timeout=DEADLINE)  # by then the head before it was read
+        requests.get(server.url + "/health", timeout=DEADLINE)  # so that the server has read the head before
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(DEADLINE) == 0
         answer = connection.recv(65536)

@@ -1,4 +1,4 @@
-"""What every answer carries, and what is logged of it."""
+"""The common headers and errors of all answers, and their log lines."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_a_long_answer_is_compressed_if_the_client_accepts_gzip(served):
 
 
 def test_errors_of_every_layer_carry_the_same_headers(serve, monkeypatch):
-    monkeypatch.setattr(admission, "_WINDOW_SECONDS", 600)  # it does not end before the rejection
+    monkeypatch.setattr(admission, "_WINDOW_SECONDS", 600)  # the window does not end before the rejection
     strict = serve(allowed_origins=(ORIGIN,), http_limits={"requests_per_second": 1 / 600, "max_body_bytes": 1000})
     client, greedy = strict.client(), strict.client("greedy")
     greedy.pull()

@@ -1,4 +1,4 @@
-"""`/admin/explain`: an operator sees at a glance why a client has a row or lacks it."""
+"""`/admin/explain` tells an operator why a client has or lacks a row."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_explain_counts_rows_that_were_broadcast_since_the_last_pull(alice, serv
         )
         assert says(explanation, "it is connected")
         tried = explain(alice, "t1", "bob", claims=json.dumps({"teams": ["red"]}))
-        assert tried["nextPull"] == [], "with other claims than it follows by it would have the row too"
+        assert tried["nextPull"] == [], "with the claims of its subscription it would have the row too"
     explanation = explain(alice, "t1", "bob")
     assert (explanation["verdict"], explanation["standing"]["connected"]) == ("delivered", False)
     alice.push(delta("t2", {"owner": "bob"}, client="alice"))
@@ -211,7 +211,7 @@ def test_a_row_of_a_page_that_its_client_repeats_is_waiting(alice, served):
     )
 
 
-def test_a_write_that_lost_is_explained_to_its_writer(alice, served):
+def test_a_write_that_lost_the_merge_is_explained_to_its_writer(alice, served):
     row = {"owner": "bob", "title": "new"}
     alice.push(delta("t1", row, client="alice"))
     bob = served.client("bob", alice.gateway)

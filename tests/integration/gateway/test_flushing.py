@@ -1,4 +1,4 @@
-"""A server without a pipeline flushes by itself, and its clients pull from the sources that it is configured with."""
+"""A server without a pipeline flushes periodically, and its clients pull from the configured sources."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.integration.gateway_support import DEADLINE, delta, until
 
 
 def metric(server, name: str) -> float:
-    """A metric of the server."""
+    """The value of one of the server's metrics."""
     text = requests.get(server.url + "/metrics", timeout=DEADLINE).text
     found = re.search(rf"^{name} ([0-9.e+]+)$", text, re.MULTILINE)
     return float(found[1]) if found else 0.0
@@ -103,7 +103,7 @@ def test_an_invalid_uri_is_reported_at_the_start(spawn, name, value, reason):
 
 
 def table_rows(path):
-    """What the destination's table of todos holds."""
+    """The rows of the destination's table of todos."""
     with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as sql, sql:
         tables = sql.execute("SELECT 1 FROM sqlite_master WHERE name = 'todos'").fetchall()
         return tables and sql.execute("SELECT row_id, n FROM todos ORDER BY row_id").fetchall()
@@ -120,7 +120,7 @@ def test_a_row_is_in_its_table_after_a_kill_between_flush_and_materialisation(sp
     assert alice.admin().call("POST", "/admin/flush/{gw}").status_code == 202
     assert first.process.wait(DEADLINE) == -signal.SIGKILL
     second = spawn(**settings)
-    if place != "flush.after_confirm":  # the batch is still to be confirmed
+    if place != "flush.after_confirm":  # the batch is not confirmed yet
         assert second.client("alice").admin().call("POST", "/admin/flush/{gw}").status_code == 202
     assert until(lambda: table_rows(tmp_path / "d.db"), "the table") == [("t1", 1)]
     alice = second.client("alice")
@@ -141,7 +141,7 @@ def test_a_separate_process_works_on_an_object_queue(spawn, tmp_path):
         assert alice.push(delta(row, {"n": 1}, client="alice")).status_code == 200
     assert alice.admin().call("POST", "/admin/flush/{gw}").status_code == 202
     until(lambda: metric(server, "lakesync_flushed_deltas_total") == 2, "the flush")
-    assert not table_rows(tmp_path / "d.db"), "the gateway leaves the work to another process"
+    assert not table_rows(tmp_path / "d.db"), "the gateway leaves the job to another process"
     environment = {**os.environ, **settings, "LAKESYNC_CONFIG": "", "LAKESYNC_DATA_DIR": str(tmp_path / "data")}
     command = [sys.executable, "-c", "from lakesync.cli import main; main()", "materialise", "--once", "--json"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)

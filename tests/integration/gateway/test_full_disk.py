@@ -1,4 +1,4 @@
-"""A disk that really fills up: pushes are refused in time and in words, nothing acknowledged is lost, room mends it."""
+"""A disk that really fills up: pushes are rejected with a reason, and no acknowledged push is lost."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tests.integration.gateway_support import DEADLINE, SECRET, Client, delta, u
 
 @pytest.fixture
 def small_disk(tmp_path) -> Iterator[Path]:
-    """A file system of its own, of 8 MiB."""
+    """A separate file system of 8 MiB."""
     folder = tmp_path / "small"
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(folder)]
     if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
-        pytest.skip("file systems may not be mounted here")
+        pytest.skip("this machine cannot mount file systems")
     yield folder
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
@@ -65,7 +65,7 @@ def test_a_full_disk_rejects_pushes_until_there_is_space_and_loses_none(spawn, s
     bob = spawn(**settings).client("bob")
     seen: set[str] = set()
     cursor, more = "0", True
-    while more:  # a page holds 4 MiB at most
+    while more:  # a page has at most 4 MiB
         page = bob.pull(cursor, limit=10_000).json()
         seen |= {each["rowId"] for each in page["deltas"]}
         cursor, more = page["serverHlc"], page["hasMore"]
@@ -73,7 +73,7 @@ def test_a_full_disk_rejects_pushes_until_there_is_space_and_loses_none(spawn, s
 
 
 def test_requests_succeed_while_the_log_file_cannot_be_written(tmp_path):
-    """As on a disk that is full of it, or where whoever read it is gone."""
+    """As on a full disk, or after the reader of a pipe has ended."""
     (port,) = free_ports(1)
     settings = {
         "LAKESYNC_CONFIG": "",

@@ -1,4 +1,4 @@
-"""Whatever a client sends, it is answered with a reason and never with a failure of the gateway."""
+"""Any request of a client gets a reason, and never an internal error."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def replaced(value: Any, at: tuple[Any, ...], other: Any) -> Any:
 
 @st.composite
 def near_misses(draw) -> tuple[str, bytes]:
-    """A good body with one or two of its parts replaced, and now and then with bytes of it damaged."""
+    """A valid body with one or two replaced parts, sometimes with damaged bytes."""
     path = draw(st.sampled_from(sorted(GOOD)))
     body = GOOD[path]
     for _ in range(draw(st.integers(1, 2))):
@@ -72,7 +72,7 @@ def near_misses(draw) -> tuple[str, bytes]:
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 @given(near_misses())
-def test_a_body_that_is_nearly_right_is_never_a_failure_of_the_gateway(served, case):
+def test_a_nearly_valid_body_never_causes_an_internal_error(served, case):
     path, body = case
     client = served.client()
     caller = client.admin() if path.startswith("/admin") else client
@@ -89,14 +89,14 @@ def test_a_body_that_is_nearly_right_is_never_a_failure_of_the_gateway(served, c
         max_size=3,
     )
 )
-def test_no_query_is_a_failure_of_the_gateway(served, query):
+def test_no_query_causes_an_internal_error(served, query):
     answer = served.client().call("GET", "/sync/{gw}/pull", params=query)
     assert answer.status_code in (200, 400, 403, 404), (query, answer.text)
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.binary(max_size=60), st.sampled_from(["push", "pull"]))
-def test_no_protobuf_is_a_failure_of_the_gateway(served, body, verb):
+def test_no_protobuf_causes_an_internal_error(served, body, verb):
     headers = {"Content-Type": "application/x-protobuf"}
     answer = served.client().call("POST", "/sync/{gw}/" + verb, data=body, headers=headers)
     assert answer.status_code in (200, 400, 403, 404), (body, answer.text)

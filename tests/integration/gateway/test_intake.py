@@ -1,4 +1,4 @@
-"""The pipeline's way into gateways: `lakehouse.gateway_connections`."""
+"""The pipeline's connections to gateways: `lakehouse.gateway_connections`."""
 
 from __future__ import annotations
 
@@ -79,6 +79,6 @@ def test_no_connection_is_left_when_an_engine_cannot_open(own_database, tmp_path
         config = Config(data_dir=tmp_path, staging={"url": own_database})
         with pytest.raises(Exception, match="JSON") as failure, opened(config):
             pass
-        assert failure.type.__module__  # holds the failed engine, so that nothing closes it by chance
+        assert failure.type.__module__  # keep the failed engine, so that the collector does not close it
         query = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = %s"
         until(lambda: connection.execute(query, (APPLICATION,)).fetchone() == (0,), "the connections to end")

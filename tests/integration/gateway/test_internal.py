@@ -1,4 +1,4 @@
-"""The pipeline's way into the store, over loopback with the service token."""
+"""The pipeline's route to the store, over loopback with the service token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values that want to be more than values, and bytes that want to be requests."""
+"""Values with injected syntax, and bytes that imitate requests."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_table_and_column_names_must_be_identifiers(served, text):
 
 @pytest.mark.parametrize("text", [text for text in INJECTIONS if text and "\0" not in text])
 def test_hostile_ids_are_returned_unchanged(served, text):
-    """A row's and a client's id may be anything; they come back as they were and touch nothing else."""
+    """The ids of rows and clients may be any text; they are returned unchanged and affect nothing else."""
     client = served.client(text)
     keep = served.client("keeper", client.gateway)
     assert keep.push(delta("kept", {"n": 1}, client="keeper")).status_code == 200
@@ -186,7 +186,7 @@ LAST_HEALTH = b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 
 @contextmanager
 def used(url: str) -> Iterator[socket.socket]:
-    """A connection that has had a response: until its next request, no time for a head runs."""
+    """A connection that has had a response: no time limit for a head runs until its next request."""
     with connected(url) as connection:
         connection.sendall(HEALTH)
         assert connection.recv(65536).startswith(b"HTTP/1.1 200")
@@ -200,14 +200,14 @@ def posted(client, path: str, length: int) -> bytes:
 
 
 def test_a_body_after_an_answered_request_has_its_own_time(serve, monkeypatch):
-    """The end of the first response is not taken for that of the second request, whose body is incomplete."""
+    """The end of the first response is not mistaken for the end of the second request, whose body is incomplete."""
     monkeypatch.setattr(compat_uvicorn, "LINGER_SECONDS", 0.0)
     server = serve()
     body = b'{"clientId":"client-1","deltas":[],"lastSeenHlc":"0"}'
     with connected(server.url) as connection:
         connection.sendall(HEALTH + posted(server.client(), "/sync/{gw}/push", len(body)) + body[:9])
         assert connection.recv(65536).startswith(b"HTTP/1.1 200")
-        assert requests.get(f"{server.url}/health", timeout=DEADLINE).ok  # a time of 0 s has ended since
+        assert requests.get(f"{server.url}/health", timeout=DEADLINE).ok  # a time limit of 0 s would have ended
         connection.sendall(body[9:] + LAST_HEALTH)
         assert statuses(connection)[-2:] == [200, 200]
 
@@ -279,6 +279,6 @@ def test_error_messages_have_a_bounded_length(served):
     answer = client.push(delta("t1", {"n": 1}, table=long))
     assert answer.status_code == 400
     assert len(answer.content) < 4000
-    assert "digits and _" in answer.json()["error"]  # what to do stands at its end
+    assert "digits and _" in answer.json()["error"]  # the remedy is at its end
     rules = {"version": 1, "buckets": [{"name": "b", "tables": [long], "filters": []}]}
     assert len(client.admin().call("POST", "/admin/sync-rules/{gw}", json=rules).content) < 4000

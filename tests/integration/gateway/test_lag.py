@@ -1,4 +1,4 @@
-"""How far a client is behind, as every surface that shows it says."""
+"""The lag of a client, in every interface that shows it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class World:
         return page["deltas"]
 
     def clients(self, **query):
-        """Client → its line of `/admin/metrics`."""
+        """The line of `/admin/metrics` for each client."""
         statuses = self.admin.call("GET", "/admin/metrics/{gw}", params=query).json()["clients"]
         return {each["clientId"]: each for each in statuses}
 
@@ -60,7 +60,7 @@ class World:
         return self.admin.call("GET", "/admin/explain/{gw}", params=asked).json()
 
     def changed(self, row, table="todos"):
-        """When a row last changed."""
+        """The time of a row's last change."""
         return self.explain("nobody", row, table)["row"]["changedMs"]
 
     def metric(self, name):
@@ -69,7 +69,7 @@ class World:
         return None if found is None else float(found[1])
 
     def command(self):
-        """Client → its line of `lakesync clients`."""
+        """The line of `lakesync clients` for each client."""
         environment = {"LAKESYNC_JWT_SECRET": SECRET, "LAKESYNC_DATA_DIR": "absent"}
         words = ["clients", "--url", self.server.url, "--gateway", self.gateway, "--json"]
         result = CliRunner().invoke(app, words, env=environment)
@@ -84,7 +84,7 @@ def world(server):
 
 @pytest.fixture
 def alone(served):
-    """A world over SQLite, where stores make no difference."""
+    """A world over SQLite, for tests that do not depend on the store."""
     return World(served)
 
 
@@ -144,7 +144,7 @@ def test_a_row_that_becomes_hidden_counts_until_its_deletion_is_sent(world):
     assert world.unsent("reader") == world.changed("w1")
     assert world.explain("reader", "w1")["nextPull"] == ["DELETE"]
     world.push("writer", "w1", {"team": "blue", "n": 1}, before={"team": "blue"})
-    assert world.unsent("reader") < world.changed("w1"), "later changes are none of its"
+    assert world.unsent("reader") < world.changed("w1"), "it does not count later changes"
 
 
 def test_the_lag_of_a_repeatedly_changed_row_counts_from_its_first_change(world):
@@ -158,7 +158,7 @@ def test_the_lag_of_a_repeatedly_changed_row_counts_from_its_first_change(world)
     assert first == changed
     assert all(since == first for since, _ in others)
     world.push("writer", "w1", None, before={"team": "red"})
-    assert world.unsent("reader") == first, "it was not sent any of this"
+    assert world.unsent("reader") == first, "it was not sent any of these changes"
 
 
 def test_a_reverted_change_ends_the_lag(world):
@@ -262,7 +262,7 @@ def test_one_request_checks_a_bounded_number_of_clients(alone, monkeypatch):
     assert [sum(statuses[name]["unsentSinceMs"] == since for name in names) for statuses in answers] == [2, 4, 5]
     alone.push("writer", "w2", {"team": "red"})
     statuses = alone.clients()
-    assert [statuses[name]["unsentSinceMs"] for name in names] == [since] * 5, "the earlier answers stand"
+    assert [statuses[name]["unsentSinceMs"] for name in names] == [since] * 5, "the earlier answers remain valid"
 
 
 def test_one_check_reads_a_bounded_part_of_the_feed_and_the_next_continues(alone, monkeypatch):

@@ -1,4 +1,4 @@
-"""How much one request may bring (P6), a gateway may hold (P7), a client may ask, and how long one may take."""
+"""Limits of a request (P6), of a gateway (P7), of a client's rate, and of a request's duration."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_many_query_parameters_are_checked_in_linear_time(served):
 
 
 def test_a_client_above_its_rate_limit_gets_retry_after(serve, monkeypatch):
-    monkeypatch.setattr(admission, "_WINDOW_SECONDS", 600)  # it does not end before the rejection
+    monkeypatch.setattr(admission, "_WINDOW_SECONDS", 600)  # the window does not end before the rejection
     slow = serve(http_limits={"requests_per_second": 10 / 600})
     greedy = slow.client("greedy")
     statuses = [greedy.pull().status_code for _ in range(11)]
@@ -159,7 +159,7 @@ def test_a_full_gateway_rejects_pushes_and_others_accept_them(serve):
 
 @pytest.mark.parametrize("shards", [None, ShardMap({"todos": "todos"}, "rest")], ids=["one store", "sharded"])
 def test_a_push_past_its_deadline_is_not_committed_later(serve, shards):
-    """Its repeat may be refused, and then nothing of it is to be there."""
+    """Its repeat may be rejected, and then nothing of it may be stored."""
     hasty = serve(http_limits={"request_timeout_seconds": 3.0}, shards=shards)
     client = hasty.client()
     first = delta("t1", {"n": 1})
@@ -188,7 +188,7 @@ def test_a_push_past_its_deadline_is_not_committed_later(serve, shards):
 
 @pytest.mark.parametrize("shards", [None, ShardMap({"todos": "todos"}, "rest")], ids=["one store", "sharded"])
 def test_a_repeated_push_is_accepted_under_new_limits_and_rules(serve, shards):
-    """Its answer may have been lost: a client that were refused now would take back what is there."""
+    """Its answer may have been lost: a client that is now rejected would undo changes that the gateway has stored."""
     server = serve(shards=shards)
     client = server.client()
     kept, beside = delta("t1", {"n": "one"}), delta("d1", {"n": "one"}, table="default")

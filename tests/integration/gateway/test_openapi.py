@@ -1,4 +1,4 @@
-"""The OpenAPI document is true: what it allows is taken, what it forbids is refused, and answers are as it says.
+"""The OpenAPI document is correct: requests that it allows succeed, others are rejected, and answers match it.
 
 A longer search: `pytest tests/integration/gateway/test_openapi.py --hypothesis-profile soak`.
 """
@@ -49,14 +49,14 @@ UNREACHED: frozenset[str] = frozenset()
 """Operations that no generated request can bring to success, `METHOD /path`."""
 HOSTILE = (None, "null", "", "5", -1, 1.5, True, [], {}, "x" * 600)
 DESCRIBED = schemathesis.openapi.from_dict(DESCRIPTION)
-DESCRIBED.config.generation.allow_extra_parameters = False  # a parameter that nobody asked for does no harm
-DESCRIBED.config.generation.with_security_parameters = False  # every request has a good token
+DESCRIBED.config.generation.allow_extra_parameters = False  # an unknown parameter is ignored
+DESCRIBED.config.generation.with_security_parameters = False  # every request has a valid token
 DESCRIBED.config.checks.negative_data_rejection.expected_statuses.append("413")
 
 
 @pytest.fixture(scope="module")
 def seeded(served, tmp_path_factory) -> Client:
-    """A gateway that has what the operations ask for."""
+    """A gateway with the data that the operations need."""
     client = served.client(gateway=GATEWAY)
     admin = client.admin()
     assert client.push(*(delta(f"t{n}", {"title": f"row {n}", "n": n}) for n in range(30))).status_code == 200
@@ -70,7 +70,7 @@ def seeded(served, tmp_path_factory) -> Client:
 
 
 def token(operation: Operation, case: schemathesis.Case) -> str:
-    """A good token of whom the request names."""
+    """A valid token of the client that the request names."""
     if operation.access == "service":
         return SERVICE
     body = case.body if isinstance(case.body, dict) else {}
@@ -86,8 +86,8 @@ def ask(client: Client, operation: Operation, case: schemathesis.Case, checks: l
     headers = {"Authorization": f"Bearer {token(operation, case)}"}
     wait = (case.query or {}).get("wait")
     if isinstance(wait, int | float) and 0 < wait <= 3600:
-        case.query["wait"] = 0.01  # nobody flushes here
-    if operation.method == "DELETE":  # what the one before took away
+        case.query["wait"] = 0.01  # no pipeline flushes here
+    if operation.method == "DELETE":  # the earlier request may have deleted it
         client.admin().call("POST", "/admin/connectors/{gw}", json=CRM)
     if "dead-letters" in operation.path:
         set_a_job_aside(QUEUE, GATEWAY)
@@ -106,7 +106,7 @@ def cases(operation: Operation, mode: GenerationMode, **fixed: Any):
 
 
 def examples(operation: Operation) -> dict[str, Any]:
-    """The document's own examples of parameters, where it has any."""
+    """The document's own examples of parameters, if it has any."""
     found: dict[str, dict[str, Any]] = {"query": {}, "path": {}}
     for parameter in operation.parameters:
         for example in parameter.get("examples", {}).values():
@@ -140,7 +140,7 @@ def test_at_least_nine_of_ten_operations_succeed_when_fuzzed():
 
 
 def is_sent_as_drawn(case: schemathesis.Case) -> bool:
-    """Whether the URL has what was drawn: it leaves out null, and says nothing of an object or of a list around one."""
+    """Whether the URL has the drawn value: it omits null, and an object or a nested list."""
     url = requests.Request("GET", "http://host", params=case.as_transport_kwargs()["params"]).prepare().url
     sent = parse_qs(urlsplit(url).query, keep_blank_values=True)
     for name, value in (case.query or {}).items():
@@ -163,7 +163,7 @@ def test_requests_that_the_document_forbids_are_rejected(seeded, operation):
 
 @pytest.mark.parametrize("path", [*GOOD, "/admin/connectors/{gw}", "/admin/settings/{gw}"])
 def test_a_body_is_rejected_for_each_part_that_the_document_forbids(seeded, path):
-    """What chance finds once in many runs, such as a null that is taken for a number, is asked of every part."""
+    """Replace each part of a body, because random search finds some cases rarely, such as null accepted as a number."""
     good = {"/admin/connectors/{gw}": CRM, "/admin/settings/{gw}": {"writeScope": "any"}} | GOOD
     content = DESCRIPTION["paths"][path.replace("{gw}", "{gateway}")]["post"]["requestBody"]["content"]
     form = Draft202012Validator({**content[JSON]["schema"], "components": DESCRIPTION["components"]})
@@ -177,4 +177,4 @@ def test_a_body_is_rejected_for_each_part_that_the_document_forbids(seeded, path
     assert forbidden
     for body in forbidden:
         answer = caller.call("POST", path, json=body)
-        assert answer.status_code in (400, 403, 422), (body, answer.text)  # 403: another clientId than the token's
+        assert answer.status_code in (400, 403, 422), (body, answer.text)  # 403: another clientId than in the token

@@ -1,4 +1,4 @@
-"""A look at what a client may see shows that, and changes nothing for the client's app."""
+"""A peek shows what a client may see, and changes nothing for the client's app."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ALL = {"version": 2, "buckets": [{"name": "all", "tables": [], "filters": []}]}
 
 
 def apply(found, deltas):
-    """As a client that fails on an INSERT of a row that it has."""
+    """Apply a page like a client that fails on an INSERT of an existing row."""
     for each in deltas:
         key = (each["table"], each["rowId"])
         values = {cell["column"]: cell["value"] for cell in each["columns"]}
@@ -43,7 +43,7 @@ def peek(client, since=None, limit=100):
 
 
 class Writers:
-    """Random writes, the same for two gateways of one seed."""
+    """Random writes, the same for two gateways with one seed."""
 
     def __init__(self, seed):
         self.chance = random.Random(seed)
@@ -92,7 +92,7 @@ def test_peeked_pages_converge_to_the_visible_rows_during_writes(server, seed):
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("headers", [{}, {"X-LakeSync-Client": "1"}], ids=["stock", "ours"])
 def test_peeks_do_not_change_what_the_app_receives(server, seed, headers):
-    """One history in two gateways, of which one is looked at between any two requests."""
+    """One history in two gateways, one of which gets peeks between any two requests."""
     pages = {True: [], False: []}
     for looks in (True, False):
         writers = Writers(seed)
@@ -118,7 +118,7 @@ def test_peeks_do_not_change_what_the_app_receives(server, seed, headers):
 
 
 def look_around(server, client, step):
-    """Look, as one does: from the start, from now, page by page; the gateway knows nothing of it afterwards."""
+    """Peek from the start, from now, and page by page; the gateway must store nothing of it."""
     before = known(server, client)
     first = peek(client, limit=1 + step % 3)
     peek(client, first["cursor"])
@@ -127,7 +127,7 @@ def look_around(server, client, step):
 
 
 def known(server, client):
-    """All that the gateway stores of its client, in every shard, and reports of it."""
+    """Everything that the gateway stores and reports of its client, in every shard."""
     store = server.engine.store
     stores = store.stores.values() if isinstance(store, ShardedStore) else [store]
     records = [each.read(client.gateway, lambda view: view.client(client.client_id)).result() for each in stores]

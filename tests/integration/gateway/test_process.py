@@ -1,4 +1,4 @@
-"""The server as a process: how it starts, stops and comes back."""
+"""The server as a process: its start, shutdown and recovery."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_push_in_progress_is_finished_while_new_ones_are_rejected(spawn):
             f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode()
             + body[:20]
         )
-        # a request is in flight once the server has read its head: then a later one has been answered
+        # the server has read the head of a request in flight once a later request has been answered
         requests.get(server.url + "/health", timeout=DEADLINE)
         server.process.send_signal(signal.SIGTERM)
         draining = until(

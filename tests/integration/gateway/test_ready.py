@@ -1,4 +1,4 @@
-"""`/ready` says what is missing: starting, draining, store, disk, behind."""
+"""`/ready` names the problem: starting, draining, store, disk, behind."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_a_server_that_accepts_no_push_is_behind(serve):
     served.client().push(delta("t1", {"n": 1}))
     assert ready(served.url) == (503, "behind")
     assert served.client().pull().status_code == 200
-    assert ready(served.url) == (200, "")  # another gateway can take pushes
+    assert ready(served.url) == (200, "")  # another gateway can accept pushes
 
 
 def test_a_gateway_with_space_in_one_shard_is_not_behind(serve):

@@ -1,4 +1,4 @@
-"""What an admin reads of rows, of the newest checkpoint, and of work that was set aside."""
+"""The admin's view of rows, of the newest checkpoint, and of suspended work."""
 
 from __future__ import annotations
 

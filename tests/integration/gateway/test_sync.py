@@ -1,4 +1,4 @@
-"""Push and pull over HTTP: whose deltas are taken (P4), what is checked first (P5), pages (L9), cursors (L11)."""
+"""Push and pull over HTTP: permitted deltas (P4), order of checks (P5), pages (L9), cursors (L11)."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_a_losing_client_is_sent_a_winner_that_is_older_than_its_cursor(served):
 
 
 def test_a_client_that_pushes_after_each_pull_is_not_sent_its_own_rows(served):
-    """Like the reference's client it confirms no cursor: it pulls from that of its last push."""
+    """Like the reference's client, it confirms no cursor: it pulls from the cursor of its last push."""
     alice = served.client("alice")
     bob = served.client("bob", alice.gateway)
     cursor = "0"
@@ -278,8 +278,8 @@ def test_an_unknown_source_is_not_found(served):
     assert "warehouse" in answer.json()["error"]
 
 
-def test_an_empty_source_is_none(served):
-    """A form or a query string has it where no source was chosen."""
+def test_an_empty_source_means_no_source(served):
+    """A form or a query string has an empty source if none was chosen."""
     alice = served.client("alice")
     alice.push(delta("t1", {"n": 1}, client="alice"))
     bob, carol, dan = (served.client(name, alice.gateway) for name in ("bob", "carol", "dan"))

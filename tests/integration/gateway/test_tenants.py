@@ -1,4 +1,4 @@
-"""No request reaches data of another tenant, by path, token, header or claim, or learns that it exists."""
+"""No request reaches the data of another tenant, by path, token, header or claim, or reveals that it exists."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ PATHS = [
 def test_a_manipulated_path_reaches_no_other_gateway(served, path):
     victim = served.client("victim")
     victim.push(delta("secret-row", {"n": 1}, client="victim"))
-    wide = "".join(chr(ord(letter) + 0xFEE0) for letter in victim.gateway)  # looks like it, and is not
+    wide = "".join(chr(ord(letter) + 0xFEE0) for letter in victim.gateway)  # similar but not equal
     place = path.format(own="own", other=victim.gateway, wide=wide).encode().decode("latin-1").replace(" ", "%20")
     for token in (sign("victim", "own", role="admin"), sign("victim", wide, role="admin"), sign("victim", place)):
         status, headers, body = raw(
@@ -161,16 +161,16 @@ def test_requests_through_a_proxy_cannot_reach_internal_routes(served, forwarded
 
 
 def test_the_pipelines_route_is_closed_to_other_machines(serve):
-    """Through the machine's own outer address, where it has one, the caller is no loopback address."""
+    """A caller through the machine's external address, if it has one, does not come from a loopback address."""
     wide = serve(host="0.0.0.0")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("203.0.113.1", 9))
         except OSError:
-            pytest.skip("this machine has no address but loopback")
+            pytest.skip("this machine has only a loopback address")
         outer = probe.getsockname()[0]
     if outer.startswith("127."):
-        pytest.skip("this machine has no address but loopback")
+        pytest.skip("this machine has only a loopback address")
     url = f"http://{outer}:{wide.url.rpartition(':')[2]}"
     headers = {"Authorization": f"Bearer {SERVICE}", "X-Forwarded-For": "127.0.0.1"}
     answer = requests.post(url + "/internal/staging/gateways", json={}, headers=headers, timeout=DEADLINE)

@@ -1,4 +1,4 @@
-"""Ids, names, numbers and clocks at the edges of what is allowed: taken as they are and given back as they are."""
+"""Ids, names, numbers and clocks at the limits of what is allowed: accepted and returned unchanged."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ NUMBERS = [
 
 
 def pulled(client):
-    """Every delta that a client who was never seen is sent, as it is spelled."""
+    """The deltas that a new client is sent, as they are encoded."""
     answer = client.pull(limit=10_000)
     assert not answer.json()["hasMore"]
     return json.loads(answer.text, parse_float=str, parse_int=str)["deltas"]
@@ -68,7 +68,7 @@ def test_values_at_the_limits_are_returned_unchanged(served):
     expected = json.loads(text, parse_float=str, parse_int=str)["deltas"]
     assert pulled(served.client("bob", client.gateway)) == expected
     store = served.engine.store
-    store._read(store._open.behind.write)  # from now on they are read from the file
+    store._read(store._open.behind.write)  # from now on the rows are read from the file
     assert pulled(served.client("cat", client.gateway)) == expected
     gateway = served.engine.gateway(client.gateway)
     page = gateway.handle_pull(SyncPull("dan", 0, 10_000))
@@ -92,7 +92,7 @@ MENDED = {"a \ufffd": ["\U0001f600", "\ufffd\ufffd", "\\ud83d", "\ufffd\n", 1.0]
 
 
 def cut_push(client, in_protobuf):
-    """A push of two rows, of which the second has `CUT` as a value."""
+    """A push of two rows, the second of which has `CUT` as a value."""
     whole, cut = delta("whole", {"n": 1}), delta("cut", {"title": None})
     if not in_protobuf:
         text = json.dumps({"clientId": client.client_id, "deltas": [whole, cut], "lastSeenHlc": "0"})
@@ -154,7 +154,7 @@ def test_l11_a_client_with_a_cursor_at_the_end_of_all_cursors_gets_its_rows_page
 
 
 def test_p3_a_repeated_id_with_other_content_changes_nothing(served):
-    """Two contents in one push are refused by name."""
+    """Two contents in one push are rejected by id."""
     client = served.client()
     first = {**delta("r", {"n": 1}, hlc=wall_ms() << 16), "deltaId": "a" * 64}
     second = {**delta("q", {"n": 2}, hlc=int(first["hlc"])), "deltaId": "a" * 64}

@@ -35,7 +35,7 @@ def gateway(engine):
 
 
 class Writer:
-    """A client that pushes at ever later times."""
+    """A client that pushes with increasing times."""
 
     def __init__(self, gateway, clock, name, **claims):
         self.gateway, self.clock, self.name, self.claims = gateway, clock, name, {"sub": name, **claims}
@@ -63,7 +63,7 @@ def refused(push, *args):
 
 
 def contents(gateway, *rows):
-    """The values of rows as they are stored."""
+    """The stored values of rows."""
     stored = gateway._store.read(gateway.gateway_id, lambda view: view.rows([("notes", row) for row in rows])).result()
     return {
         row_id: {name: bytes(raw) for name, raw in row.state.values().items()} for (_, row_id), row in stored.items()
@@ -168,7 +168,7 @@ TEAMS = SyncRules(1, (Bucket("team", ("notes",), (Filter("team", "eq", "jwt:team
 
 @pytest.fixture
 def teams(engine):
-    """A gateway with rules that nobody set a write scope for."""
+    """A gateway with rules, without a configured write scope."""
     made = engine.gateway("teams")
     made.set_rules(TEAMS)
     return made
@@ -222,7 +222,7 @@ def test_a_missing_row_cannot_be_deleted_in_advance(teams, clock, scope):
 
 @pytest.mark.parametrize("scope", ["visible", "rules"])
 def test_a_guessed_id_reveals_only_whether_it_exists(teams, clock, scope):
-    """As a unique key does: an INSERT under a free id is kept, so one that is refused says that the id is taken."""
+    """Like a unique key: an INSERT with a free id is stored, so a rejected one reveals that the id exists."""
     teams.set_write_scope(scope)
     red, blue = Writer(teams, clock, "red", team="red"), Writer(teams, clock, "blue", team="blue")
     red.write("taken", {"team": "red", "text": "secret"})
