@@ -83,7 +83,7 @@ class Proxy:
 
 @contextmanager
 def unheard(catalogue: Path) -> Iterator[None]:
-    """Let commits to a catalogue on SQLite succeed and then raise an error; pyiceberg's transactions are rolled back."""
+    """Let commits to a catalogue on SQLite succeed, then raise an error; pyiceberg's transactions are rolled back."""
     _execute(
         catalogue, "CREATE TRIGGER unheard AFTER UPDATE ON iceberg_tables BEGIN SELECT RAISE(FAIL, 'unheard'); END"
     )

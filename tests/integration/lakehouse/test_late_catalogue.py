@@ -235,7 +235,7 @@ def test_spark_times_out_on_a_silent_catalogue(spark_server, monkeypatch, scheme
 @pytest.mark.deep
 def test_b1_the_default_catalogue_fails_after_it_has_committed_and_while_it_is_locked(lab, tmp_path):
     catalogue = tmp_path / "catalogue.db"
-    # one pool for each driver
+    # each driver has its own name for the timeout
     patience = {".uri": f"jdbc:sqlite:file:{catalogue}?timeout=0.1", ".jdbc.busy_timeout": "100"}
     tried = lab("unheard", {".type": "jdbc", ".jdbc.schema-version": "V1", **patience})
     tried.push(5)

@@ -1,4 +1,4 @@
-"""Gateways with one table name and separate namespaces are merged, checkpointed, queried, erased and checked separately."""
+"""Gateways with one table name and separate namespaces are merged, checkpointed, queried and erased separately."""
 
 import hashlib
 import time
