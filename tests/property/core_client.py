@@ -1,8 +1,8 @@
-"""Our own client's core, driven by hand against a gateway in this process.
+"""LakeSync's client core, driven step by step against a gateway in this process.
 
 `CoreClient` has the interface of the oracle's plain client (`edit`, `push`, `ask`, `take`, `catch_up`, `reload`,
-`rows`, `cursor`, `named`, `sent_ids`); `start`, `execute` and `finish` let a test put something between a request, its
-execution and its answer.
+`rows`, `cursor`, `named`, `sent_ids`); `start`, `execute` and `finish` let a test act between a request, its execution
+and its answer.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ Checkpoints = Callable[[int, Claims], list[SyncResponse]]
 
 
 def no_checkpoints(arrival: int, claims: Claims) -> list[SyncResponse]:
-    """Where no cut is ever published."""
-    raise AssertionError(f"a cut at {arrival} was published without frames")
+    """For histories without published checkpoints."""
+    raise AssertionError(f"a checkpoint at {arrival} was published without frames")
 
 
 class CoreClient:
-    """A client over `ClientCore` and a store that outlives it."""
+    """A client with `ClientCore` and a store that outlives it."""
 
     def __init__(self, name: str, group: str, skew: int, *, limits: CoreLimits | None = None) -> None:
         self.name = name
@@ -76,7 +76,7 @@ class CoreClient:
 
     @staticmethod
     def readable(rows: dict[str, Row]) -> dict[str, Row]:
-        """The rows as the app can read them: all of them."""
+        """The rows that the app can read: all of them."""
         return rows
 
     @property
@@ -86,7 +86,7 @@ class CoreClient:
 
     @property
     def outbox(self) -> list[RowDelta]:
-        """What the gateway is not known to have."""
+        """The edits that the gateway is not known to have."""
         return [edit.delta for edit in self.core.edits()]
 
     def edit(self, op: Op, row_id: str, values: Row, now: int) -> None:
@@ -98,13 +98,13 @@ class CoreClient:
         self.core.record([LocalChange(self.tables.get(row_id, TABLE), row_id, before, after)])
 
     def start(self) -> Request | None:
-        """The next request, which is then under way; None when there is nothing to do."""
+        """Start the next request and return it; None if there is nothing to do."""
         asked = self.core.next_request()
         self._asked = None if isinstance(asked, Wait) else asked
         return self._asked
 
     def finish(self, answers: list[Response]) -> list[Changes]:
-        """Give the core what came back."""
+        """Pass the answer to the core."""
         changes = []
         for answer in answers:
             if isinstance(answer, SyncResponse):
@@ -119,7 +119,7 @@ class CoreClient:
     def execute(
         self, gateway: SyncGateway, asked: Request, checkpoints: Checkpoints = no_checkpoints
     ) -> Iterator[Response]:
-        """What the gateway does with a request and answers."""
+        """Execute a request in the gateway and return the answer."""
         try:
             if isinstance(asked, SyncPush):
                 yield gateway.handle_push(asked, self.claims)
@@ -135,16 +135,16 @@ class CoreClient:
             yield ErrorResponse(error.code, str(error))
 
     def restart(self) -> None:
-        """The process dies and starts again; what its store has is left."""
+        """Restart the process; only the store remains."""
         self._asked = None
         self.core = self._open()
 
     def reload(self) -> None:
-        """As the plain client's: but this one has its cursor in its store."""
+        """Like the plain client's, but this client's store has its cursor."""
         self.restart()
 
     def push(self, gateway: SyncGateway) -> tuple[RowDelta, ...]:
-        """Push until no edit waits; what the gateway took. A client that it does not know yet pulls first."""
+        """Push until no edit is unsent; return the accepted deltas. A client that is still unknown pulls first."""
         taken: list[RowDelta] = []
         while asked := self.start():
             if isinstance(asked, SyncPull) and not self.store.edits("waiting", 1):
@@ -154,11 +154,11 @@ class CoreClient:
         return tuple(taken)
 
     def send(self, gateway: SyncGateway, deltas: tuple[RowDelta, ...]) -> None:
-        """A push request that is repeated by the network: its answer reaches nobody."""
+        """A push request that the network repeats; its answer is lost."""
         gateway.handle_push(SyncPush(self.name, deltas, self.cursor), self.claims)
 
     def ask(self, gateway: SyncGateway, limit: int) -> SyncResponse:
-        """A page, not applied: lost, unless `take` is given it at once."""
+        """Return a page without applying it; it counts as lost unless the next call is `take`."""
         self.push(gateway)
         self.core.request_pull()
         while not isinstance(asked := self.start(), SyncPull):
@@ -176,7 +176,7 @@ class CoreClient:
         return answer
 
     def take(self, page: SyncResponse) -> None:
-        """Apply a page that `ask` gave last."""
+        """Apply the page that `ask` returned last."""
         asked = self._asked
         self.core.request_pull()
         assert asked is not None
@@ -204,7 +204,7 @@ class CoreClient:
         return ()
 
     def _look(self, page: SyncResponse) -> None:
-        """Note whom a page names; it updates no row that this client lacks, which a plain one would miss."""
+        """Record the clients that a page names, and check that it has no UPDATE of a row that this client lacks."""
         self.sent_ids |= {delta.row_id for delta in page.deltas}
         known = self.store.known({delta.key for delta in page.deltas})
         here = {key for key, row in known.items() if row.state.visible}

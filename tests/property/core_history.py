@@ -1,4 +1,4 @@
-"""A history of clients of our core and a gateway in this process: what may happen to them, and how all must end."""
+"""A random history of clients with LakeSync's core and a gateway in this process, and the expected rows at the end."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SCHEMA = {
 
 
 class Player:
-    """A client and what is under way between it and the gateway."""
+    """A client, and its requests in progress."""
 
     def __init__(self, client: CoreClient) -> None:
         self.client = client
@@ -56,18 +56,18 @@ class Player:
         self.mail: list[SyncResponse] = []
 
     def forget(self) -> None:
-        """What was under way is lost."""
+        """Lose the requests in progress."""
         self.asked = self.answers = self.connection = None
         self.mail = []
 
 
 class History:
-    """One history, played against a fresh gateway; what everybody must have in the end is computed from scratch."""
+    """One history with a fresh gateway; the expected rows of each client are computed from scratch."""
 
     def __init__(
         self, folder: Path, skews: tuple[int, ...], page: int, make: Callable[..., CoreClient] = CoreClient
     ) -> None:
-        """Args: make: a client of its own, by name, group and skew."""
+        """Args: make: creates a client from its name, group and clock skew."""
         self.folder = folder
         self.now = START
         self.engine = self._open()
@@ -82,11 +82,11 @@ class History:
 
     @property
     def gateway(self) -> SyncGateway:
-        """The one gateway."""
+        """The gateway."""
         return self.engine.gateway("g")
 
     def play(self, steps: list[tuple[Any, ...]]) -> None:
-        """Do every step, let everybody finish, and compare."""
+        """Run every step, let every client finish, and compare."""
         for kind, *detail in steps:
             self._tick(1)
             if kind in ("server", "schema", "cut", "pass", "rules"):
@@ -138,7 +138,7 @@ class History:
         self._do_answer(player)
 
     def _do_again(self, player: Player) -> None:
-        """The network delivers an old push once more; nobody hears the answer."""
+        """The network delivers an old push once more; the answer is lost."""
         if player.old:
             self._push(player, player.old[-1])
 
@@ -147,13 +147,13 @@ class History:
         player.client.restart()
 
     def _do_busy(self, player: Player) -> None:
-        """The gateway is too busy for a push, and keeps nothing of it this time."""
+        """The gateway rejects a push by backpressure, and stores nothing of it."""
         if isinstance(player.asked, SyncPush) and player.answers is None:
             player.asked = None
             player.client.finish([ErrorResponse("BACKPRESSURE_ERROR", "the log is full")])
 
     def _do_drop(self, player: Player) -> None:
-        """Drop what the gateway cannot have: what was refused, and what was never sent or was turned away each time."""
+        """Drop edits that the gateway cannot have: refused ones, and those never sent or always rejected."""
         edits = [edit for edit in player.client.store.edits() if edit.status != "sent"]
         player.client.dropped += len(edits)
         player.client.core.drop({edit.number for edit in edits})
@@ -172,7 +172,7 @@ class History:
             player.client.core.connection_closed()
 
     def _do_broadcast(self, player: Player) -> None:
-        """The gateway sends what the connection lacks; it may arrive after the answer to a push made later."""
+        """The gateway sends the connection's missing rows; they may arrive after the answer to a later push."""
         if player.connection:
             client = player.client
             page = self.gateway.handle_pull(SyncPull(client.name, player.connection, 2), client.claims)
@@ -193,7 +193,7 @@ class History:
             self._note_visible()
 
     def _do_estrange(self, player: Player) -> None:
-        """The gateway loses what it knew of the client's cursors, as a store that was restored does."""
+        """The gateway loses the client's cursors, as after a restore of its store."""
         self._do_disconnect(player)
 
         def work(commit: Commit) -> None:
@@ -203,7 +203,7 @@ class History:
 
         self.engine.store.submit("g", work).result()
 
-    # Steps of the world
+    # Steps of the operator
 
     def _do_rules(self, which: int) -> None:
         self.rules = RULES[which]
@@ -232,7 +232,7 @@ class History:
         self.cuts[arrival] = [(_decoded(row.state.values()), render.insert(row)) for row in rows]
         self.engine.store.publish_checkpoint(Checkpoint("g", epoch, arrival, version, (), self.now))
 
-    # What happens between a client and the gateway
+    # Requests between a client and the gateway
 
     def _execute(self, player: Player, asked: Request) -> list[Response]:
         if isinstance(asked, SyncPush):
@@ -275,10 +275,10 @@ class History:
                     player.client.finish(self._execute(player, asked))
             if before == (len(self.log), *(player.client.cursor for player in self.players)):
                 return
-        raise AssertionError("the clients do not come to rest")
+        raise AssertionError("the clients do not reach a stable state")
 
     def _compare(self) -> None:
-        assert sum(day.count for day in self.engine.store.ledger("g")) == len(self.log), "sent twice with effect"
+        assert sum(day.count for day in self.engine.store.ledger("g")) == len(self.log), "a repeat has an effect"
         for player in self.players:
             client = player.client
             refused = client.store.edits()
@@ -290,7 +290,8 @@ class History:
             assert not leaked, f"{client.name} was sent ids of {leaked}"
             visible = client.readable(self._visible_to(client.claims))
             edits = [edit.delta for edit in refused]
-            deaths = [delta for delta in taken if delta.op == "DELETE"]  # which it may know, or not after a new walk
+            # which it may know, or not know after a full pull
+            deaths = [delta for delta in taken if delta.op == "DELETE"]
             with_edits, outlived = (
                 client.readable(self._visible_to(client.claims, own)) for own in (edits, [*edits, *deaths])
             )
@@ -299,10 +300,10 @@ class History:
             client.core.drop({edit.number for edit in refused})
             assert client.rows == visible, client.name
             known = client.store.known({(TABLE, row_id) for row_id in ROWS})
-            assert known.keys() == {(TABLE, row_id) for row_id in visible}, "nothing is kept of rows that are not there"
+            assert known.keys() == {(TABLE, row_id) for row_id in visible}, "no record of a missing row is kept"
 
     def _visible_to(self, claims: Claims, edits: list[RowDelta] | None = None) -> dict[str, Row]:
-        """The rows that a client must have, merged from everything that was accepted, and with edits on top."""
+        """The rows that a client must have, merged from every accepted delta and its edits."""
         found: dict[str, Row] = {}
         for row_id in ROWS:
             state = merged([delta for delta in self.log.values() if delta.row_id == row_id])
@@ -338,7 +339,7 @@ def _decoded(values: dict[str, msgspec.Raw]) -> Row:
 
 
 def _parts(row_id: str, state: dict[str, Any]) -> list[RowDelta]:
-    """A merged row as deltas again, one a cell."""
+    """Split a merged row into deltas, one for each column."""
     return [
         RowDelta(
             "INSERT",

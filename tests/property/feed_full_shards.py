@@ -1,6 +1,6 @@
-"""Histories over shards, each on a disk of its own that is full at any write.
+"""Histories over shards, each on a separate disk that may be full at any write.
 
-A push that one shard refuses may be there in part, and rules in force in part, until they are sent again.
+A push that one shard rejects may be stored in part, and rules may be active in part, until they are sent again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FILES = [f"{shard}/{name}" for shard in SHARDS for name in ("log.db-wal", "state
 
 
 class FullShardsHistory(FullDiskHistory, ShardedHistory):
-    """A history in which what was refused is looked for in each shard."""
+    """A history that checks the stored part of rejected requests in each shard."""
 
     histories = troubled(
         st.one_of(*[st.tuples(st.just("full"), people, st.sampled_from(FILES), st.sampled_from(ROOM))] * 2, room)
@@ -44,7 +44,7 @@ class FullShardsHistory(FullDiskHistory, ShardedHistory):
             super()._set_rules(rules, whole=whole)
         except StagingUnavailableError:
             self.world.rules = rules
-            self.world.look()  # some may see by them already
+            self.world.look()  # the new rules may already apply to some shards
             self.world.rules = before
             raise
         self.owed = None
@@ -61,7 +61,7 @@ class FullShardsHistory(FullDiskHistory, ShardedHistory):
             self._find_out()
 
     def _find_out(self) -> None:
-        """What the shards kept of what was sent, and erased."""
+        """Find the stored part of a rejected request, and the erased values."""
         store = self.world.engine.store
         assert isinstance(store, ShardedStore)
         sent = [delta for client in self.clients for push in client.pushed for delta in push.deltas]
@@ -75,7 +75,7 @@ class FullShardsHistory(FullDiskHistory, ShardedHistory):
 
 
 def _known(store: StagingStore, client_id: str) -> set[tuple[int, bytes]]:
-    """The ids that a shard has of a client; a reading does not need room, as works do."""
+    """The ids of a client that a shard knows; unlike a commit, a read needs no space."""
     try:
         return store.submit("g", lambda commit: commit.known_ids(client_id, 0, 1 << 62)).result()
     except StagingUnavailableError:

@@ -1,4 +1,4 @@
-"""A history of the feed, played against a fresh gateway and compared with a model that is recomputed from scratch."""
+"""A random history of the feed with a fresh gateway, compared with a model that is recomputed from scratch."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FOLDER = Path("/dev") / "shm"
 
 
 class PatientEngine(Engine):
-    """Brings no rows in line with new rules by itself, so that a history says when."""
+    """Reindexes no rows by itself, so that a history decides when."""
 
     def _create_gateway(self, gateway_id: str) -> SyncGateway:
         gateway = super()._create_gateway(gateway_id)
@@ -43,7 +43,7 @@ class PatientEngine(Engine):
 
 
 class History:
-    """One history, played against a fresh gateway and compared with the model in the end."""
+    """One history with a fresh gateway, compared with the model at the end."""
 
     stock: type[StockClient] = StockClient
     """Of which kind the clients are."""
@@ -66,7 +66,7 @@ class History:
             self._set_rules(RULES[rules])
 
     def play(self, steps: Sequence[tuple[Any, ...]]) -> None:
-        """Do every step, then let everybody push and pull until nothing is left."""
+        """Run every step, then let every client push and pull until nothing is left."""
         for kind, place, *detail in steps:
             self.now += 1
             if kind.startswith("core"):
@@ -76,7 +76,7 @@ class History:
         self._rest()
 
     def _rest(self) -> None:
-        """Let everybody push and pull until nothing is left, and look at what they have."""
+        """Let every client push and pull until nothing is left, and check their rows."""
         for client in self.clients:
             if not client.pulled:
                 self._pull(client, 10, "whole")
@@ -120,7 +120,7 @@ class History:
         return SqliteStore(self.folder, lambda: self.now + self.ahead)
 
     def _reindex(self, rows: int) -> None:
-        """Bring so many rows in line with the rules."""
+        """Reindex this number of rows."""
         done = None
         while rows and not (done is not None and done.done):
             done = self.world.gateway._reindexer.submit(done).result()
@@ -163,7 +163,7 @@ class History:
                 if client.take(page):
                     client.connect(page)
                 else:
-                    client.disconnect()  # as where a broadcast cannot be applied
+                    client.disconnect()  # as if a broadcast could not be applied
             case "broadcast":
                 client.broadcast(world.gateway, *detail)
             case "deliver":
@@ -208,12 +208,12 @@ class History:
                 self._erase(ROWS[detail[0] - 1])
 
     def _write_behind(self, store: StagingStore) -> None:
-        """As a store does that has nothing to do: rows are then read as they are stored."""
+        """Write everything to the file, like an idle store, so that rows are read from there."""
         for each in _files(store):
             each._read(each._open.behind.write)
 
     def _crash(self) -> None:
-        """The process dies with what it had not written."""
+        """Kill the process, so that unwritten data is lost."""
         left = self.folder.with_name(f"{self.folder.name}-")
         for each in _files(self.world.engine.store):
             copy_at_once(each, left / each._folder.relative_to(self.folder))
@@ -224,7 +224,7 @@ class History:
 
     def _flush(self) -> None:
         store = self.world.engine.store
-        for day in store.ledger("g"):  # a batch is of one day
+        for day in store.ledger("g"):  # a batch has deltas of one day
             if day.count > day.flushed_count:
                 batch = store.plan("g", "main", 10**9)
                 assert batch is not None
@@ -232,7 +232,7 @@ class History:
         store.trim("g", "main")
 
     def _cut(self) -> None:
-        """A cut of what the gateway holds now."""
+        """Publish a checkpoint of the gateway's present rows."""
         gateway, store = self.world.gateway, self.world.engine.store
         epoch, arrival = store.read("g", lambda view: (view.epoch, view.arrival)).result()
         if arrival and store.publish_checkpoint(
@@ -250,7 +250,7 @@ class History:
         self.world.erase(row_id, erasure.hlc)
 
     def _first_sync(self, client: StockClient, *, lost: bool) -> None:
-        """A checkpoint, where the client would ask for one and there is one."""
+        """Apply a checkpoint, if the client would request one and it exists."""
         if client.cursor or client.outbox:
             return
         client.pulled = True
@@ -264,7 +264,7 @@ class History:
             client.rows |= {row_id: dict(row) for row_id, row in shown.items()}
             client.cursor = cut.arrival
 
-    # -- the client over our own core ----------------------------------------------------------------------------
+    # -- the client with LakeSync's core -------------------------------------------------------------------------
 
     def _do_core(self, kind: str, place: int, *detail: Any) -> None:
         match kind:
@@ -282,7 +282,7 @@ class History:
                 self.core.restart()
 
     def _ask_as_core(self, way: str) -> bool:
-        """The core's next request; whether there was one."""
+        """The core's next request; return whether there was one."""
         asked = self.core.start()
         if asked is None:
             return False
@@ -301,7 +301,7 @@ class History:
                 if not self._ask_as_core("whole"):
                     break
             else:
-                raise AssertionError("the core does not come to rest")
+                raise AssertionError("the core does not reach a stable state")
         assert not self.core.outbox
 
     def _frames(self, arrival: int, claims: Claims) -> list[SyncResponse]:
@@ -311,7 +311,7 @@ class History:
 
 
 def _files(store: StagingStore) -> list[SqliteStore]:
-    """The stores on files that it is made of."""
+    """The store's files, or those of its shards."""
     stores = list(store.stores.values()) if isinstance(store, ShardedStore) else [store]
     return [each for each in stores if isinstance(each, SqliteStore)]
 
@@ -319,7 +319,7 @@ def _files(store: StagingStore) -> list[SqliteStore]:
 def play(
     history: Sequence[tuple[Any, ...]], skews: Sequence[int] = (0, 0, 0), rules: int = 0, kind: type[History] = History
 ) -> None:
-    """One history against a gateway of its own."""
+    """Play one history with a separate gateway."""
     folder = Path(tempfile.mkdtemp(prefix="feed-", dir=FOLDER if FOLDER.is_dir() else None))
     played = kind(folder, skews, rules)
     try:

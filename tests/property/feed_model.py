@@ -1,4 +1,4 @@
-"""A world of stock clients around one gateway, and what each must hold in the end, computed from scratch."""
+"""Stock clients of one gateway, and the rows that each must have at the end, computed from scratch."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Row = dict[str, Any]
 
 
 class WedgedError(AssertionError):
-    """An INSERT met a row that the client has: a client that applies plain SQL is stuck for ever."""
+    """The client got an INSERT of an existing row: a client that applies plain SQL can never continue."""
 
 
 def apply_page(rows: dict[str, Row], page: SyncResponse, name: str) -> None:
-    """Apply a page as the reference's client does, whose plain INSERT fails on a row that it has.
+    """Apply a page as the reference's client does, whose plain INSERT fails on an existing row.
 
     Raises:
-        WedgedError: it did.
+        WedgedError: an INSERT failed.
     """
     for delta in page.deltas:
         values = {part.column: part.decoded() for part in delta.columns}
@@ -41,7 +41,7 @@ def apply_page(rows: dict[str, Row], page: SyncResponse, name: str) -> None:
 class StockClient:
     """Applies pages as plain SQL does and keeps its cursor in memory.
 
-    A page that names a row with an edit that is not known to be pushed is dropped whole, as if it had been lost.
+    A page that names a row with an unacknowledged edit is dropped, as if it had been lost.
     """
 
     def __init__(self, name: str, groups: list[str], skew: int) -> None:
@@ -84,7 +84,7 @@ class StockClient:
         self.outbox.append(RowDelta(op, table, row_id, self.name, columns, stamp, identity))
 
     def push(self, gateway: SyncGateway, *, answered: bool = True) -> tuple[RowDelta, ...]:
-        """Push the outbox and take the answer's cursor; where the answer is lost, the same is pushed again later."""
+        """Push the outbox and take the answer's cursor; if the answer is lost, the same push is repeated later."""
         sent = tuple(self.outbox)
         if not sent:
             return ()
@@ -96,7 +96,7 @@ class StockClient:
         return sent
 
     def push_connected(self, gateway: SyncGateway, *, answered: bool = True) -> tuple[RowDelta, ...]:
-        """Push on the open connection: what was sent on it before comes before the answer, or is lost with it."""
+        """Push on the open connection: earlier frames of it arrive before the answer, or are lost with it."""
         sent = tuple(self.outbox)
         if not sent or self.connection is None:
             return ()
@@ -119,14 +119,14 @@ class StockClient:
         assert cursor > 0, "L8: a client with cursor 0 asks for a checkpoint again"
 
     def ask(self, gateway: SyncGateway, limit: int) -> SyncResponse:
-        """A page, not applied."""
+        """Return a page without applying it."""
         self.pulled = True
         request = SyncPull(self.name, self.cursor, limit)
         self.asked.append(request)
         return self._noted(gateway.submit_pull(request, self.claims).result())
 
     def take(self, page: SyncResponse) -> bool:
-        """Apply a page and its cursor; an empty one leaves the cursor. Whether it was not dropped."""
+        """Apply a page and its cursor (an empty page leaves the cursor); return False if it was dropped."""
         if self._apply(page):
             self.cursor = page.server_hlc
             return True
@@ -153,7 +153,7 @@ class StockClient:
         raise AssertionError(f"paging does not end: {page}")
 
     def reload(self, *, wiped: bool) -> None:
-        """The cursor is lost, the database and the outbox are kept, or not."""
+        """Lose the cursor; keep the database and the outbox, or lose them too."""
         self.disconnect()
         self.cursor = 0
         self.pulled = self.pulled and not wiped
@@ -162,17 +162,17 @@ class StockClient:
             self.outbox = []
 
     def connect(self, page: SyncResponse) -> None:
-        """Follow the gateway from a page on that was pulled on the connection."""
+        """Subscribe from a page that was pulled on the connection."""
         self.mail = []
         self.connection = page.server_hlc if page.deltas else self.cursor
 
     def disconnect(self) -> None:
-        """What is on its way is lost."""
+        """Lose the frames in transit."""
         self.connection = None
         self.mail = []
 
     def broadcast(self, gateway: SyncGateway, limit: int) -> None:
-        """The gateway sends a page on its own."""
+        """The gateway sends a page by itself."""
         if self.connection is not None:
             pull = SyncPull(self.name, self.connection, limit)
             page = self._noted(gateway.submit_pull(pull, self.claims, confirmed=False).result())
@@ -181,7 +181,7 @@ class StockClient:
                 self.mail.append(page)
 
     def deliver(self) -> bool:
-        """The oldest broadcast on its way arrives; where it cannot be applied the connection breaks."""
+        """The oldest broadcast in transit arrives; if it cannot be applied, the connection breaks."""
         if self.mail:
             page = self.mail.pop(0)
             if not self._apply(page):
@@ -192,14 +192,14 @@ class StockClient:
 
 
 class Client(Protocol):
-    """Anybody of the world."""
+    """The protocol of every client."""
 
     name: str
     claims: Claims
 
 
 class World:
-    """Everything that was ever pushed, and what follows from it."""
+    """Every pushed delta, and the rows that follow from them."""
 
     def __init__(self, engine: Engine, clients: Sequence[Client]) -> None:
         self.engine = engine
@@ -212,28 +212,28 @@ class World:
 
     @property
     def gateway(self) -> SyncGateway:
-        """The one gateway."""
+        """The gateway."""
         return self.engine.gateway("g")
 
     def pushed(self, deltas: tuple[RowDelta, ...]) -> None:
-        """Note deltas that the gateway has."""
+        """Record deltas that the gateway has."""
         new = [delta for delta in deltas if delta.delta_id not in self._seen]
         self._seen |= {delta.delta_id for delta in new}
         self.log += [delta for delta in new if delta.hlc > self._erased.get(delta.row_id, -1)]
         self.look()
 
     def erase(self, row_id: str, hlc: int) -> None:
-        """What was written to a row up to then is gone, and counts for nothing where it comes later."""
+        """Erase a row's values up to this time; they have no effect if they arrive later."""
         self._erased[row_id] = hlc
         self.log = [delta for delta in self.log if delta.row_id != row_id or delta.hlc > hlc]
 
     def look(self) -> None:
-        """Note who may see what now."""
+        """Record the rows that each client may see now."""
         for client in self.clients:
             self.ever_visible[client.name] |= self.visible_to(client.claims).keys()
 
     def rows(self) -> dict[str, Row]:
-        """The merge of everything, by the letter of M1 to M3."""
+        """The merge of all deltas, by M1 to M3."""
         merged: dict[str, Row] = {}
         for row_id in {delta.row_id for delta in self.log}:
             deltas = [delta for delta in self.log if delta.row_id == row_id]
@@ -251,6 +251,6 @@ class World:
         return merged
 
     def visible_to(self, claims: Claims, rows: dict[str, Row] | None = None) -> dict[str, Row]:
-        """The rows that a client with these claims must hold in the end, or of these rows."""
+        """The rows that a client with these claims must have at the end, optionally only among the given rows."""
         rows = self.rows() if rows is None else rows
         return {row_id: row for row_id, row in rows.items() if matches(self.rules, TABLE, row, claims)}

@@ -1,4 +1,4 @@
-"""The stores that the feed's histories are played over."""
+"""The stores over which the feed's histories are played."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.property.test_sharded_oracle import ShardedHistory
 
 @contextmanager
 def histories_over(place: str) -> Iterator[type[History]]:
-    """What plays histories of a kind, by its name in `scripts/soak --over`; a server runs for those over Postgres."""
+    """Yield a function that plays histories over a store of `scripts/soak --over`; starts Postgres if needed."""
     over_postgres = {"postgres": PostgresHistory, "processes": ProcessesHistory, "lost-commits": LostCommitsHistory}
     if place not in over_postgres:
         kinds = {

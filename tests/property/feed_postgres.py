@@ -1,4 +1,4 @@
-"""Histories over Postgres: of one process, of two that share a database, of one whose connections are lost."""
+"""Histories over Postgres: with one process, with two that share a database, and with lost connections."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CLOCKS = (0, -25)
 
 
 class PostgresHistory(History):
-    """A history over a database, emptied for each."""
+    """A history over a database, which is emptied before."""
 
     url = ""
 
@@ -40,16 +40,16 @@ class PostgresHistory(History):
         return open_store(self.url, lambda: self.now + self.ahead)
 
     def _write_behind(self, store: StagingStore) -> None:
-        """Postgres has everything written."""
+        """Nothing to do: Postgres writes every commit."""
 
     def _crash(self) -> None:
-        """A process that dies leaves what is committed."""
+        """Restart the process; committed data remains."""
         self.close()
         self.world.engine = self._open()
 
 
 class Processes:
-    """What a history asks of an engine, asked of the processes as chance has it, the same for the same history."""
+    """The methods of an engine, called in one of the processes at random, the same for the same history."""
 
     def __init__(self, make: Callable[[int], Engine]) -> None:
         self._make = make
@@ -57,25 +57,25 @@ class Processes:
         self._asked = itertools.count()
 
     def any(self) -> Engine:
-        """The next one that is asked."""
+        """The next process to call."""
         return self.engines[zlib.crc32(b"%d" % next(self._asked)) % len(self.engines)]
 
     def gateway(self, name: str) -> SyncGateway:
-        """A gateway of the next one."""
+        """A gateway of the next process."""
         return self.any().gateway(name)
 
     @property
     def store(self) -> StagingStore:
-        """The next one's."""
+        """The store of the next process."""
         return self.any().store
 
     def restart(self, number: int) -> None:
-        """End a process and start it again."""
+        """Restart a process."""
         self.engines[number].close()
         self.engines[number] = self._make(number)
 
     def close(self) -> None:
-        """End all."""
+        """Close all processes."""
         for engine in self.engines:
             engine.close()
 
@@ -85,7 +85,7 @@ class ProcessesHistory(PostgresHistory):
 
     @property
     def processes(self) -> Processes:
-        """Both."""
+        """Both processes."""
         return cast("Processes", self.world.engine)
 
     def _open(self) -> Engine:
@@ -103,7 +103,7 @@ class ProcessesHistory(PostgresHistory):
             super()._do(kind, client, *detail)
 
     def _reindex(self, rows: int) -> None:
-        """Each process goes on with its own, as all do that see rules change."""
+        """Each process continues its own reindex, because every process notices a change of rules."""
         done: dict[SyncGateway, Reindex] = {}
         while rows and not any(last.done for last in done.values()):
             gateway = self.world.gateway
@@ -112,7 +112,7 @@ class ProcessesHistory(PostgresHistory):
 
 
 class LostCommitsHistory(PostgresHistory):
-    """A history in which the connection is lost in a COMMIT now and then, before it happens or after."""
+    """A history in which the connection is sometimes lost in a COMMIT, before or after its execution."""
 
     histories = troubled(st.tuples(st.just("cut"), people, st.sampled_from(["before", "after"])))
 
@@ -149,7 +149,7 @@ class LostCommitsHistory(PostgresHistory):
             self._find_out()
 
     def _find_out(self) -> None:
-        """What happened of what was in doubt."""
+        """Find out the result of uncertain commits."""
         world = self.world
         sent = [delta for client in self.clients for push in client.pushed for delta in push.deltas]
         for delta in (*sent, *self.core.outbox):

@@ -28,14 +28,14 @@ def _failure(case: Case, kind: type[History]) -> str | None:
     history, skewed, rules = case
     try:
         play(history, skewed, rules, kind)
-    except Exception as error:  # a broken law, or a broken gateway: both are findings
+    except Exception as error:  # a wrong client or a defect of the gateway
         last = traceback.extract_tb(error.__traceback__)[-1]
         return f"{type(error).__name__} at {last.name}: {str(error).splitlines()[0] if str(error) else ''}"
     return None
 
 
 def _smaller(case: Case, kind: type[History]) -> Case:
-    """Return the case without the steps that are not needed to fail."""
+    """Return the case without the steps that the failure does not need."""
     history, skewed, rules = case
     for size in (8, 4, 2, 1, 1):
         place = 0
@@ -77,7 +77,7 @@ def _batch(number: int, kind: type[History]) -> tuple[int, list[Case]]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Play batches until the time is over, and return the exit code: 1 if a case failed."""
+    """Play batches until the time is over; return the exit code, which is 1 if a case failed."""
     parser = script_parser("scripts/soak", __doc__, "--seconds 600 --seed 1 --over postgres")
     parser.add_argument("--seconds", type=float, default=60.0, help="duration (default: 60)")
     parser.add_argument("--seed", type=int, default=1, help="seed of the first batch (default: 1)")
@@ -110,7 +110,7 @@ def main(arguments: Sequence[str]) -> int:
             for case in failed[: options.failures - found]:
                 found += 1
                 small = _smaller(case, kind)
-                print(f"seed {number}: {_failure(small, kind) or 'fails only now and then'}")
+                print(f"seed {number}: {_failure(small, kind) or 'fails only sometimes'}")
                 print(f"@example(history={small[0]!r}, skews={small[1]!r}, rules={small[2]!r})", flush=True)
             number += 1
             print(f"{cases} cases, {found} failed, {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)

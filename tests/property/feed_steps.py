@@ -1,4 +1,4 @@
-"""What may happen in a history of the feed: edits, cycles, broadcasts, rules, and trouble of every kind."""
+"""The steps of a history of the feed: edits, cycles, broadcasts, rules, and failures of every kind."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ skews = st.tuples(*[st.sampled_from([-30, -3, 0, 3])] * 3)
 
 @st.composite
 def troubled(draw: st.DrawFn, trouble: st.SearchStrategy[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """A history with some trouble of its own kind between its steps."""
+    """A history with several failures of one kind between its steps."""
     history = list(draw(histories))
     for step in draw(st.lists(trouble, min_size=1, max_size=4)):
         history.insert(draw(st.integers(0, len(history))), step)

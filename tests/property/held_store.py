@@ -1,4 +1,4 @@
-"""A staging store in which nothing happens until somebody says what."""
+"""A staging store whose jobs and answers wait until a test releases them."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _OWN = ("scan", "subscribe")
 
 
 class Event(NamedTuple):
-    """Something that may happen next."""
+    """A possible next event."""
 
     name: str
     happen: Callable[[], object]
 
 
 class _Work(NamedTuple):
-    """A work or reading of the store."""
+    """A commit or a read of the store."""
 
     name: str
     writes: bool
@@ -40,7 +40,7 @@ class _Work(NamedTuple):
 
 
 class _Done(NamedTuple):
-    """A job that has run, and whose answer is not delivered yet."""
+    """A job that has run and whose answer is not delivered yet."""
 
     name: str
     answer: Future[Any]
@@ -57,16 +57,16 @@ class _Snapshot:
         return getattr(self._view, name)
 
     def unnotified(self, buckets: Iterable[str], since: int) -> Collection[str]:
-        """Whatever changed."""
+        """Report that anything may have changed."""
         return [bucket for bucket in buckets if self._view.changed_after((bucket,), since)]
 
     def unnotified_clients(self, client_ids: Collection[str]) -> list[ClientRecord]:
-        """All that there are."""
+        """Every client."""
         return [record for name in client_ids if (record := self._view.client(name)) is not None]
 
 
 class HeldStore:
-    """A store whose jobs wait to be run, and whose answers wait to be delivered."""
+    """A store whose jobs wait to run, and whose answers wait for delivery."""
 
     def __init__(self, wall: Callable[[], int], shard: str = MAIN_SHARD) -> None:
         self._store = MemoryStore(wall, shard=shard)
@@ -85,31 +85,31 @@ class HeldStore:
 
     @property
     def shared(self) -> bool:
-        """Whether servers may be processes of their own."""
+        """Whether servers may be separate processes."""
         return self.loose
 
     def submit(self, gateway: str, work: Callable[[Any], T]) -> Future[T]:
-        """As the store's; one after another in the order in which they came."""
+        """As the store's; jobs run in the order of submission."""
         return self._take(work, True, lambda: self._store.submit(gateway, work))
 
     def read(self, gateway: str, work: Callable[[Any], T]) -> Future[T]:
-        """As the store's."""
+        """As the store's method."""
         return self._take(work, False, lambda: self._store.read(gateway, self._reading(work)))
 
     def watch(self, listener: Listener) -> Callable[[], None]:
-        """As the store's, one listener a server."""
+        """As the store's method, with one listener for each server."""
         entry: tuple[Listener, deque[Notice]] = (listener, deque())
         self._listeners.append(entry)
         return lambda: self._listeners.remove(entry)
 
     def lose_notices(self, gateway: str) -> None:
-        """Lose the notices on their way, as with a lost connection to Postgres, and say so."""
+        """Lose the notices in transit, as with a lost connection to Postgres, and report the loss."""
         for _, notices in self._listeners:
             notices.clear()
             notices.append(Notice(gateway, None, after_loss=True))
 
     def events(self) -> Iterator[Event]:
-        """What the store may do next."""
+        """The store's possible next events."""
         for place, each in enumerate(self.done):
             yield Event(f"tell {each.name}", partial(self._tell, place))
             if not self.loose:
@@ -138,7 +138,7 @@ class HeldStore:
 
     def _run(self, work: _Work) -> None:
         self.waiting.remove(work)
-        if not work.answer.set_running_or_notify_cancel():  # as the store's: who asked has gone away
+        if not work.answer.set_running_or_notify_cancel():  # as in the store: the caller has cancelled
             return
         if not work.writes and not self.loose:
             for listener, notices in self._listeners:
@@ -146,7 +146,7 @@ class HeldStore:
                     listener(notices.popleft())
         ended = work.run()
         ended.exception()
-        self._store.gateways()  # a reading behind it: its notices are delivered
+        self._store.gateways()  # a read behind it: its notices are delivered
         self.done.append(_Done(work.name, work.answer, ended))
 
     def _lose(self, work: _Work) -> None:
@@ -167,7 +167,7 @@ class HeldStore:
 
 
 class HeldShards(ShardedStore):
-    """Stores of shards, each of which waits by itself."""
+    """The stores of shards, each of which waits separately."""
 
     def __init__(self, shards: ShardMap, wall: Callable[[], int]) -> None:
         super().__init__(shards, {name: cast("Any", HeldStore(wall, name)) for name in shards.names})
@@ -178,7 +178,7 @@ class HeldShards(ShardedStore):
 
     @property
     def held(self) -> bool:
-        """As `HeldStore.held`, of all."""
+        """As `HeldStore.held`, for all shards."""
         return self._held[0].held
 
     @held.setter
@@ -188,7 +188,7 @@ class HeldShards(ShardedStore):
 
     @property
     def loose(self) -> bool:
-        """As `HeldStore.loose`, of all."""
+        """As `HeldStore.loose`, for all shards."""
         return self._held[0].loose
 
     @loose.setter
@@ -198,7 +198,7 @@ class HeldShards(ShardedStore):
 
     @property
     def away(self) -> bool:
-        """As `HeldStore.away`, of all."""
+        """As `HeldStore.away`, for all shards."""
         return self._held[0].away
 
     @away.setter
@@ -208,16 +208,16 @@ class HeldShards(ShardedStore):
 
     @property
     def waiting(self) -> list[Any]:
-        """What waits to be run anywhere."""
+        """The jobs of any shard that wait to run."""
         return [work for store in self._held for work in store.waiting]
 
     @property
     def done(self) -> list[Any]:
-        """Return the jobs that have run anywhere, and whose answers are not delivered."""
+        """Return the jobs of any shard that have run and whose answers are not delivered."""
         return [work for store in self._held for work in store.done]
 
     def events(self) -> Iterator[Event]:
-        """What the stores may do next."""
+        """The stores' possible next events."""
         for store in self._held:
             yield from store.events()
 

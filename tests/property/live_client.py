@@ -1,4 +1,4 @@
-"""A client of a WebSocket as spec section 5 tells of the reference's, one step after another."""
+"""A WebSocket client that behaves like the reference's (spec section 5), one step after another."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.property.feed_model import TABLE, Row, apply_page
 
 @dataclass
 class Frames:
-    """What is on its way over a line."""
+    """The frames in transit on a connection."""
 
     up: deque[bytes] = field(default_factory=deque)
     down: deque[bytes] = field(default_factory=deque)
@@ -41,15 +41,15 @@ class Frames:
 
 
 class LiveClient:
-    """Does what its script says, one thing after another; takes frames in the order of the line.
+    """Runs the steps of its script one after another; applies frames in the order of the connection.
 
-    A page that names a row with an edit that may not be pushed yet is dropped whole, with its line and what that still
-    brings; edits are pushed before the next pull then. The answer to a `stray` pull, with the token of another group,
+    If a page names a row with an edit that may be unpushed, it drops the page, the connection and all later frames;
+    then it pushes its edits before the next pull. The answer to a `stray` pull, with the token of another group,
     is lost.
     """
 
     def __init__(self, name: str, group: str, page: int = 3, batch: int = 2, clock: int = 0) -> None:
-        """Args: clock: how far its clock is ahead of others', in ticks."""
+        """Args: clock: how far its clock is ahead of the others, in ticks."""
         self.name = name
         self.claims: Claims = {"sub": name, "group": group}
         self.page, self.batch = page, batch
@@ -77,20 +77,20 @@ class LiveClient:
         """What a push asked that has no answer yet; empty: a pull did."""
         self._stamp = hlc.encode(1_600_000_000_000, 0) + clock
 
-    # -- what it does by itself ----------------------------------------------------------------------------------
+    # -- its own steps -------------------------------------------------------------------------------------------
 
     @property
     def wants_line(self) -> bool:
-        """Its next step needs a line."""
+        """Whether its next step needs a connection."""
         return bool(self.script) and self.script[0][0] in ("pull", "push")
 
     @property
     def can_act(self) -> bool:
-        """It has a step to do."""
+        """Whether it has a step to run."""
         return bool(self.script) and (self._asked is None or self.script[0][0] in ("edit", "stray", "cut", "reload"))
 
     def act(self) -> None:
-        """Do the next step of the script."""
+        """Run the next step of the script."""
         kind, *detail = self.script.popleft()
         match kind:
             case "edit":
@@ -115,7 +115,7 @@ class LiveClient:
                 self.cursor = 0
 
     def cut(self) -> None:
-        """Lose the line, and what is on it."""
+        """Close the connection, and lose its frames."""
         if self.frames is not None:
             self.frames.cut = True
         self.frames, self._asked, self.awaited, self.heard = None, None, None, False
@@ -130,7 +130,7 @@ class LiveClient:
         self.frames.up.append(frame)
 
     def _request(self, part: Sequence[RowDelta]) -> None:
-        """Over HTTP, without a line; what is on its way may come late, when nobody waits for it any more."""
+        """Send a request over HTTP; it may arrive late, when the client no longer waits for the answer."""
         self.cut()
         self.awaited = self._message(part)
         self.requests.append((self.awaited, self.claims))
@@ -141,7 +141,7 @@ class LiveClient:
         return SyncPush(self.name, tuple(part)) if part else SyncPull(self.name, self.cursor, self.page)
 
     def _edit(self, op: Op, row_id: str, values: Row) -> None:
-        """As far as plain SQL can."""
+        """Change the local row, as far as plain SQL can."""
         if op == "INSERT" and (row_id in self.rows or any(edit.row_id == row_id for edit in self.outbox)):
             op = "UPDATE"
         if op != "INSERT" and row_id not in self.rows:
@@ -160,15 +160,15 @@ class LiveClient:
         identity = delta_id(client_id=self.name, hlc=self._stamp, table=table, row_id=row_id, columns=columns)
         self.outbox.append(RowDelta(op, table, row_id, self.name, columns, self._stamp, identity))
 
-    # -- what it is sent -----------------------------------------------------------------------------------------
+    # -- frames from the server ----------------------------------------------------------------------------------
 
     def take(self) -> None:
-        """Take the oldest frame on the line, or learn that it has ended."""
+        """Apply the oldest frame of the connection, or notice that the connection has ended."""
         assert self.frames is not None
         if not self.frames.down:
-            raise AssertionError(f"{self.name}'s line was ended: {self.frames.reason}")
+            raise AssertionError(f"the server closed {self.name}'s connection: {self.frames.reason}")
         frame = _message(self.frames.down.popleft())
-        assert len(frame) > 1, f"{self.name} would overlook this answer, and wait for ever"
+        assert len(frame) > 1, f"{self.name} would ignore this answer, and wait for ever"
         if frame[:1] == bytes((FrameTag.BROADCAST,)):
             page = protobuf.decode_response(frame[1:])
             if self._apply(page):
@@ -201,7 +201,7 @@ class LiveClient:
             self.cut()
 
     def hear(self, page: SyncPage) -> None:
-        """Take a page that came beside the line."""
+        """Apply a page that did not come over the connection."""
         assert self._apply(SyncResponse(tuple(page.deltas), page.server_hlc, page.has_more))
         self.cursor = page.server_hlc
 
@@ -214,7 +214,7 @@ class LiveClient:
 
 
 def _message(frame: bytes) -> bytes:
-    """The message of a server's frame."""
+    """Decode a frame of the server."""
     reader = StreamReader()
     reader.feed_data(frame)
     parsing = Frame.parse(reader.read_exact, mask=False, max_size=None)

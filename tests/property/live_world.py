@@ -1,7 +1,7 @@
-"""Clients of WebSockets around one gateway, in a world where a history says what happens next.
+"""WebSocket clients of one gateway, with events in the order of a history.
 
-The channels, connections and engine are the real ones. What is not is time: the store's works, their answers, its
-notices, and the frames on the lines wait until it is their turn.
+The channels, connections and engine are the real ones. Time is simulated: the store's jobs, their answers, its notices
+and the frames of the connections wait until the history releases them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _AGES = 1e9
 
 
 class Line:
-    """The server's side of a connection, in the place of a `LiveWebSocketProtocol`."""
+    """The server's side of a connection, in place of a `LiveWebSocketProtocol`."""
 
     is_open = True
     is_writable = True
@@ -53,34 +53,34 @@ class Line:
         self.code: int | None = None
 
     def open(self) -> None:
-        """Nothing has to be done."""
+        """Nothing to do."""
 
     async def wait_writable(self) -> None:
-        """The client reads all the time."""
+        """The client always reads."""
 
     def write_frame(self, frame: bytes) -> None:
-        """A frame for the client."""
+        """Send a frame to the client."""
         if self.is_open:
             self.frames.down.append(frame)
 
     def close(self, code: int, reason: str) -> None:
-        """The server ends the connection."""
+        """The server closes the connection."""
         if self.is_open:
             self.code = code
             self.frames.reason = f"{code} {reason}"
             self.gone()
 
     def gone(self) -> None:
-        """The server knows that the line has ended."""
+        """The server notices the end of the connection."""
         self.is_open = False
         self._messages.put_nowait({"type": "websocket.disconnect", "code": 1006})
 
     def arrive(self) -> None:
-        """The client's oldest frame on its way comes to the server."""
+        """The client's oldest frame in transit arrives at the server."""
         self._messages.put_nowait({"type": "websocket.receive", "bytes": self.frames.up.popleft()})
 
     async def receive(self) -> Message:
-        """As an ASGI server's."""
+        """As an ASGI server's method."""
         return await self._messages.get()
 
 
@@ -92,7 +92,7 @@ class _Connected:
 
 
 class _Requested(NamedTuple):
-    """A request over HTTP that has come to the server."""
+    """An HTTP request that has arrived at the server."""
 
     client: LiveClient
     message: SyncPull | SyncPush
@@ -100,21 +100,21 @@ class _Requested(NamedTuple):
 
 
 class Loop(asyncio.SelectorEventLoop):
-    """Time passes when somebody says so."""
+    """An event loop whose time is advanced by the test."""
 
     now = 0.0
 
     def time(self) -> float:
-        """Seconds."""
+        """The time in seconds."""
         return self.now
 
 
 class UnrestError(AssertionError):
-    """Something can happen still."""
+    """Further events are possible."""
 
 
 class Crowd:
-    """Clients, servers and the store, one event after another."""
+    """Clients, servers and the store; runs one event after another."""
 
     def __init__(
         self,
@@ -131,10 +131,10 @@ class Crowd:
         self._requested: list[_Requested] = []
 
     async def play(self, order: Sequence[tuple[int, int]] = (), most: int = 5000) -> None:
-        """Let everything happen that can, in an order of choice; where that says nothing, what began first first.
+        """Run all possible events in the chosen order; without a choice, the oldest event is first.
 
         Raises:
-            UnrestError: the world has not come to rest after the `most` events that there may be.
+            UnrestError: events are left after the permitted number, `most`.
         """
         choices = iter(order)
         for _ in range(most):
@@ -149,10 +149,10 @@ class Crowd:
                 continue
             events[choice % len(events)].happen()
             await self._settle(turns or _TURNS)
-        raise UnrestError(f"the world does not come to rest in {most} events")
+        raise UnrestError(f"the clients do not reach a stable state in {most} events")
 
     async def follow(self, *names: str) -> None:
-        """Let these events happen, one after another; `…` stands for whatever can, except what is named next."""
+        """Run these events, one after another; `…` is any possible event except the next one named."""
         for place, name in enumerate(names):
             if name == "…":
                 await self._all_but(names[place + 1] if place + 1 < len(names) else "")
@@ -161,10 +161,10 @@ class Crowd:
             await self._settle(_TURNS)
 
     def happen(self, name: str) -> None:
-        """Let this event happen; nobody notices yet."""
+        """Run this event; nothing else reacts to it yet."""
         events = list(self._events())
         event = next((event for event in events if event.name == name), None)
-        assert event is not None, f"{name!r} cannot happen now, only {[event.name for event in events]}"
+        assert event is not None, f"{name!r} is not possible now, only {[event.name for event in events]}"
         event.happen()
 
     async def _all_but(self, name: str) -> None:
@@ -173,7 +173,7 @@ class Crowd:
             await self._settle(_TURNS)
 
     async def close(self) -> None:
-        """Every server ends its connections, wherever the history has come to, as one that stops does."""
+        """Let every server close its connections at any point of the history, as a server does at shutdown."""
         for service, hub in self.services:
             hub.drain()
             service.gate.is_draining = True
@@ -185,7 +185,7 @@ class Crowd:
             hub.close()
         self.store.held = False
         for each in self._connected:
-            assert each.task.done(), f"{each.client.name}'s line does not end"
+            assert each.task.done(), f"{each.client.name}'s connection does not end"
             each.task.result()
 
     def _events(self) -> Iterator[Event]:
@@ -213,7 +213,7 @@ class Crowd:
         self._connected = [each for each in self._connected if not each.task.done()]
 
     def _request(self, client: LiveClient) -> None:
-        """The oldest of its requests comes to the server."""
+        """The oldest of its requests arrives at the server."""
         message, claims = client.requests.popleft()
         if isinstance(message, SyncPush):
             self._requested.append(_Requested(client, message, self.gateway.submit_push(message, claims)))
@@ -244,7 +244,7 @@ class Crowd:
         self._connected.append(_Connected(client, line, asyncio.create_task(live())))
 
     async def _pass_time(self) -> bool:
-        """Whether anything happened when a while passed."""
+        """Advance the time; return whether anything happened."""
         loop = asyncio.get_running_loop()
         assert isinstance(loop, Loop)
         loop.now += 1
@@ -257,7 +257,7 @@ class Crowd:
 
 
 class Places:
-    """A store and servers that histories share, each on a gateway of its own."""
+    """A store and servers that histories share, each with a separate gateway."""
 
     def __init__(self, shards: ShardMap | None = None) -> None:
         """Open them."""
@@ -280,7 +280,7 @@ class Places:
         self._engine.close()
 
     def gateway(self) -> SyncGateway:
-        """A new one."""
+        """Create a gateway."""
         self._made += 1
         self._now += 10_000
         return self._engine.gateway(f"g{self._made}")
@@ -294,12 +294,9 @@ class Places:
         loose: bool = False,
         away: bool = False,
     ) -> Crowd:
-        """Clients around so many servers.
+        """Clients of several servers.
 
-        Args:
-            gateway: theirs.
-            clients: without a line yet.
-            processes: servers.
+        Args: gateway: of the clients. clients: without a connection. processes: the number of servers.
             loose: as `HeldStore.loose`.
             away: as `HeldStore.away`.
         """
@@ -313,6 +310,6 @@ class Places:
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine where time passes when it says so."""
+    """Run a coroutine with simulated time."""
     with asyncio.Runner(loop_factory=Loop) as runner:
         return runner.run(work)

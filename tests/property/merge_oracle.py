@@ -1,10 +1,10 @@
-"""The law of the merge, M1 to M3, said over the whole set of deltas at once; shares no code with the merge."""
+"""The merge rules M1 to M3, evaluated over the whole set of deltas; shares no code with the merge."""
 
 import json
 
 
 def _text(raw):
-    """Canonical text, enough for the values that the histories use: sorted keys, no space, integers."""
+    """Canonical text for the values that the histories use: sorted keys, no spaces, integers."""
     value = json.loads(bytes(raw))
     if isinstance(value, float) and value.is_integer():
         value = int(value)
@@ -20,7 +20,7 @@ def _order(stamp):
 
 
 def merged(deltas, text=_text):
-    """The state in the golden table's spelling."""
+    """The state, encoded as in the golden table."""
     deaths = [delta.stamp for delta in deltas if delta.op == "DELETE"]
     tombstone = max(deaths, key=_order, default=None)
     alive = [delta for delta in deltas if delta.op != "DELETE"]

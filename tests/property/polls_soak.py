@@ -24,7 +24,7 @@ Case = Callable[[int], None]
 
 
 def _ways(test: Any, values: Sequence[object]) -> list[Case]:
-    """A test in each of its ways, by seed."""
+    """A property test with each of its parameters, by seed."""
     return [partial(_play, test.hypothesis.inner_test, value) for value in values]
 
 
@@ -33,7 +33,7 @@ def _play(test: Callable[[int, object], None], value: object, seed: int) -> None
 
 
 class _Folders:
-    """What the fixture `tmp_path_factory` gives, each gone with the next."""
+    """Replaces the fixture `tmp_path_factory`; each folder is removed when the next one is made."""
 
     def __init__(self) -> None:
         self._folder: tempfile.TemporaryDirectory[str] | None = None
@@ -67,7 +67,7 @@ CASES: dict[str, list[Case]] = {
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Play seeds until the time is over, and return the exit code: 1 if one failed."""
+    """Play seeds until the time is over; return the exit code, which is 1 if one failed."""
     parser = script_parser("scripts/poll-storm", __doc__, "--seconds 600 --seed 1 --of jira")
     parser.add_argument("--seconds", type=float, default=300.0, help="duration (default: 300)")
     parser.add_argument("--seed", type=int, default=0, help="the first seed (default: 0)")

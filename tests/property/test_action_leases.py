@@ -1,4 +1,4 @@
-"""An action has one holder at a time, and an outcome that was sent does not change, whichever process crashes."""
+"""An action has at most one holder, and a sent outcome never changes, whichever process crashes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""R7: visibility by keys is the rules' own, for any rules, rows and claims."""
+"""R7: visibility by bucket keys equals the evaluation of the rules, for any rules, rows and claims."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Connections of one client with different claims come to rest, in whatever order the server serves them."""
+"""Connections of one client with different claims reach a stable state, in any order of the server's sends."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GROUPS = "abc"
 
 
 class Line:
-    """A connection that the server sends pages to, one at a time, as `gateway.live.channel` does."""
+    """A connection to which the server sends one page at a time, as `gateway.live.channel` does."""
 
     def __init__(self, gateway, group):
         self.gateway = gateway

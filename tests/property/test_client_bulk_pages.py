@@ -1,4 +1,4 @@
-"""What the client writes of a page at once is what merging its rows one by one makes, also of a walk from 0."""
+"""A page that the client writes in bulk gives the same rows as a merge row by row, also in a full pull."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Our client's core against a gateway in this process: whatever is lost, repeated, refused or restarted, all end right.
+"""LakeSync's client core converges against a gateway in this process, despite losses, repeats, rejections and restarts.
 
-`pytest tests/property/test_client_core.py --hypothesis-profile soak` looks much longer.
+`pytest tests/property/test_client_core.py --hypothesis-profile soak` searches much longer.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ trouble = st.one_of(
 steps = st.one_of(edit, edit, whole, whole, part, part, trouble)
 histories = st.integers(0, 60).flatmap(
     lambda size: st.lists(steps, min_size=size, max_size=size)
-)  # else they are short
+)  # otherwise they are short
 skews = st.tuples(*[st.sampled_from([-30, -3, 0, 3])] * 3)
 
 WHOLE = [("go", 1), ("go", 1), ("go", 1)]

@@ -1,4 +1,4 @@
-"""Whatever fails, dies or is written while pages are asked for ahead, a client ends with the rows that there are."""
+"""A client that prefetches pages ends with every row, despite failures, kills and concurrent writes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ steps = st.lists(st.one_of(writes, writes, syncs), max_size=8)
 
 
 class Killed(BaseException):
-    """The process dies here."""
+    """Simulates the end of the process."""
 
 
 class LossyTransport(LocalTransport):
@@ -57,7 +57,7 @@ class LossyTransport(LocalTransport):
 
 
 class World:
-    """Alice writes, and Bob pulls it in small pages."""
+    """Alice writes rows, and Bob pulls them in small pages."""
 
     def __init__(self, gateway: Any, folder: Path) -> None:
         self._gateway, self._folder = gateway, folder
@@ -77,7 +77,7 @@ class World:
             client["todos"].delete(row_id)
 
     def sync(self, what: str, page: int, lost: int, row_id: str) -> None:
-        """Bob pulls; when his page of that number is to be written, all that can be ahead of it is."""
+        """Let Bob pull; before his page with that number is written, every possible page is prefetched."""
         transport = self.bob.transport
         assert isinstance(transport, LossyTransport)
         transport.pulls_until_loss = lost
@@ -116,7 +116,7 @@ class World:
             replica.receive = receive  # type: ignore[method-assign]
 
     def _save(self) -> None:
-        """The files as they are, which is what a process that is killed now leaves, or a power cut later on."""
+        """Copy the present files, as a kill at this time or a later power cut would leave them."""
         shutil.copytree(self._folder / "bob", self._folder / "saved")
 
     def _wait_for_pages(self) -> None:

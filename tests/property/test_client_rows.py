@@ -1,4 +1,4 @@
-"""The law of a client's row: whatever pages and edits come, in any order, the app sees their merge."""
+"""After pages and edits in any order, the app sees the merge of a row's deltas."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ steps = st.lists(
 
 
 class ComparedRow:
-    """A client, and the set of deltas whose merge it must show."""
+    """A client, and the deltas whose merge it must show."""
 
     def __init__(self, store: MemoryStore | None = None) -> None:
         self.store = store or MemoryStore()
@@ -40,7 +40,7 @@ class ComparedRow:
             self.core.receive(answer)
 
     def page(self, deltas: list[RowDelta]) -> None:
-        """The gateway speaks; a DELETE of it ends what it said before, an INSERT makes that no longer matter."""
+        """Apply a page: a DELETE ends the row's earlier data, and after an INSERT the DELETE has no further effect."""
         for delta in deltas:
             if delta.op == "DELETE":
                 self.base = [delta]
@@ -57,13 +57,13 @@ class ComparedRow:
         self.core.receive(SyncResponse(tuple(deltas), self.cursor))
 
     def edit(self, values: dict[str, Any] | None) -> None:
-        """The user speaks."""
+        """Make an edit."""
         before = self.seen()
         after = None if values is None else {**(before or {}), **values}
         self.core.record([LocalChange("t", "r", before, after)])
 
     def push(self, *, kept: bool) -> None:
-        """A push of everything that waits, accepted or put off."""
+        """Push every unsent edit; the gateway accepts or postpones it."""
         if not self.store.edits("waiting"):
             return
         self.core.mode = "pushOnly"
@@ -77,20 +77,20 @@ class ComparedRow:
             self.core.receive(ErrorResponse("BACKPRESSURE_ERROR", "later"))
 
     def drop(self) -> None:
-        """The user takes the newest edit back."""
+        """Drop the newest edit."""
         self.core.drop([edit.number for edit in self.core.edits()[-1:]])
 
     def restart(self) -> None:
-        """Only the store is left."""
+        """Restart with the store only."""
         self.core = self._open()
 
     def seen(self) -> dict[str, Any] | None:
-        """The app's row."""
+        """The row that the app sees."""
         row = self.store.rows.get(("t", "r"))
         return None if row is None else {column: msgspec.json.decode(text) for column, text in row.items()}
 
     def expected(self) -> dict[str, Any] | None:
-        """The merge, by the letter of M1 to M3."""
+        """The merge, by M1 to M3."""
         state = merged([*self.base, *(edit.delta for edit in self.core.edits())])
         if not state["visible"]:
             return None
@@ -100,7 +100,7 @@ class ComparedRow:
         return ClientCore(self.store, "me", wall=lambda: 0, monotonic=lambda: 0.0, jitter=lambda: 0.0)
 
     def play(self, steps: list[tuple[str, Any]]) -> None:
-        """Do every step, and look after each."""
+        """Run every step, and check the row after each."""
         for kind, detail in steps:
             if kind == "page":
                 self.page(detail)
@@ -114,7 +114,7 @@ class ComparedRow:
                 self.push(kept=kind == "accepted")
             assert self.seen() == self.expected()
             if self.seen() is None and not self.core.edits():
-                self.base = []  # nothing is kept of a row that is not there
+                self.base = []  # no record of a missing row is kept
                 assert self.store.known({("t", "r")}) == {}
 
 

@@ -1,4 +1,4 @@
-"""The client's store in SQLite says in every moment what the one in memory says, and its tables hold the app's rows."""
+"""The client's SQLite store always returns the same as the memory store, and its tables hold the app's rows."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class ComparedStores(MemoryStore):
         self._twin = SqliteClientStore(self._db, [SCHEMA])
 
     def _cell(self, row: dict[str, bytes], column: str) -> object:
-        """As SQLite gives back what the column was given: by the column's affinity."""
+        """The value that SQLite returns from a column, by the column's affinity."""
         value = to_sql(SCHEMA.types[column], row[column]) if column in row else None
         (cell,) = self._db.execute(f"SELECT CAST(? AS {'NUMERIC' if column == 'x' else 'TEXT'})", (value,)).fetchone()
         return cell
@@ -87,7 +87,7 @@ class BulkStore(SqliteClientStore):
 
     @property
     def rows(self) -> dict[RowKey, dict[str, bytes]]:
-        """What is known and the edits, merged, where the app's table has the row with these columns."""
+        """The known values and the edits, merged, for rows of the app's table with these columns."""
         table = {row_id: cells for row_id, *cells in self._db.execute("SELECT row_id, x, y, z FROM t")}
         known, edits = self.known([("t", "r")]), self.edits_of([("t", "r")])
         merged = visible_row(known["t", "r"].state if known else None, edits.get(("t", "r"), ()))

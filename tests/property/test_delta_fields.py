@@ -1,4 +1,4 @@
-"""A frame's deltas by field are its deltas one by one; a first sync of them is the same rows, however they are cut."""
+"""A frame's deltas by field equal its decoded deltas, and a first sync of them gives the same rows."""
 
 from __future__ import annotations
 

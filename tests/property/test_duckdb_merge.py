@@ -1,4 +1,4 @@
-"""M1 to M3 for the merge as queries of DuckDB: the gateway's own rows, of deltas alone and beside a state."""
+"""M1 to M3 for the merge in DuckDB's SQL: the same rows as the gateway's, from deltas alone or with a state."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COLUMNS = dict.fromkeys("xyz", "json")
 
 
 def by_gateway(deltas):
-    """Every visible row's values, as canonical JSON text; what is null reads as null."""
+    """Every visible row's values as canonical JSON text; null is read as null."""
     rows = {}
     for delta in deltas:
         rows.setdefault(delta.row_id, RowState()).merge(delta)

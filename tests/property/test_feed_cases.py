@@ -1,4 +1,4 @@
-"""What the feed sends in single cases: no more than a client lacks."""
+"""Single cases of the feed: it sends a client only the changes that it lacks."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The reference's client to the letter of its conflicts: never wedged, and each row it did not fight for is right.
+"""The reference's client with its conflict resolution never gets stuck, and each row without a conflict is right.
 
-A delta for a row with an edit that is not known to be pushed is resolved by hlc, whole row: where the remote one wins
-the row's edits are dropped and it is applied, otherwise it is left out, and the cursor goes on in either case. So such
-a client may end without what it left out; that is its own doing, as it was with the gateway that it comes from.
+It resolves a delta for a row with an unacknowledged edit by hlc, for the whole row. If the remote delta wins, the
+client drops the row's edits and applies it; otherwise it skips the delta. The cursor advances in both cases. So such a
+client may end without the skipped values, as it did with the reference's gateway.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.property.feed_steps import RULES, histories, skews
 
 
 class LetterClient(StockClient):
-    """Applies a page in one transaction, with its conflicts resolved delta by delta."""
+    """Applies a page in one transaction, and resolves its conflicts delta by delta."""
 
     def __init__(self, name: str, groups: list[str], skew: int) -> None:
         super().__init__(name, groups, skew)
@@ -38,7 +38,7 @@ class LetterClient(StockClient):
                 if delta.stamp < max(edit.stamp for edit in own):
                     continue
                 if delta.op == "INSERT" and self._made_here(own) and delta.row_id in rows:
-                    return False  # two made the same row at once: the whole page fails until the edit is pushed
+                    return False  # both inserted the same row: the whole page fails until the edit is pushed
                 outbox = [edit for edit in outbox if edit.row_id != delta.row_id]
             apply_page(rows, SyncResponse((delta,), 0), self.name)
         self.rows, self.outbox, self.fought = rows, outbox, fought

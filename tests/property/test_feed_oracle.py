@@ -1,6 +1,6 @@
-"""L1, L3 to L5, L7, L8, R1 to R6: whatever happens, in which order, every client ends with its rows.
+"""L1, L3 to L5, L7, L8, R1 to R6: after any events in any order, every client ends with its rows.
 
-`scripts/soak` looks much longer. What it found is kept here as examples.
+`scripts/soak` searches much longer; the failures that it found are examples here.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.property.feed_steps import RULES, histories, skews
     skews=(0, 0, 0),
     rules=0,
 )
-@example(  # blind to its own row, which the rules then show
+@example(  # a client cannot see its own row, which the rules then show
     history=[
         ("edit", 0, "UPDATE", "r3", {"y": 3, "group": "a", "x": 0}),
         ("edit", 0, "INSERT", "r3", {"y": 3}),
@@ -35,12 +35,12 @@ from tests.property.feed_steps import RULES, histories, skews
     skews=(0, 0, 0),
     rules=3,
 )
-@example(  # what a client wrote before it was given anything, hidden by new rules
+@example(  # rows that a client wrote before its first pull, hidden by new rules
     history=[("edit", 0, "INSERT", "r1", {}), ("push", 0, "whole"), ("rules", 0, 1)],
     skews=(0, 0, 0),
     rules=0,
 )
-@example(  # a page is lost, and the push behind it is answered
+@example(  # a page is lost, and the push after it is answered
     history=[
         ("edit", 2, "UPDATE", "r3", {"x": 0, "group": "a", "y": 1}),
         ("edit", 1, "INSERT", "r2", {}),
@@ -50,7 +50,7 @@ from tests.property.feed_steps import RULES, histories, skews
     skews=(0, 0, 0),
     rules=0,
 )
-@example(  # claims that grow after rules that changed in the middle of pages
+@example(  # additional claims after rules that changed between pages
     history=[
         ("edit", 0, "INSERT", "r2", {"x": 0, "y": 3, "group": "a"}),
         ("edit", 1, "INSERT", "r3", {}),
@@ -62,7 +62,7 @@ from tests.property.feed_steps import RULES, histories, skews
     skews=(0, 0, 0),
     rules=0,
 )
-@example(  # what a client wrote before it was given anything is met on every page
+@example(  # every page has a row that the client wrote before its first pull
     history=[
         ("edit", 1, "INSERT", "r1", {}),
         ("edit", 1, "INSERT", "r2", {}),
@@ -73,7 +73,7 @@ from tests.property.feed_steps import RULES, histories, skews
     skews=(0, 0, 0),
     rules=0,
 )
-@example(  # an INSERT of a row that was there already, out of sight, brings it into sight
+@example(  # an INSERT of a hidden row makes it visible
     history=[
         ("edit", 0, "UPDATE", "r3", {"group": "b", "y": 3, "x": 3}),
         ("rules", 1, 2),
@@ -83,7 +83,7 @@ from tests.property.feed_steps import RULES, histories, skews
     skews=(0, 0, 0),
     rules=0,
 )
-@example(  # a bucket gets another name, and a client pulls in the middle of it
+@example(  # a bucket is renamed, and a client pulls during the reindex
     history=[
         ("edit", 0, "INSERT", "r1", {"group": "a"}),
         ("edit", 0, "INSERT", "r2", {"group": "a", "x": 2}),
@@ -105,7 +105,7 @@ from tests.property.feed_steps import RULES, histories, skews
     skews=(0, 0, 0),
     rules=1,
 )
-@example(  # a connection breaks before the answer to a push, and takes what was sent on it along
+@example(  # a connection breaks before the answer to a push, and its frames are lost
     history=[
         ("edit", 0, "INSERT", "r1", {}),
         ("push", 0, "whole"),
@@ -119,7 +119,7 @@ from tests.property.feed_steps import RULES, histories, skews
     skews=(0, 0, 0),
     rules=0,
 )
-@example(  # a row is changed before it is inserted by one who does not know that it is there
+@example(  # a row is changed before it is inserted by a client that does not know that it exists
     history=[
         ("edit", 2, "UPDATE", "r1", {"y": 1, "group": "b", "x": 1}),
         ("edit", 0, "INSERT", "r1", {}),
@@ -140,7 +140,7 @@ from tests.property.feed_steps import RULES, histories, skews
     skews=(0, 0, 0),
     rules=0,
 )
-@example(  # what others made is changed again before a client that pushes has heard of it
+@example(  # rows of others are changed again before a client that only pushes has received them
     history=[
         ("edit", 2, "DELETE", "r1", {}),
         ("cycle", 2, 3, "request lost", "answer lost"),
@@ -152,7 +152,7 @@ from tests.property.feed_steps import RULES, histories, skews
     skews=(0, 0, 0),
     rules=0,
 )
-@example(  # a row that the old rules hide from its writer is shown by new ones before its keys agree with them
+@example(  # a row that the old rules hide from its writer is shown by new ones before its keys are reindexed
     history=[
         ("edit", 0, "UPDATE", "r1", {"x": 1, "group": "a", "y": 3}),
         ("cycle", 0, 3, "whole", "whole"),
@@ -162,7 +162,7 @@ from tests.property.feed_steps import RULES, histories, skews
     skews=(0, 0, 0),
     rules=5,
 )
-@example(  # a row that a client lacks is changed by nobody between new rules and being in line with them
+@example(  # a row that a client lacks is not changed between new rules and its reindex
     history=[
         ("edit", 0, "UPDATE", "r1", {"x": 1, "group": "a"}),
         ("pull", 2, 3, "whole"),
@@ -173,7 +173,7 @@ from tests.property.feed_steps import RULES, histories, skews
     skews=(0, 0, 0),
     rules=1,
 )
-@example(  # the same, and then it is hidden before it is in line
+@example(  # the same, and then it is hidden before its reindex
     history=[
         ("edit", 0, "UPDATE", "r2", {"x": 1, "group": "a"}),
         ("push", 0, "whole"),
@@ -188,7 +188,7 @@ from tests.property.feed_steps import RULES, histories, skews
     skews=(0, 0, 0),
     rules=1,
 )
-@example(  # a client that was away makes a row again that was erased, before it is sent that
+@example(  # an offline client inserts a row again that was erased, before it is sent the erasure
     history=[
         ("edit", 1, "INSERT", "r1", {"x": 1}),
         ("push", 1, "whole"),
@@ -199,7 +199,7 @@ from tests.property.feed_steps import RULES, histories, skews
     skews=(-30, 0, 0),
     rules=0,
 )
-@example(  # a row that a client has is erased, and comes back under another key that it sees too
+@example(  # a row that a client has is erased, and inserted again under another key that the client also sees
     history=[
         ("core edit", 2, "UPDATE", "r1", {"y": 1, "group": "a", "x": 2}),
         ("core", 4, "whole"),
@@ -210,7 +210,7 @@ from tests.property.feed_steps import RULES, histories, skews
     skews=(0, 0, 0),
     rules=1,
 )
-@example(  # the same by a DELETE that is pushed with what makes the row again
+@example(  # the same by a DELETE that is pushed together with the new INSERT
     history=[
         ("edit", 0, "INSERT", "r1", {"y": 1, "group": "a", "x": 2}),
         ("push", 0, "whole"),
@@ -223,7 +223,7 @@ from tests.property.feed_steps import RULES, histories, skews
     skews=(0, 0, 0),
     rules=1,
 )
-@example(  # the same by a DELETE that comes after what is newer than it
+@example(  # the same by a DELETE that arrives after newer deltas
     history=[
         ("edit", 0, "INSERT", "r1", {"y": 1, "group": "a", "x": 2}),
         ("push", 0, "whole"),
@@ -237,7 +237,7 @@ from tests.property.feed_steps import RULES, histories, skews
     skews=(0, -3, 0),
     rules=1,
 )
-@example(  # the rules change twice while a client is away, and what it has is deleted before it is in line again
+@example(  # the rules change twice while a client is offline, and its row is deleted before its reindex
     history=[
         ("edit", 2, "INSERT", "r2", {"group": "a", "x": 1}),
         ("cycle", 2, 1, "whole", "whole"),
@@ -252,7 +252,7 @@ from tests.property.feed_steps import RULES, histories, skews
     skews=(0, 0, 0),
     rules=0,
 )
-@example(  # the same of a row that it wrote itself
+@example(  # the same for a row that it wrote itself
     history=[
         ("connect", 0, 1),
         ("edit", 0, "UPDATE", "r2", {"group": "a", "x": 1}),
@@ -265,7 +265,7 @@ from tests.property.feed_steps import RULES, histories, skews
     skews=(0, 0, 0),
     rules=0,
 )
-@example(  # a client inserts a row that it comes to have before that is pushed; meanwhile another deletes what it was
+@example(  # a client inserts a row and receives it before its push; meanwhile another client deletes the earlier row
     history=[
         ("edit", 2, "DELETE", "r1", {}),
         ("disconnect", 1),
@@ -278,7 +278,7 @@ from tests.property.feed_steps import RULES, histories, skews
     skews=(-30, -30, 3),
     rules=0,
 )
-@example(  # rules show everything while a client is away, then show it nothing until a row is in line
+@example(  # rules show everything while a client is offline, then hide everything until a row is reindexed
     history=[
         ("edit", 0, "INSERT", "r1", {"group": "a", "x": 2}),
         ("push", 0, "whole"),

@@ -1,4 +1,4 @@
-"""W2: a page that is made once for many is what each of them would have been sent alone; L4: and it meets no row."""
+"""W2: a page that is shared by many subscribers equals each one's own page; L4: its INSERTs meet no existing row."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def ways_of_reading(name):
 
 @pytest.mark.parametrize("ours", [False, True])
 def test_l4_a_deleted_row_that_returns_is_not_broadcast_as_a_plain_insert(ours):
-    """The stock client drops a DELETE that comes while it applies another page, and leaves one out for a later edit."""
+    """The stock client drops a DELETE that arrives while it applies another page, and skips one for a later edit."""
     now = START
     engine = Engine(open_store("memory://", lambda: now), lambda: now, EngineLimits(write_scope="any"))
     engine.open()
@@ -196,7 +196,7 @@ def test_w2_a_row_with_many_writers_is_still_sent_to_a_writer_that_it_no_longer_
 
 @pytest.mark.parametrize("restarted", [False, True], ids=["in memory", "in the file"])
 def test_l7_a_row_that_becomes_hidden_is_deleted_at_a_writer_that_it_no_longer_stores(tmp_path, restarted):
-    """A range of the feed that is read from the file decides like the walk over rows in memory."""
+    """A range of the feed that is read from the file gives the same result as the scan of rows in memory."""
     engine = opened(tmp_path)
     engine.gateway("g").set_rules(parse_rules(RULES))
     pull = SyncPull("ann", 0, 100)

@@ -1,4 +1,4 @@
-"""K1, R5: a frame is cut down to exactly the rows that the rules show, though most are never looked into."""
+"""K1, R5: a frame is filtered to exactly the rows that the rules show, although most rows are never decoded."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""L1 to L8, P1 to P3 on a disk that is full at any write: what was refused did not happen, and room mends the rest."""
+"""L1 to L8, P1 to P3 on a disk that is full at any write: rejected requests have no effect."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FILES = ("log.db-wal", "state.db-wal", "log.db", "state.db")
 
 @contextmanager
 def whole_disk() -> Iterator[None]:
-    """Afterwards files of this process may grow as before, whatever was said meanwhile."""
+    """Reset this process's limit of file sizes at the end."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
         yield
@@ -34,7 +34,7 @@ def whole_disk() -> Iterator[None]:
 
 
 def files_end_at(size: int) -> None:
-    """Writes beyond fail from now on, as they do on a disk that is full."""
+    """Let writes beyond this size fail, as on a full disk."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 
 
@@ -43,13 +43,13 @@ room = st.tuples(st.just("room"), people)
 
 
 class FullDiskHistory(History):
-    """A history on a disk that is full from some write on, until there is room again."""
+    """A history on a disk that is full from some write on, until there is space again."""
 
     histories = troubled(st.one_of(full, full, room))
     full = False
 
     def play(self, steps: Sequence[tuple[Any, ...]]) -> None:
-        """As without, with room in the end."""
+        """As without a full disk; at the end there is space."""
         with whole_disk(), capture_logs():
             super().play(steps)
 
@@ -75,12 +75,12 @@ class FullDiskHistory(History):
                     self._look_at_rules()
 
     def _look_at_rules(self) -> None:
-        """Nothing of what was refused happened, but that new rules may be in force."""
+        """Check that rejected requests had no effect, except that new rules may be active."""
         self.world.rules = self.world.gateway.config().rules or SyncRules(1, ())
         self.world.look()
 
     def _crash(self) -> None:
-        """With room afterwards: what it leaves is copied."""
+        """There is space afterwards: the files are copied."""
         self._make_room()
         super()._crash()
 
@@ -99,7 +99,7 @@ class FullDiskHistory(History):
 
 @settings(deadline=None, max_examples=15)
 @given(history=FullDiskHistory.histories, skews=skews, rules=st.integers(0, len(RULES) - 1))
-@example(  # rows are made again from the log, under rules, before the first push
+@example(  # rows are rebuilt from the log, under the rules, before the first push
     history=[
         ("restart", 0, 1),
         ("edit", 2, "UPDATE", "r3", {"group": "a"}),

@@ -1,4 +1,4 @@
-"""K1: cuts that are published long after the gateway was held for them, and newcomers who start from them."""
+"""K1: checkpoints that are published long after their cut point, and new clients that start from them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _between = st.lists(
 
 @st.composite
 def _cut_late(draw: st.DrawFn) -> list[tuple[Any, ...]]:
-    """Two cuts, and a newcomer behind each, with anything in between."""
+    """Two cut points, and a new client after each checkpoint, with other steps between."""
     history: list[tuple[Any, ...]] = draw(_between)
     for kind in ["hold", "late cut", "newcomer"] * 2:
         step = (kind, draw(people), draw(limits))
@@ -49,7 +49,7 @@ _OUT_OF_LINE = [
 
 
 class _HeldHistory(History):
-    """A history of cuts that are made as the pipeline makes them."""
+    """A history whose checkpoints are made like the pipeline's."""
 
     histories = _cut_late()
 
@@ -74,7 +74,7 @@ class _HeldHistory(History):
         return self.world.engine.store.submit("g", lambda commit: commit.scan_rows(None, 100)).result()
 
     def _publish(self) -> None:
-        """What was held last, where it is known by which rules its rows stand."""
+        """Publish the last cut point, if the rules of its rows are known."""
         if self.held is None:
             return
         hold, values, rows = self.held
@@ -88,7 +88,7 @@ class _HeldHistory(History):
         self.cuts[arrival] = values, rows
 
     def _come(self, groups: list[str]) -> None:
-        """Somebody new starts from the newest cut, or from nothing, and pulls once."""
+        """A new client starts from the newest checkpoint, or from nothing, and pulls once."""
         newcomer = StockClient(f"n{len(self.clients)}", groups, 0)
         self.clients.append(newcomer)
         self.world.ever_visible[newcomer.name] = set()
@@ -100,7 +100,7 @@ class _HeldHistory(History):
 
 
 class _HeldShards(_HeldHistory, ShardedHistory):
-    """The same over shards, which are held at one arrival."""
+    """The same over shards, whose cut points have one arrival."""
 
     def _scanned(self) -> list[StoredRow]:
         store = self.world.engine.store
@@ -110,7 +110,7 @@ class _HeldShards(_HeldHistory, ShardedHistory):
 
     def _keep(self, arrival: int, values: dict[str, Row], rows: list[StoredRow]) -> None:
         super()._keep(arrival, values, rows)
-        self.cuts.newest = {"all": (values, rows)}  # a client's cursor is of the gateway's own making
+        self.cuts.newest = {"all": (values, rows)}  # the gateway generates a client's cursor
 
 
 @pytest.mark.parametrize(("kind", "examples"), [(_HeldHistory, 20), (_HeldShards, 8)], ids=["one store", "shards"])

@@ -1,6 +1,7 @@
-"""A site that changes at random while it is polled: in the end all of it has arrived, and nothing besides.
+"""A site changes at random while it is polled: at the end, exactly its records have arrived.
 
-Changes, deletes and lost permissions fall between the calls of a poll, answers fail, polls are killed where they land.
+Changes, deletes and lost permissions happen between the calls of a poll, answers fail, and polls are killed while they
+land.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from tests.integration.connectors.jira_support import Moving, desk
 
 
 class Killed(BaseException):
-    """The process ends here."""
+    """Simulates the end of the process."""
 
 
 class Dying(MemoryLanding):
-    """A landing before which, or after which, the process may die."""
+    """A landing that may kill the process before or after it lands."""
 
     def __init__(self, tables, chance):
         super().__init__(tables)
@@ -55,7 +56,7 @@ def test_after_the_last_poll_the_rows_equal_the_site(seed, lag):
         assert made.seen() == made.expected()
         deleted = {(table, change.row_id) for table, change in made.landing.changes if change.op == "DELETE"}
         there = {(table, row_id) for table, rows in made.landing.rows.items() for row_id in rows}
-        assert deleted.isdisjoint(there), "keys and numbers are never given again: who is there was never away"
+        assert deleted.isdisjoint(there), "keys and ids are never reused: an existing record was never absent"
         before = len(made.landing.changes)
         made.poll(census=True)
-        assert len(made.landing.changes) == before, "a poll of the same makes no delta"
+        assert len(made.landing.changes) == before, "a poll without changes makes no delta"

@@ -1,4 +1,4 @@
-"""M1 to M5 for the kernel that merges buckets: the same state as the Python merge, at once and in steps."""
+"""M1 to M5 for the kernel that merges buckets: the same state as the Python merge, in one step or in several."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ VECTORS = Path(__file__).parents[1] / "vectors"
 
 
 def history(deltas):
-    """Rows of `deltas`, as a flush decodes them, in the form that the kernel reads."""
+    """Rows of `deltas`, as decoded by a flush, in the kernel's form."""
     log = [LogRow(1, 256, encode_body(deltas))]
     return pa.Table.from_batches(decode_log(log, LogRange("g", "main", 1, 1, 1), "batch"), schema=DELTAS_ARROW)
 
@@ -72,7 +72,7 @@ def test_m5_the_merge_of_columns_agrees_with_the_vectors():
     seed=st.integers(0, 99),
 )
 def test_m5_the_merge_of_columns_equals_that_of_rows_at_once_and_in_overlapping_steps(deltas, at, apart, seed):
-    """`apart`: stamps so far from one another that they do not fit one integer, and are ranked."""
+    """`apart`: stamps whose differences do not fit one integer, and are ranked."""
     given_deltas = [
         msgspec.structs.replace(
             delta,
@@ -95,7 +95,7 @@ def test_m5_the_merge_of_columns_equals_that_of_rows_at_once_and_in_overlapping_
 
 
 def test_sparse_rows_of_many_columns_take_little_memory():
-    """No place is kept for each of 2,000 rows times 600 columns."""
+    """The kernel must not allocate a cell for each of 2,000 rows times 600 columns."""
     rows = 2_000
     deltas = pa.table(
         {
@@ -144,7 +144,7 @@ def test_texts_are_converted_to_the_type_of_their_column(kind, fits):
     limit=st.sampled_from([2_000, 16 << 20]),
 )
 def test_k1_frames_encode_rows_like_the_gateway(deltas, limit):
-    """Also deltas of one stamp, trimmed ones, rows without columns, and texts that JSON escapes."""
+    """Also deltas with one stamp, trimmed deltas, rows without columns, and texts that JSON escapes."""
     rows = [msgspec.structs.replace(delta, row_id=row) for row, delta in deltas]
     merged = merge(history(rows), STORED.empty_table()).states.combine_chunks()
     cut = max(1, merged.num_rows // 2)

@@ -1,4 +1,4 @@
-"""What is read from the files of landings is what `lakesync.testing.landing` says, whatever `known` has of them."""
+"""The changes that are read from landed files equal `lakesync.testing.landing`, with any part of them in `known`."""
 
 import copy
 import random
@@ -23,7 +23,7 @@ CLIENT = "connector:desk"
 
 
 def page(chance, number):
-    """Rows, deletes and claims that meet one another often."""
+    """Rows, deletes and claims that often overlap."""
     rows = [
         SourceRow(
             f"r{chance.randrange(9)}",

@@ -1,4 +1,4 @@
-"""W2: with any requests at the same time, clients of WebSockets are sent what they lack, and end with their rows.
+"""W2: with any concurrent requests, WebSocket clients are sent their missing changes, and end with their rows.
 
 `live_soak.py` beside the integration tests does the same over real connections.
 """
@@ -69,7 +69,7 @@ def sharded() -> Iterator[Places]:
 
 
 async def end(crowd: Crowd, filtered: bool) -> None:
-    """Push everything; check the rows of clients with a connection, and then those of all clients after a pull."""
+    """Push everything; check the rows of connected clients, and then, after a pull, of all clients."""
 
     def wanted(client: LiveClient) -> dict[str, Row]:
         made = merged(delta for each in crowd.clients for delta in each.pushed.values())
@@ -84,14 +84,14 @@ async def end(crowd: Crowd, filtered: bool) -> None:
         assert not client.outbox
     for client in crowd.clients:
         if client.frames is not None and client.heard:
-            assert client.rows == wanted(client), f"{client.name} was not sent everything"
+            assert client.rows == wanted(client), f"{client.name} was not sent every change"
     for client in crowd.clients:
         await caught_up(crowd, client)
         assert client.rows == wanted(client), client.name
 
 
 async def caught_up(crowd: Crowd, client: LiveClient) -> None:
-    """Pull on a new line until nothing is left."""
+    """Pull on a new connection until nothing is left."""
     client.cut()
     for _ in range(100):
         client.last = None
@@ -114,10 +114,10 @@ def play_out(
     away: bool,
     most: int = 5000,
 ) -> None:
-    """Play a history, and compare everybody with the model in the end.
+    """Play a history, and compare every client with the model at the end.
 
     Raises:
-        UnrestError: it is not at its end after the `most` events that there may be.
+        UnrestError: events are left after the permitted number, `most`.
     """
     gateway = places.gateway()
     if filtered:
@@ -306,7 +306,7 @@ def test_a_row_whose_delete_was_lost_with_its_connection_is_not_sent_as_a_plain_
 
 @pytest.mark.parametrize(("loose", "lost"), [(False, False), (True, False), (True, True)])
 def test_l4_rows_sent_over_http_are_not_broadcast_as_plain_inserts(places: Places, loose: bool, lost: bool) -> None:
-    """The same client on two transports: the gateway cannot know what it has of the other one."""
+    """One client on two transports: the gateway cannot know which rows it has from the other one."""
     gateway = places.gateway()
     ann, ben = LiveClient("ann", "a"), LiveClient("ben", "a")
 
@@ -326,7 +326,7 @@ def test_l4_rows_sent_over_http_are_not_broadcast_as_plain_inserts(places: Place
         if lost:
             crowd.store.lose_notices(gateway.gateway_id)
         while event := next((event for event in crowd.store.events() if event.name.startswith("notice")), None):
-            event.happen()  # what is on its way while nobody has heard of it yet is beyond the promise
+            event.happen()  # changes in transit that no process has been notified of are not part of the promise
         await crowd.follow("…")
         assert ann.rows == ben.rows == {"r": {"x": 1}}
         await crowd.close()

@@ -1,4 +1,4 @@
-"""M1 to M4 over the Python merge, against an oracle that sees all deltas at once."""
+"""M1 to M4 for the Python merge, against an oracle that sees all deltas at once."""
 
 import random
 from itertools import permutations

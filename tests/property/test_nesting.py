@@ -1,4 +1,4 @@
-"""Compositions within one another, as deep as anybody likes, are one place: for deltas, for states and for rows."""
+"""Nested compositions of any depth behave like one adapter: for deltas, states and rows."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ edits = st.lists(
 
 
 class Made:
-    """A place made of places, and where it keeps what."""
+    """A nested adapter, and the databases in which it stores its rows."""
 
     def __init__(self, folder, place):
         self.folder, self.opened, self.tiers, self.copies = folder, 0, [], []
         self.adapter, self.rows_of = self._made(place, lasting=True)
 
     def _made(self, place, *, lasting):
-        """The adapter, and table → the databases that show its rows; what is not `lasting` must let go of deltas."""
+        """The adapter, and the databases with each table's rows; unless `lasting`, it can delete deltas."""
         self.opened += 1
         if place == "objects" and lasting:
             return ObjectDeltas(LocalDisk(self.folder / f"{self.opened}")), dict.fromkeys(TABLES, ())
@@ -53,11 +53,11 @@ class Made:
         return self.tiers[-1], shown
 
     def settle(self):
-        for each in reversed(self.copies):  # the outer ones tell the inner ones
+        for each in reversed(self.copies):  # the outer adapters must catch up before the inner ones
             assert each.wait_until_replicated(WAIT), each.lags()
 
     def is_all_of(self, stored):
-        """Each delta once in either order, the rows' states, and the tables of rows where they are kept."""
+        """Check each delta once in either order, the rows' states, and the tables of rows."""
         for order in ("arrival", "hlc"):
             found = [each.delta.delta_id for each in everything(self.adapter, DeltaQuery(order=order, limit=2))]
             assert sorted(found) == sorted(each.delta.delta_id for each in stored)

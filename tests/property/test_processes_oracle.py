@@ -1,4 +1,4 @@
-"""L1 to L8, R1 to R6 over Postgres: whichever of two processes answers, and whatever commit is lost there."""
+"""L1 to L8, R1 to R6 over Postgres, with two processes that answer in turn, and with lost commits."""
 
 from __future__ import annotations
 

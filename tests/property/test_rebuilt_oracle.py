@@ -1,4 +1,4 @@
-"""L1, L4, L11, R5 over stores that are lost, with pushes that never reached the lake or without, and made again."""
+"""L1, L4, L11, R5 over stores that are lost, with or without unflushed pushes, and rebuilt."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ _LOG = "SELECT seq, arrival, client_id, body FROM log WHERE gateway = ? AND seq 
 
 @st.composite
 def _lost(draw: st.DrawFn) -> list[tuple[Any, ...]]:
-    """A history in which the store is lost once or twice; behind that anything may happen but other claims.
+    """A history in which the store is lost once or twice; afterwards anything may happen except other claims.
 
-    A client is sent DELETEs of rows that came later under keys of claims that it has no longer: their ids leak.
+    With other claims, a client would be sent DELETEs of later rows under keys of its earlier claims, which reveals
+    their ids.
     """
     history: list[tuple[Any, ...]] = []
     for _ in range(draw(st.integers(1, 2))):
@@ -69,7 +70,7 @@ class RebuiltHistory(History):
         """As `rebuilding.History`."""
         return iter(self.lake)
 
-    # -- what happens --------------------------------------------------------------------------------------------
+    # -- the history's steps -------------------------------------------------------------------------------------
 
     def _do(self, kind: str, client: StockClient, *detail: Any) -> None:
         if kind == "lose":
@@ -88,7 +89,7 @@ class RebuiltHistory(History):
         super()._flush()
 
     def _lose(self, carried: bool) -> None:
-        """The store is lost, after a flush or not, and made again."""
+        """Lose the store, after a flush or without, and rebuild it."""
         if carried:
             self._flush()
         world = self.world
@@ -117,7 +118,7 @@ class RebuiltHistory(History):
         self.away = []
 
     def _check_rows(self, client: StockClient) -> None:
-        """A row of which something was lost, and that the gateway does not show the client now, it may have still."""
+        """A client may still have a row of which some deltas were lost, and which the gateway does not show it now."""
         shown = self.world.visible_to(client.claims)
         kept = {row_id: row for row_id, row in client.rows.items() if row_id in shown or row_id not in self.gone}
         assert kept == shown, client.name
@@ -125,12 +126,12 @@ class RebuiltHistory(History):
 
 @settings(deadline=None, max_examples=15, suppress_health_check=list(HealthCheck))
 @given(history=RebuiltHistory.histories, skews=skews, rules=st.integers(0, len(RULES) - 1))
-@example(  # its own row, which it may not see
+@example(  # its own row, which it cannot see
     history=[("edit", 0, "INSERT", "r3", {}), ("push", 0, "whole"), ("flush", 0, 2), ("lose", 1, False)],
     skews=(0, 0, 0),
     rules=3,
 )
-@example(  # a row that was lost with the store comes again, from one who had been sent it
+@example(  # a row that was lost with the store is pushed again by a client that had received it
     history=[
         ("edit", 0, "INSERT", "r2", {"x": 1}),
         ("push", 0, "whole"),

@@ -1,4 +1,4 @@
-"""An organisation that changes at random while it is polled: in the end all of it has arrived, and nothing besides."""
+"""An organisation changes at random while it is polled: at the end, exactly its records have arrived."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_after_the_last_poll_the_rows_equal_the_organisation(seed, bulk):
         assert acme.poll(settings=ACCOUNTS_ALONE, census=True, deleted_share=1.0).error is None
         assert acme.seen() == acme.expected()
         deleted = {change.row_id for _, change in acme.landing.changes if change.op == "DELETE"}
-        assert deleted <= moving.gone, "what is hidden is not deleted"
+        assert deleted <= moving.gone, "hidden records are not deleted"
         before = len(acme.landing.changes)
         acme.poll(settings=ACCOUNTS_ALONE, census=True)
-        assert len(acme.landing.changes) == before, "a poll of the same makes no delta"
+        assert len(acme.landing.changes) == before, "a poll without changes makes no delta"

@@ -1,4 +1,4 @@
-"""What a landing leaves out because it has just seen it changes nothing, whatever pages say of one another's rows."""
+"""Rows that a landing omits because they have just landed do not change the diff, whatever pages follow."""
 
 from hypothesis import example, given
 from hypothesis import strategies as st

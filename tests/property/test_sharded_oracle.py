@@ -1,4 +1,4 @@
-"""L1, L3 to L8, R1 to R6 over a gateway whose tables belong to shards: every client ends with its rows all the same."""
+"""L1, L3 to L8, R1 to R6 over a gateway whose tables belong to shards: every client ends with its rows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TABLES = {"r2": "orders", "r3": "products"}
 
 
 class _PatientEngine(Engine):
-    """Brings no rows in line with new rules by itself, so that a history says when."""
+    """Reindexes no rows by itself, so that a history decides when."""
 
     def _create_gateway(self, gateway_id: str) -> SyncGateway:
         gateway = super()._create_gateway(gateway_id)
@@ -37,7 +37,7 @@ class _PatientEngine(Engine):
 
 
 class NewestCuts(dict[int, tuple[dict[str, dict[str, Any]], list[StoredRow]]]):
-    """What a checkpoint's frames hold: each shard's newest cut, whatever the cursor is that stands for all of them."""
+    """The rows of a checkpoint's frames: of each shard's newest one, whatever the common cursor is."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class ShardedHistory(History):
         self.world.look()
 
     def _reindex(self, rows: int) -> None:
-        """Bring so many rows in line with the rules, shard by shard, so that some shards are done before others."""
+        """Reindex this number of rows, shard by shard, so that some shards are done before others."""
         for part in self._parts():
             done = None
             while rows and not (done is not None and done.done):
@@ -90,7 +90,7 @@ class ShardedHistory(History):
         store = self.world.engine.store
         assert isinstance(store, ShardedStore)
         for waiting in store.backlog():
-            for day in store.stores[waiting.shard].ledger("g"):  # a batch is of one day
+            for day in store.stores[waiting.shard].ledger("g"):  # a batch has deltas of one day
                 if day.count > day.flushed_count:
                     batch = store.plan("g", waiting.shard, 10**9)
                     assert batch is not None
@@ -99,7 +99,7 @@ class ShardedHistory(History):
             store.trim("g", waiting.shard)
 
     def _cut(self) -> None:
-        """A cut in each shard of what it holds now, at arrivals that have nothing to do with one another."""
+        """Publish a checkpoint in each shard of its present rows, at unrelated arrivals."""
         store = self.world.engine.store
         assert isinstance(store, ShardedStore)
         for name, each in store.stores.items():
@@ -119,8 +119,8 @@ def test_every_client_of_a_sharded_gateway_ends_with_its_rows(
     play(history, skews, rules, ShardedHistory)
 
 
-def test_histories_that_once_broke_a_promise_keep_it_over_shards() -> None:
-    """Those that the search over one store found."""
+def test_former_failures_of_the_feed_end_with_the_right_rows_over_shards() -> None:
+    """The failures that the search over one store found."""
     oracle: Any = test_feed_oracle.test_every_client_ends_with_its_rows
     examples = oracle.hypothesis_explicit_examples
     assert examples

@@ -1,7 +1,7 @@
-"""Whatever happens between a client and a source, the client ends with the rows that it may see, and never wedges.
+"""A client of a source ends with the rows that it may see, after any events, and never gets stuck.
 
 The client is the stock one: a cursor in memory, plain INSERTs, a database that may outlive the cursor. Answers are
-lost, sources and rules and claims change, and the gateway's own feed goes on beside.
+lost, sources, rules and claims change, and the gateway's own feed continues meanwhile.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ SHARED = "x"
 
 
 class Stock:
-    """The reference's client, as far as applying goes."""
+    """The part of the reference's client that applies pages."""
 
     def __init__(self) -> None:
         self.rows: dict[tuple[str, str], dict[str, object]] = {}
         self.cursor = 0
 
     def take(self, answer) -> None:
-        """Apply a page; an INSERT of a row that is there would fail for ever."""
+        """Apply a page; fail on an INSERT of an existing row."""
         for delta in answer.deltas:
             cells = {cell.column: cell.decoded() for cell in delta.columns}
             if delta.op == "INSERT":
@@ -58,7 +58,7 @@ class Stock:
 
 
 class World:
-    """A gateway, its source, one client, and what the client ought to see."""
+    """A gateway, its source, one client, and the rows that the client should see."""
 
     def __init__(self, folder: Path) -> None:
         self.clock = ManualClock()
@@ -77,7 +77,7 @@ class World:
         return {"sub": "c", "team": self.team}
 
     def step(self, kind: str, row: str, value: str | int | bool | None) -> None:
-        """One thing that happens."""
+        """Run one random step."""
         self.clock.advance(7)
         if kind == "source":
             self.batches += 1
@@ -108,7 +108,7 @@ class World:
         self.note()
 
     def pull(self, source: str | None, *, lost: bool = False, limit: int = 50) -> bool:
-        """Ask for a page, whose answer may be lost, but not for ever; whether there is more."""
+        """Pull a page, whose answer may be lost, but not every time; return whether there are more."""
         answer = self.ask(source, limit)
         self.losses = self.losses + 1 if lost and self.losses < 9 else 0
         if not self.losses:
@@ -125,7 +125,7 @@ class World:
         return answer
 
     def note(self) -> None:
-        """Remember which rows of the source were ever visible to the client."""
+        """Record the rows of the source that were ever visible to the client."""
         self.ever |= self.visible().keys()
 
     def visible(self) -> dict[tuple[str, str], dict[str, object]]:
@@ -140,7 +140,7 @@ class World:
         return {("reports", row): cells for row, cells in seen.items()}
 
     def settle(self) -> None:
-        """Everything asked for until nothing is left, by both ways."""
+        """Pull from the feed and the source until nothing is left."""
         for _ in range(3):
             for source in (None, *["s"] * 8):
                 while self.pull(source):
@@ -186,7 +186,7 @@ def test_a_client_of_a_source_ends_with_its_rows(story):
             world.close()
 
 
-def test_a_page_of_a_source_that_crosses_a_pull_puts_a_delete_before_the_pulls_inserts(tmp_path):
+def test_a_source_page_during_a_pull_gets_a_delete_before_the_pulls_inserts(tmp_path):
     clock = ManualClock()
     store = HeldStore(clock)
     engine = Engine(cast("Any", store), clock, EngineLimits(write_scope="any"))
@@ -213,6 +213,6 @@ def test_a_page_of_a_source_that_crosses_a_pull_puts_a_delete_before_the_pulls_i
 
 
 def happen(store: HeldStore, *names: str) -> None:
-    """Let these events of a store happen."""
+    """Run these events of a store."""
     for name in names:
         next(event for event in store.events() if event.name == name).happen()

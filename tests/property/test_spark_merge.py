@@ -1,6 +1,6 @@
 """M5: the merge on Spark gives the same state as the Python merge, for the golden table and for random histories.
 
-Every case is a row of its own, so that one Spark job holds hundreds of them.
+Every case is a separate row, so that one Spark job merges hundreds of them.
 """
 
 import json
@@ -47,7 +47,7 @@ def python_merge(deltas):
 
 
 def generated(strategy, count):
-    """That many examples, for a single assertion over all of them."""
+    """Generate this number of examples, for one assertion over all of them."""
     found = []
 
     @settings(max_examples=count, phases=[Phase.generate], database=None, suppress_health_check=list(HealthCheck))
@@ -64,7 +64,7 @@ def merged(deltas, state=None):
 
 
 def differences(cases, reduced):
-    """The cases in which Spark and Python end in different states."""
+    """The cases in which Spark and Python have different states."""
     return {
         name: (spelled(python_merge(deltas)), spelled(reduced.get(("g", name), RowState())))
         for name, deltas in cases.items()

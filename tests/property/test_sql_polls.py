@@ -1,4 +1,4 @@
-"""A database that keeps versions apart, whose transactions commit in any order: no row of it is ever missed."""
+"""Polls of a database with snapshots, whose transactions commit in any order, miss no row."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Database:
-    """Rows by the transaction that wrote them; each is stamped when it is written and seen once that has committed."""
+    """Rows by their transaction; each is stamped when it is written, and visible once the transaction has committed."""
 
     def __init__(self):
         self.rows, self.open, self.next, self.clock = [], set(), 1, 0
@@ -40,7 +40,7 @@ class Database:
 
     @contextmanager
     def snapshot(self):
-        """A snapshot."""
+        """A snapshot of the committed rows."""
         yield Snapshot(self, [row[1:] for row in self.rows if row[0] not in self.open])
 
     database = "db"
@@ -107,11 +107,11 @@ def test_rows_that_commit_late_are_read_in_any_order_of_polls_and_commits(steps)
                 assert error is None or which[0] is not None
     assert set(landing.rows["orders"]) == {row_id for _, row_id, _ in database.rows}
     settled = poll(source, landing).tables[0]
-    assert settled.rows <= 1, "nobody is late any more: it is read from the newest on"
+    assert settled.rows <= 1, "once no transaction is late, polls read from the newest row"
 
 
 class Whole:
-    """A table that changes between two readings of it, and whose readings may break off."""
+    """A table that changes between two reads, and whose reads may be interrupted."""
 
     def __init__(self, chance):
         self.chance, self.rows, self.gone, self.rests = chance, {}, set(), False
@@ -172,7 +172,7 @@ def test_a_completely_compared_table_equals_its_source(seed):
     assert {change.row_id for _, change in landing.changes if change.op == "DELETE"} <= table.gone
     before = len(landing.changes)
     poll(source, landing)
-    assert len(landing.changes) == before, "a poll of the same makes no delta"
+    assert len(landing.changes) == before, "a poll without changes makes no delta"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Readers of two tiers miss nothing and see nothing twice, whatever moves between their pages, and however far."""
+"""Readers of two tiers read every delta exactly once, whatever is moved between their pages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ steps = st.lists(
 
 
 class World:
-    """Two tiers, and what was ever put there."""
+    """Two tiers, and every delta that was ever inserted."""
 
     def __init__(self, folder):
         self.hot, self.cold = SqliteAdapter(folder / "hot.db"), SqliteAdapter(folder / "cold.db")

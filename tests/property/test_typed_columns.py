@@ -1,4 +1,4 @@
-"""Typed columns: the lake's projection over Arrow, that of `lakesync query` in SQL, and that of destinations, agree."""
+"""Typed columns: the lake's projection over Arrow, that of `lakesync query` in SQL, and that of destinations agree."""
 
 import math
 
@@ -54,7 +54,7 @@ def in_duckdb(database, texts, kind):
 
 
 def at_a_destination(values, kind):
-    """Each value of a column of destination rows, and the values that do not fit it, by row number."""
+    """A column's values in destination rows, and the values that do not fit it, by row number."""
     schema = parse_schema({"table": "t", "columns": [{"name": "c", "type": kind}]})
     deltas = []
     for number, value in enumerate(values):
@@ -106,7 +106,7 @@ def test_destinations_type_values_like_the_lake_except_text_and_unsupported_valu
             elif kind == "number" and there is not None:
                 assert float(there) == lake, (kind, text)
             elif kind == "string" and lake is None and text != "null":
-                assert jcs_raw(there.encode()) == text, "a text column takes any value"
+                assert jcs_raw(there.encode()) == text, "a text column accepts any value"
             elif kind == "json" and there is not None:
                 assert jcs_raw(there.encode()) == lake == text
             else:

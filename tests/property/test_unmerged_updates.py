@@ -1,4 +1,4 @@
-"""INSERTs and UPDATEs that wait to be merged into their row, several at a time."""
+"""INSERTs and UPDATEs whose merge into their row is postponed, several at a time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WRITES = st.tuples(
 
 
 def eager(row: StoredRow, delta: RowDelta, at: int) -> StoredRow:
-    """The row after a delta that is merged at once."""
+    """The row after a delta that is merged immediately."""
     after = row.copy()
     if after.state.merge(delta, at).changed:
         after.arrival = at
@@ -29,7 +29,7 @@ def eager(row: StoredRow, delta: RowDelta, at: int) -> StoredRow:
 
 
 def observed(row: StoredRow) -> tuple[StoredRow, list[str]]:
-    """Everything that a row says, the order of its writers too."""
+    """Everything observable of a row, including the order of its writers."""
     return row.fold(), list(row.writers)
 
 

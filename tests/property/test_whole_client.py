@@ -1,6 +1,6 @@
-"""Our whole client, written to by plain SQL, against a gateway in this process: the core's histories, the same oracle.
+"""LakeSync's whole client, with writes by plain SQL, in the histories of the core and with the same oracle.
 
-`pytest tests/property/test_whole_client.py --hypothesis-profile soak` looks much longer.
+`pytest tests/property/test_whole_client.py --hypothesis-profile soak` searches much longer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every form gives back what it was given, and answers anything else with ValidationError alone."""
+"""Every wire format round-trips, and rejects anything else with ValidationError only."""
 
 import contextlib
 import json as stdlib

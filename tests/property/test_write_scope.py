@@ -1,4 +1,4 @@
-"""R8: what is refused is what the rules, evaluated directly on the row before and after, do not show."""
+"""R8: exactly the rows that the rules, evaluated directly on the row before and after, do not show are rejected."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ deltas = strategies.deltas(
 
 
 class Rows:
-    """The stored rows that `check_scope` is given."""
+    """The stored rows, as `check_scope` gets them."""
 
     def __init__(self, history, index):
         self.states: dict = {}
@@ -42,7 +42,7 @@ class Rows:
         return found
 
     def keys_of(self, claims):
-        """The bucket keys of a client, of those that rows have."""
+        """A client's bucket keys, among those that rows have."""
         stored = {key for row in self.rows(self.states).values() for key in row.keys}
         return self.index.client_keys(claims, lambda prefix: [key for key in stored if key.startswith(prefix)])
 
@@ -57,7 +57,7 @@ def outside(states, rules, claims):
 
 
 def unfounded(states, pushed, now_ms):
-    """Rows that are not there, and that the push deletes unwritten or ahead of the server's clock."""
+    """Missing rows that the push deletes without having written them, or ahead of the server's clock."""
     written = {delta.key for delta in pushed if delta.op != "DELETE"}
     return {
         delta.key
@@ -80,7 +80,7 @@ def unfounded(states, pushed, now_ms):
     st.booleans(),
 )
 def test_r8_exactly_the_deltas_of_hidden_rows_are_rejected(rules, claims, history, pushed, scope, now_ms, in_line):
-    """`in_line`: the stored keys of rows are those of the rules in force."""
+    """`in_line`: the stored keys of rows are those of the active rules."""
     rows = Rows(history, BucketIndex(rules))
     named = {delta.key for delta in pushed}
     before = {key: state for key, state in rows.states.items() if key in named}

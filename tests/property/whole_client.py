@@ -1,6 +1,6 @@
-"""Our whole client in the oracle's histories: its replica in an SQLite file, written to by plain SQL.
+"""LakeSync's whole client in the oracle's histories: a replica in an SQLite file, with writes by plain SQL.
 
-It has the interface of `CoreClient`, so that the same histories are played with it.
+It has the interface of `CoreClient`, so the same histories can be played with it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SCHEMA = parse_schema(
 
 
 class InstantReplica(Replica):
-    """A replica without retry delays, on the world's clock."""
+    """A replica without retry delays, on the simulated clock."""
 
     def _create_core(self) -> ClientCore:
         seconds = count(step=1000)
@@ -60,7 +60,7 @@ class InstantReplica(Replica):
 
 
 class SteppedCore:
-    """The core as the replica drives it."""
+    """The core, as the replica uses it."""
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
@@ -98,7 +98,7 @@ class SteppedCore:
 
 
 class SteppedStore:
-    """The store, looked at after what the app wrote was recorded."""
+    """The store, read after the app's writes were recorded."""
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
@@ -114,7 +114,7 @@ class SteppedStore:
 
 
 class WholeClient(CoreClient):
-    """A client whose app writes by SQL, on a connection of its own."""
+    """A client whose app writes by SQL over a separate connection."""
 
     def __init__(self, name: str, group: str, skew: int, *, limits: CoreLimits | None = None, folder: Path) -> None:
         self._path = folder / f"{name}.db"
@@ -130,7 +130,7 @@ class WholeClient(CoreClient):
 
     @staticmethod
     def readable(rows: dict[str, Row]) -> dict[str, Row]:
-        """The rows without NULLs: a table does not tell a column that was set to NULL from one that never was."""
+        """The rows without NULLs, because a table cannot distinguish NULL from a value that was never set."""
         return {row_id: {name: cell for name, cell in row.items() if cell is not None} for row_id, row in rows.items()}
 
     def edit(self, op: Op, row_id: str, values: Row, now: int) -> None:
@@ -145,7 +145,7 @@ class WholeClient(CoreClient):
         else:
             marks = ", ?" * len(names)
             columns = "".join(f", {name}" for name in names)
-            # REPLACE meets a row that is there in no history, and must do no harm
+            # REPLACE meets an existing row in no history, and must have no effect
             self._write(
                 f"INSERT OR REPLACE INTO {TABLE} (row_id{columns}) VALUES (?{marks})", [row_id, *values.values()]
             )
