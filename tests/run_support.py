@@ -1,4 +1,4 @@
-"""The resources of a run, outside Dagster's runs."""
+"""The resources of a run, without a Dagster run."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ from resources.stores import StagingResource
 
 
 class GivenStaging(StagingResource):
-    """A store that the test has open already."""
+    """A store that the test has already opened."""
 
     given: dg.ResourceDependency[PipelineStore]
 
@@ -23,7 +23,7 @@ class GivenStaging(StagingResource):
 
 
 def resources_of(config: Config, store: PipelineStore | None = None) -> Mapping[str, Any]:
-    """The resources of a configuration; with `store` in place of the configured one."""
+    """The resources of a configuration; `store` replaces the configured one."""
     found = dict(run_resources(config))
     if store is not None:
         found["staging"] = GivenStaging(uri="", settings=config, given=store)

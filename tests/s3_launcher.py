@@ -1,4 +1,4 @@
-"""Starts moto's S3 with conditional writes that S3 decides one at a time and moto does not; runs in its own Python."""
+"""Starts moto's S3 with atomic conditional writes, which S3 has and moto lacks; runs in its own Python."""
 
 import sys
 from functools import wraps
@@ -13,7 +13,7 @@ _put_object = S3Response.put_object
 
 @wraps(_put_object)
 def put_object(self):
-    """A write; nobody else's comes between the condition and it."""
+    """A write; no other write happens between the condition and it."""
     with _one_at_a_time:
         return _put_object(self)
 

@@ -1,11 +1,10 @@
 """Runs the gateway with random pauses between the steps of a request, for `tests.blackbox.server.Server(slow=True)`.
 
 Overlapping requests meet between two steps that take microseconds: a page is read, and then recorded; a push is
-committed in one shard, and then in the next; a commit is announced, and then broadcast. On a quiet machine the orders
-in which they meet are always the same few. Pauses of milliseconds between these steps let each order happen. They are
-where a busy machine may pause as well, so every promise holds with them.
-
-It runs in the folder of the gateway to be tested, which may be of another commit, and imports the gateway from there.
+committed in one shard, and then in the next; a commit is announced, and then broadcast. On an idle machine they
+interleave in the same few orders. Pauses of milliseconds between these steps make every order possible. A busy machine
+may pause at the same places, so every promise must hold with them. It runs in the folder of the gateway under test,
+which may be of another commit, and imports the gateway from there.
 """
 
 from __future__ import annotations
@@ -100,7 +99,7 @@ def _pause_coroutine(owner: Any, name: str) -> None:
 
 
 def _pause_calls(owner: type, name: str) -> None:
-    """Let a thread make a method's calls in their order, with a pause before each; they return nothing."""
+    """Let a thread make a method's calls in order, with a pause before each; they return nothing."""
     method = getattr(owner, name)
     calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
 

@@ -1,4 +1,4 @@
-"""Row states as the golden table of merges spells them."""
+"""Row states, encoded as in the golden table of merges."""
 
 from lakesync.model.delta import jcs_raw
 

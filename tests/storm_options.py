@@ -6,7 +6,7 @@ import argparse
 
 
 def script_parser(name: str, description: str | None, example: str) -> argparse.ArgumentParser:
-    """Return a parser whose help keeps the lines of the description, and ends with an example to paste.
+    """Return a parser whose help keeps the line breaks of the description and ends with an example to paste.
 
     Args:
         name: the script's path with fixed options, such as `scripts/soak --blackbox`.

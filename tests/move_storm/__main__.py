@@ -66,7 +66,7 @@ def main() -> int:
 
 
 class _Places:
-    """Fresh places for each move, on servers that are started when the first is wanted."""
+    """Fresh adapters for each transfer, on servers that are started when the first one is needed."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self.folder = folder
@@ -76,7 +76,7 @@ class _Places:
         self._made = 0
 
     def fresh(self, scheme: str) -> tuple[str, str]:
-        """URIs of a copy of the source, and of an empty target."""
+        """The URIs of a copy of the source and of an empty target."""
         self._made += 1
         source = self.folder / f"source-{self._made}.db"
         shutil.copy(self.start, source)
@@ -118,7 +118,7 @@ def _fill(path: Path, count: int) -> None:
 
 
 def _storm(move: str, scheme: str, places: _Places, before: Any, page: int) -> Iterator[Verdict]:
-    """Kill one run at each passage of each step, until there is no further passage."""
+    """Kill one run at each passage of each crash point, until there is no further passage."""
     for point in points(move, f"{scheme}:"):
         passage = 1
         while True:
@@ -130,11 +130,11 @@ def _storm(move: str, scheme: str, places: _Places, before: Any, page: int) -> I
             ended = MOVES[move](source, target, page)
             yield judged(move, point, source, target, before, ended)
             passage += 1
-        assert passage > 1, f"{move} to {scheme} never came past {point}"
+        assert passage > 1, f"{move} to {scheme} never reached {point}"
 
 
 def _report(move: str, scheme: str, total: int, verdicts: list[Verdict]) -> dict[str, Any]:
-    """`began_again`: killed behind a page that had ended, and yet everything was copied by the run that went on."""
+    """`began_again`: killed after a completed page, and yet the next run copied everything."""
     return {
         "move": move,
         "to": scheme,

@@ -1,4 +1,4 @@
-"""The moves that are killed: what a process does, and what must be true of its two places afterwards."""
+"""The transfers that are killed: the work of a process, and the conditions for source and target afterwards."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ Deltas = Counter[tuple[object, ...]]
 
 
 class Verdict(NamedTuple):
-    """What became of a move that was killed and begun again."""
+    """The result of a transfer that was killed and restarted."""
 
     point: str
     """Where it was killed."""
@@ -57,28 +57,28 @@ class Verdict(NamedTuple):
 
 
 def migration(source: str, target: str, page: int) -> int:
-    """Copy everything; how many deltas this run copied."""
+    """Copy everything; return the number of deltas that this run copied."""
     with _opened(source, target) as (there, here):
         assert isinstance(here, MarkStore)
         return migrate_adapter(there, here, SCOPE, progress=MigrationInMark(here, "migrations/storm"), page=page).copied
 
 
 def tiering(source: str, target: str, page: int) -> int:
-    """Move everything; how many deltas this run moved."""
+    """Move everything; return the number of deltas that this run moved."""
     composite.PAGE_DELTAS = page  # type: ignore[attr-defined]  # patched
     with _opened(source, target) as (hot, cold):
         return LifecycleAdapter(hot, cold, 0).migrate_to_tier().deltas
 
 
 def flow(source: str, target: str, page: int) -> int:
-    """Carry over what is new, of one gateway; how many deltas this run carried."""
+    """Copy the new deltas of one gateway; return the number of deltas that this run copied."""
     row_filter = RowFilter(tables=("notes",), gateways=("g",))
     with _opened(source, target) as (there, here):
         return sum(part.deltas for part in run_flow(there, here, "flows/storm", row_filter, [TABLE], page=page))
 
 
 def migration_in_ranges(source: str, target: str, page: int) -> int:
-    """Copy everything in ranges, several at a time; how many deltas this run copied."""
+    """Copy everything in ranges, several at a time; return the number of deltas that this run copied."""
 
     def copy(number: int, part: HlcRange) -> int:
         scope = replace(SCOPE, since=part.since, until=part.until)
@@ -97,7 +97,7 @@ def migration_in_ranges(source: str, target: str, page: int) -> int:
 
 
 def tiering_in_ranges(source: str, target: str, page: int) -> int:
-    """Move everything in ranges, several at a time; how many deltas this run moved."""
+    """Move everything in ranges, several at a time; return the number of deltas that this run moved."""
     composite.PAGE_DELTAS = page  # type: ignore[attr-defined]  # patched
 
     def move(part: HlcRange) -> int:
@@ -114,7 +114,7 @@ def tiering_in_ranges(source: str, target: str, page: int) -> int:
 
 
 def load(source: str, target: str, page: int) -> int:
-    """Follow the source's deltas by the parts of a load, several at a time; how many deltas this run took."""
+    """Apply the source's deltas by the parts of a load, several at a time; return the number of deltas of this run."""
     name, choice = "destinations/storm", DeltaSelection()
     history = _history(source, page)
     until = {"g/main": max(batch.column("arrival")[-1].as_py() for batch in history)}
@@ -135,7 +135,7 @@ def load(source: str, target: str, page: int) -> int:
         at = read_follower_progress(here, name, choice)
         begun = load_to_resume(here, at, [TABLE])
         if begun is None and at.deltas:
-            withdraw_load(here, name)  # killed when the load had ended
+            withdraw_load(here, name)  # killed after the load had ended
             return 0
         begun = begun or begin_load(here, name, choice, until, 3, [TABLE])
         taken = sum(_at_once(take, ((number,) for number in range(3))))
@@ -184,13 +184,13 @@ POINTS_AT = {
 
 
 def points(move: str, target: str) -> Iterator[str]:
-    """Where a process that moves to a target may die."""
+    """The crash points of a process that writes to a target."""
     inner = POINTS_AT[target.partition(":")[0]]
     yield from (*POINTS[move], *inner.get(move, inner[""]))
 
 
 def held(uri: str) -> Deltas:
-    """What a place holds."""
+    """The content of an adapter."""
     found: Deltas = Counter()
     with closing(as_database(open_adapter(uri))) as adapter:
         for part in read_pages(adapter, DeltaQuery(tables=("notes",))):
@@ -199,7 +199,7 @@ def held(uri: str) -> Deltas:
 
 
 def judged(move: str, point: str, source: str, target: str, before: Deltas, copied: int) -> Verdict:
-    """What is to be said of a move that ended."""
+    """The verdict on a completed transfer."""
     there, here = held(source), held(target)
     if move.startswith("tiering"):
         lost, doubled = before - here, (there & here) + Counter({each: n - 1 for each, n in here.items() if n > 1})
@@ -209,13 +209,13 @@ def judged(move: str, point: str, source: str, target: str, before: Deltas, copi
 
 
 def _at_once(work: Callable[..., int], parts: Iterable[tuple[Any, ...]]) -> list[int]:
-    """Do several parts at the same time, as several tasks do."""
+    """Run several parts concurrently, as several tasks do."""
     with ThreadPoolExecutor(2) as threads:
         return [each.result() for each in [threads.submit(work, *part) for part in parts]]
 
 
 def _history(source: str, page: int) -> list[pa.RecordBatch]:
-    """The source's deltas as the lake's history tells them: a batch a page."""
+    """The source's deltas in the form of the lake's history: a batch for each page."""
     with closing(as_database(open_adapter(source))) as there:
         pages = read_pages(there, DeltaQuery(tables=("notes",), limit=page))
         found = [columns_as_map(each.deltas) for each in pages]

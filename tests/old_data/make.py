@@ -1,4 +1,4 @@
-"""Keep the data of this version, which every later one must open: `python -m tests.old_data.make VERSION`.
+"""Store this version's data, which every later version must open: `python -m tests.old_data.make VERSION`.
 
 It writes into `tests/old_data/VERSION`: the folder of a project in which `lakesync up` ran, a dump of a store on
 Postgres, and the rows that both have. Run it once a release, on the commit that is released.
@@ -24,7 +24,7 @@ LEFT_OUT = {"logs", "dagster", "spark", "up.json", "up.lock", "secrets.json", "o
 
 
 def main(version: str) -> None:
-    """Make the fixtures of a version."""
+    """Create the fixtures of a version."""
     target = FIXTURES / version
     target.mkdir()
     with sole_user() as folder:
@@ -39,7 +39,7 @@ def main(version: str) -> None:
 
 
 def use_a_project(folder: Path) -> dict[str, dict[str, str]]:
-    """Two clients write, some of it reaches the lake, and one edit stays in alice's file; the rows of each."""
+    """Let two clients write, flush a part, and leave an edit in alice's file; return the rows of each client."""
     up = Up(folder / "lakesync-data")
     subprocess.run([*COMMAND, "init", "--gateway", "shop"], cwd=folder, check=True, capture_output=True)
     up.config = str(folder / "lakesync.toml")
@@ -77,7 +77,7 @@ def use_a_project(folder: Path) -> dict[str, dict[str, str]]:
 
 
 def without_traces(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    """Leave out logs, secrets and names of users."""
+    """Remove logs, secrets and user names."""
     if set(Path(member.name).parts) & LEFT_OUT:
         return None
     member.uid = member.gid = 0
@@ -86,7 +86,7 @@ def without_traces(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
 
 
 def dump_postgres(staging: Path, target: Path) -> None:
-    """Push what each client may see in the store on SQLite into one on Postgres, and dump that."""
+    """Push each client's visible rows in the SQLite store into one on Postgres, and dump that."""
     with lakesync.open_gateway("shop", staging=staging, background=False) as gateway:
         seen = {name: gateway.submit_peek({"sub": name}, None, 1000).result().deltas for name in ("alice", "bob")}
     with postgres_server() as server:

@@ -1,6 +1,6 @@
 """Where the data of earlier versions is unpacked.
 
-Iceberg's metadata names files by absolute paths, so a lake opens at the path alone where it was made.
+Iceberg's metadata names files by absolute paths, so a lake opens only at the path at which it was created.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PLACE = Path("/tmp/lakesync-old-data")  # noqa: S108 the lock keeps others out
 
 @contextlib.contextmanager
 def sole_user() -> Iterator[Path]:
-    """The folder, empty, and no other run's until the end."""
+    """Create the folder, empty, and keep other runs from it until the end."""
     with PLACE.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         shutil.rmtree(PLACE, ignore_errors=True)

@@ -1,6 +1,6 @@
-"""Kill and cancel runs of the pipeline at random while clients push, and measure how soon all is up to date again.
+"""Kill and cancel runs of the pipeline at random while clients push, and measure the recovery time.
 
-After each accident, the healing time is measured: until every delta that was acknowledged before is in the history,
+After each accident, it measures the time until every delta that was acknowledged before is in the history,
 the state tables, the checkpoints and the destinations. One destination is always unreachable, and must delay nothing.
 With `--poisoned` the same holds for a tenant, a table, a table at a destination and a connector. At the end all copies
 are compared, except those of the poisoned members, which a report must name. The last line of the output is one JSON
@@ -42,7 +42,7 @@ POLLED_EVERY = 5
 
 
 class Writers:
-    """Clients that push until they are stopped; what was acknowledged."""
+    """Clients that push until they are stopped; records the acknowledged deltas."""
 
     def __init__(self, system: System, pause: float) -> None:
         """Start one for each gateway."""
@@ -57,7 +57,7 @@ class Writers:
         made, number = random.Random(gateway), 0
         while not self._stop.wait(self._pause * made.uniform(0.5, 1.5)):
             table, number = made.choice(self._system.tables_of(gateway)), number + 1
-            while not self._stop.is_set():  # as a client does: until it is acknowledged
+            while not self._stop.is_set():  # repeat until it is acknowledged, as a client does
                 with suppress(requests.RequestException, KeyError):
                     self._system.push(gateway, table, f"{number}", number)
                     self.acknowledged[gateway][table] += 1
@@ -72,19 +72,19 @@ class Writers:
 
 
 class Watch:
-    """How far the system is, apart from what is poisoned."""
+    """The progress of the system, without the poisoned members."""
 
     def __init__(self, system: System, bound: float, poison: Poison | None) -> None:
-        """Args: bound: seconds within which everything has to be up to date."""
+        """Args: bound: seconds within which everything must be up to date."""
         self._system, self._bound, self._poison = system, bound, poison
 
     @property
     def is_poisoned(self) -> bool:
-        """Whether members are poisoned, and a connector that is not polls a site."""
+        """Whether members are poisoned, and an unpoisoned connector polls a site."""
         return self._poison is not None
 
     def behind_since(self, moment_ms: float) -> list[str]:
-        """Return the parts that lack anything acknowledged before a moment, but for those that are poisoned."""
+        """Return the parts, without poisoned ones, that lack anything acknowledged before a moment."""
         found = []
         for gateway in self._system.gateways:
             state = self._system.pipeline(gateway)
@@ -100,10 +100,10 @@ class Watch:
         return found
 
     def healed(self, moment_ms: float) -> float:
-        """Wait until everything acknowledged before a moment is everywhere; seconds from then.
+        """Wait until everything acknowledged before a moment is in every copy; return the seconds since then.
 
         Raises:
-            TimeoutError: it is not within the bound; the message names what lacks something.
+            TimeoutError: the bound was exceeded; the message names the parts that are behind.
         """
 
         behind: list[str] = []
@@ -112,7 +112,7 @@ class Watch:
             try:
                 behind[:] = self.behind_since(moment_ms)
             except (requests.RequestException, KeyError):
-                return False  # the gateway is asked again
+                return False  # the next call is repeated too
             return not behind
 
         try:
@@ -122,7 +122,7 @@ class Watch:
         return time.time() - moment_ms / 1000
 
     def polled(self) -> float:
-        """Change the site that a connector polls; seconds until the lake has it."""
+        """Change the site that a connector polls; return the seconds until the lake has the change."""
         assert self._poison is not None
         begun = time.monotonic()
         self._poison.add_issue()
@@ -134,7 +134,7 @@ class Watch:
 
 
 def differences(system: System, acknowledged: dict[str, Counter[str]], poison: Poison | None) -> list[str]:
-    """Compare what was acknowledged with history, tables, checkpoints and the destination that keeps rows."""
+    """Compare the acknowledged deltas with the history, the tables, the checkpoints and the destination with rows."""
 
     def is_poisoned(gateway: str, part: str, name: str) -> bool:
         return poison is not None and poison.is_poisoned(gateway, part, name)
@@ -241,12 +241,10 @@ def summary(seconds: list[float]) -> dict[str, float]:
 def _cause_accidents(
     system: System, watch: Watch, seconds: float, times: dict[str, list[float]], unhealed: list[str]
 ) -> None:
-    """Cause one accident after another, and measure each; with poison, also how soon a poll's rows are in the lake.
+    """Cause one accident after another, and measure each; with poison, also the time of a poll's rows to the lake.
 
     Args:
-        system: where they happen.
-        watch: says when they have healed.
-        seconds: how long new accidents are caused.
+        system: the running system. watch: measures the recovery. seconds: the time during which accidents are caused.
         times: kind of accident → seconds until it had healed, and `polled`; filled.
         unhealed: accidents that did not heal within the bound, with what was behind; filled.
     """

@@ -1,8 +1,8 @@
-"""One poisoned member of each kind, which no other may feel: a tenant, a table, a destination and a connector.
+"""One poisoned member of each kind, which must not affect the others: a tenant, a table, a destination and a connector.
 
-The tenant's schema outgrows a frozen table. A file of a state table is gone, so that it cannot be merged. A destination
-keeps a table of somebody else's in the place of one of ours. A connector's source refuses connections; another
-connector polls a Jira site that changes.
+The tenant's schema conflicts with a frozen table. A file of a state table is deleted, so that the table cannot be
+merged. A destination has another user's table with the name of a LakeSync table. A connector's source refuses
+connections; another connector polls a Jira site that changes.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ _POLL_MS = 30_000
 
 
 def occupy(copy: Path, table: str) -> None:
-    """Put a table of somebody else's where a destination keeps the rows of one of ours."""
+    """Create another user's table with the name of a destination table."""
     with closing(sqlite3.connect(copy)) as db:
         db.execute(f"CREATE TABLE {table} (owner TEXT)")
 
 
 class Poison:
-    """What is done to a running system, and what has to be named in the end."""
+    """Poisons members of a running system, and lists those that must be reported at the end."""
 
     def __init__(self, system: System, closing: ExitStack) -> None:
-        """Register the tables that are poisoned later, and the connectors; `closing` ends the Jira site."""
+        """Register the tables that are poisoned later, and the connectors; `closing` stops the Jira site."""
         self._system = system
         self.frozen, self.wrecked, self.polled, self.refused = system.gateways[:4]
         system.own_tables = {self.frozen: [FROZEN], self.wrecked: [WRECKED]}
@@ -68,7 +68,7 @@ class Poison:
         return {"name": _CONNECTOR, "type": "jira", "jira": account, "ingest": {"intervalMs": _POLL_MS}}
 
     def take_effect(self) -> None:
-        """Poison what is up to date by now."""
+        """Poison the members once they are up to date."""
         self._system.register(self.frozen, FROZEN, [_COLUMN, {"name": "added", "type": "string"}])
         with LakeReader(self._config()) as lake:
             state = lake.state_table_of(self.wrecked, WRECKED)
@@ -97,7 +97,7 @@ class Poison:
         return len(set(map(str, rows))) == self.issues
 
     def unnamed(self) -> list[str]:
-        """What is poisoned and is not named as behind, or set aside, by the gateway's figures."""
+        """The poisoned members that the gateway's metrics report neither as behind nor as suspended."""
         found = []
         for gateway, table in ((self.frozen, FROZEN), (self.wrecked, WRECKED)):
             named = {(part["part"], part["name"]) for part in self._system.pipeline(gateway)["behind"]}

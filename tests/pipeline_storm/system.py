@@ -1,4 +1,4 @@
-"""A `lakesync up` with several tenants, tables and destinations, one destination of which is always away."""
+"""A `lakesync up` with several tenants, tables and destinations; one destination is always unreachable."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ _BACKFILL = """mutation Backfill($params: LaunchBackfillParams!) {
 
 
 class System:
-    """The running processes, and what clients and operators do with them."""
+    """The running processes, and the actions of clients and operators."""
 
     def __init__(self, folder: Path, gateways: int, tables: int, *, poisoned: bool = False) -> None:
-        """Start it and register every table with every gateway; `poisoned` prepares what `Poison` does to it."""
+        """Start it and register every table with every gateway; `poisoned` prepares the poisoned members."""
         self.folder, self.data = folder, folder / "data"
         self.gateways = [f"tenant-{number}" for number in range(gateways)]
         self.tables = [f"table_{number}" for number in range(tables)]
@@ -95,7 +95,7 @@ class System:
 
     @property
     def report(self) -> dict[str, Any]:
-        """What `up.json` says."""
+        """The content of `up.json`."""
         with suppress(FileNotFoundError, json.JSONDecodeError):
             found: dict[str, Any] = json.loads((self.data / "up.json").read_text())
             return found
@@ -113,7 +113,7 @@ class System:
         return found
 
     def call(self, method: str, path: str, body: Any, gateway: str, role: str = "client") -> dict[str, Any]:
-        """Ask the gateway."""
+        """Call the gateway."""
         report = self.report
         claims = {"sub": "writer", "gw": gateway, "role": role, "exp": int(time.time()) + 3600}
         token = jwt.encode(claims, report["jwt_secret"], algorithm="HS256")
@@ -134,7 +134,7 @@ class System:
         self.call("POST", f"/sync/{gateway}/push", body, gateway)
 
     def pipeline(self, gateway: str) -> dict[str, Any]:
-        """What the pipeline last reported of a gateway, with what waits in staging."""
+        """The last report of the pipeline about a gateway, with the unflushed deltas in staging."""
         metrics = self.call("GET", f"/admin/metrics/{gateway}?clients=0", None, gateway, "admin")
         return {
             "oldest_ms": metrics["oldestMs"],
@@ -144,7 +144,7 @@ class System:
         }
 
     def dagster(self, query: str, **variables: Any) -> dict[str, Any]:
-        """Ask Dagster."""
+        """Query Dagster."""
         url = f"{self.report['dagster']['url']}/graphql"
         answer = self._session.post(url, json={"query": query, "variables": variables}, timeout=60)
         found: dict[str, Any] = answer.json()["data"]
@@ -161,14 +161,14 @@ class System:
     # -- accidents -------------------------------------------------------------------------------------------------
 
     def cancel(self) -> bool:
-        """Cancel a run; whether there was one."""
+        """Cancel a run; return whether there was one."""
         runs = self.dagster(_RUNS)["runsOrError"]["results"]
         if runs:
             self.dagster(_CANCEL, run=random.choice(runs)["runId"])
         return bool(runs)
 
     def kill_run(self) -> bool:
-        """Kill the process of a run; whether there was one."""
+        """Kill the process of a run; return whether there was one."""
         host = psutil.Process(self.report["runs"]["pid"])
         found = host.children()
         if found:
@@ -181,14 +181,14 @@ class System:
         return True
 
     def backfill(self) -> bool:
-        """Materialise `deltas` of today alone."""
+        """Materialise only today's partition of `deltas`."""
         today = time.strftime("%Y-%m-%d", time.gmtime())
         params = {"assetSelection": [{"path": ["deltas"]}], "partitionNames": [today], "fromFailure": False}
         self.dagster(_BACKFILL, params=params)
         return True
 
     def end(self) -> None:
-        """End everything that was started."""
+        """Stop every process."""
         self.process.send_signal(signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(120)
