@@ -115,14 +115,17 @@ class RejectedError(TerminalError):
     Nothing of a rejected push is stored.
     """
 
-    def __init__(self, message: str, rejected: Sequence[Rejection] = ()) -> None:
+    def __init__(self, message: str, rejected: Sequence[Rejection] = (), *, more: int = 0) -> None:
         """Create the error.
 
         Args:
             message: what is wrong, with which value, and what to do.
             rejected: the rejected deltas of a push; empty if the whole request is rejected, or is no push.
+            more: how many of the rejected deltas the message does not count.
         """
-        super().__init__(message)
+        super().__init__(f"{message}; {more} more rejected, see each reason" if more else message)
+        self._message = message
+        self._more = more
         self.rejected = tuple(rejected)
         """The rejected deltas, so that a client can set these aside and send the others; see the constructor."""
 
@@ -135,7 +138,7 @@ class RejectedError(TerminalError):
         more = [each for error in others for each in error.rejected]
         if not more:
             return self
-        return type(self)(f"{self}; {len(more)} more rejected, see each reason", [*self.rejected, *more])
+        return type(self)(self._message, [*self.rejected, *more], more=self._more + len(more))
 
 
 class ValidationError(RejectedError):

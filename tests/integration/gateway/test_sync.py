@@ -233,6 +233,7 @@ def test_without_the_listed_deltas_a_push_is_accepted(spawn, shards):
     assert (answer.status_code, answer.json()["code"]) == (400, "VALIDATION_ERROR")
     listed = sorted((each["deltaId"], each["code"]) for each in answer.json()["rejected"])
     assert listed == sorted((made["deltaId"], code) for made, code in faults.values())
+    assert answer.json()["error"].count("more rejected") == 1
     assert alice.push(*good).json()["accepted"] == 2
 
 
