@@ -20,7 +20,7 @@ from lakesync.engine.sharding.shard_gateway import NewNamesError, ShardGateway, 
 from lakesync.engine.sharding.vectors import ResolvedCursor, Vectors
 from lakesync.feed.positions import NEVER_PULLED
 from lakesync.model.crash_points import crash_point
-from lakesync.model.errors import RejectedError, StagingUnavailableError
+from lakesync.model.errors import RejectedError, StagingUnavailableError, TransientError
 from lakesync.model.types import PushResult, SyncPush
 from lakesync.staging.shards import ShardMap
 
@@ -140,9 +140,11 @@ def _check(shards: Mapping[str, ShardGateway], parts: Mapping[str, SyncPush], re
     Raises:
         RejectedError: the push's own fault, or the error of the first shard that rejects deltas, with the rejections of
             all shards.
-        BackpressureError: a shard has too many unflushed bytes.
+        BackpressureError: a shard has too many unflushed bytes, and no shard rejects deltas.
+        StagingUnavailableError: a shard cannot be reached, and no other one rejects deltas.
     """
     errors = [] if request.fault is None else [request.fault]
+    transient: TransientError | None = None
     with_new_names: list[str] = []  # stored once no shard has rejected anything: a stored spelling stays for ever
     for name, part in parts.items():
         try:
@@ -151,8 +153,12 @@ def _check(shards: Mapping[str, ShardGateway], parts: Mapping[str, SyncPush], re
             with_new_names.append(name)
         except RejectedError as error:
             errors.append(error)
+        except TransientError as error:  # deltas that can never be accepted matter more to the client
+            transient = transient or error
     if errors:
         raise errors[0].with_rejections_of(errors[1:])
+    if transient is not None:
+        raise transient
     for name in with_new_names:
         yield from of_shard(
             name, shards[name].submit_check(request._replace(push=parts[name], fault=None), stores_names=True)

@@ -9,13 +9,14 @@ from msgspec.structs import replace
 
 from lakesync.adapters import open_adapter
 from lakesync.adapters.deltas import BatchChecksum, DeltaBatch
-from lakesync.engine import Engine
+from lakesync.engine import Engine, EngineLimits
 from lakesync.engine.subscribers import Newcomer, SubscriberGroup, SubscriptionState
 from lakesync.feed import MAX_PAGE_BYTES
 from lakesync.flush import Outlet
 from lakesync.model.delta import delta_id
 from lakesync.model.errors import (
     AdapterError,
+    BackpressureError,
     ConfigurationError,
     FlushError,
     NotFoundError,
@@ -183,6 +184,24 @@ def test_a_push_that_one_shard_rejects_reserves_no_spelling_in_another(tmp_path:
         assert gateway.handle_push(SyncPush("alice", (pushed, fitting))).accepted == 2
         with pytest.raises(SchemaMismatchError, match="only in case"):
             gateway.handle_push(SyncPush("alice", (replace(spelled, hlc=spelled.hlc + 9), fitting)))
+    finally:
+        engine.close()
+
+
+def test_a_push_that_one_shard_rejects_is_not_to_be_retried_while_another_is_full(tmp_path: Path) -> None:
+    limits = EngineLimits(max_backpressure_bytes=1)
+    engine = Engine(open_staging(f"sqlite://{tmp_path}", SHARDS, wall), wall, limits)
+    engine.open()
+    try:
+        gateway = engine.gateway("g")
+        gateway.register_schema({"table": "orders", "columns": [{"name": "n", "type": "string"}]})
+        gateway.handle_push(SyncPush("alice", (delta("todos", 1),)))  # fills the shard that is checked first
+        with pytest.raises(SchemaMismatchError) as caught:
+            gateway.handle_push(SyncPush("alice", (delta("todos", 2), delta("orders", 3))))
+        assert [each.delta_id for each in caught.value.rejected] == [delta("orders", 3).delta_id]
+        fitting = replace(delta("orders", 4), columns=(ColumnValue.of("n", "x"),))
+        with pytest.raises(BackpressureError):
+            gateway.handle_push(SyncPush("alice", (delta("todos", 2), fitting)))
     finally:
         engine.close()
 
