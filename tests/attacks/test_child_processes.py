@@ -9,6 +9,8 @@ import sys
 import pytest
 
 from lakesync import config
+from lakesync.cli.data_folder import ensure_secrets
+from lakesync.cli.local.query import _child_environment
 from lakesync.cli.up.process import Process
 from lakesync.cli.up.services import services
 from lakesync.cli.up.spark_server import SparkServer
@@ -58,8 +60,8 @@ NEEDED = {
 
 
 @pytest.fixture
-def started(tmp_path, monkeypatch):
-    """Every service of `lakesync up`, with all secrets among the variables of `lakesync up` itself."""
+def configured(tmp_path, monkeypatch):
+    """The settings, with all secrets among the variables of this process."""
     monkeypatch.setenv("LAKESYNC_CONFIG", "")
     monkeypatch.setenv("CONNECTOR_shop_TOKEN", "of a connector")
     monkeypatch.setenv("UNRELATED", "kept")
@@ -73,9 +75,14 @@ def started(tmp_path, monkeypatch):
         monkeypatch.setenv(f"LAKESYNC_{name.upper().replace('.', '_')}", given)
         monkeypatch.setenv(f"ANOTHER_NAME_{number}", f"prefix {value}")
     ports = {"gateway": {"url": "http://127.0.0.1:1"}, "dagster": {"url": "http://127.0.0.1:2"}}
-    found = config.load({"data_dir": tmp_path, **ports})
+    return config.load({"data_dir": tmp_path, **ports})
+
+
+@pytest.fixture
+def started(configured, tmp_path):
+    """Every service of `lakesync up`."""
     spark = SparkServer(("true",), {"SPARK_CONNECT_AUTHENTICATE_TOKEN": SECRETS["spark.token"]}, "sc://localhost:3", 3)
-    return {each.name: each for each in services(found, spark, 1, tmp_path / "workspace.yaml")}
+    return {each.name: each for each in services(configured, spark, 1, tmp_path / "workspace.yaml")}
 
 
 def variables(service, folder):
@@ -87,11 +94,15 @@ def variables(service, folder):
     return json.loads(output.read_text())
 
 
+def secrets_in(variables):
+    """Return the names of the secrets that variables contain."""
+    return {secret for secret, value in SECRETS.items() if any(value in each for each in variables.values())}
+
+
 @pytest.mark.parametrize("name", sorted(NEEDED))
 def test_each_process_has_only_the_secrets_that_it_needs(started, tmp_path, name):
     found = variables(started[name], tmp_path)
-    held = {secret for secret, value in SECRETS.items() if any(value in each for each in found.values())}
-    assert held == NEEDED[name]
+    assert secrets_in(found) == NEEDED[name]
     assert ("CONNECTOR_shop_TOKEN" in found) == (name in {"gateway", "runs"})
     assert found["UNRELATED"] == "kept"
     assert found["PATH"] == os.environ["PATH"]
@@ -99,3 +110,17 @@ def test_each_process_has_only_the_secrets_that_it_needs(started, tmp_path, name
 
 def test_the_table_of_secrets_has_every_process(started):
     assert set(started) == set(NEEDED)
+
+
+def test_the_child_of_a_query_has_only_the_secrets_that_it_needs(configured):
+    found = _child_environment(configured)
+    assert secrets_in(found) == {"service_token", "spark.token", "staging.url", "adapters"}
+    assert "CONNECTOR_shop_TOKEN" not in found
+    assert (found["UNRELATED"], found["PATH"]) == ("kept", os.environ["PATH"])
+
+
+def test_of_the_generated_secrets_the_child_of_a_query_has_the_service_token(tmp_path, monkeypatch):
+    monkeypatch.setenv("LAKESYNC_CONFIG", "")
+    generated = ensure_secrets(tmp_path)
+    found = _child_environment(config.load({"data_dir": tmp_path})).values()
+    assert [name for name, value in generated.items() if value in found] == ["service_token"]

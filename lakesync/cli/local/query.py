@@ -167,12 +167,10 @@ def _query_spark(config: Config, sql: str, as_of: AsOf | None = None) -> pa.Tabl
     """
     import pyarrow as pa
 
-    from lakesync.cli.data_folder import with_running_services
-
     if importlib.util.find_spec("pyspark") is None:
         raise StartupError("--engine spark needs pyspark; run pip install 'lakesync[platform]'")
     request = {"sql": sql, "arrival": as_of.arrival if as_of else None, "snapshot": as_of.snapshot if as_of else None}
-    exit_code, response = _run_child(json.dumps(request).encode(), with_running_services(config).environment())
+    exit_code, response = _run_child(json.dumps(request).encode(), _child_environment(config))
     if exit_code == _ERROR_CODE:
         failure = json.loads(response)
         error_class = next((each for each in _CHILD_ERRORS if each.code == failure["code"]), LakeSyncError)
@@ -182,6 +180,15 @@ def _query_spark(config: Config, sql: str, as_of: AsOf | None = None) -> pa.Tabl
     return pa.ipc.open_stream(response).read_all()
 
 
+def _child_environment(config: Config) -> dict[str, str]:
+    """Return the variables of the child process: the settings, and only the secrets that it uses."""
+    from lakesync.cli.data_folder import with_running_services
+    from lakesync.cli.up.services import environment_of
+
+    changes = environment_of(("query",), with_running_services(config), os.environ)
+    return {name: value for name, value in {**os.environ, **changes}.items() if value is not None}
+
+
 def _run_child(request: bytes, variables: Mapping[str, str]) -> tuple[int, bytes]:
     """Run the child process and return its exit code and its response.
 
@@ -189,14 +196,14 @@ def _run_child(request: bytes, variables: Mapping[str, str]) -> tuple[int, bytes
 
     Args:
         request: JSON for the child's stdin.
-        variables: environment variables to add to those of this process.
+        variables: the child's environment variables.
     """
     read_end, write_end = os.pipe()
     with open(read_end, "rb") as responses:  # noqa: PTH123 a file descriptor
         try:
             process = subprocess.Popen(
                 [sys.executable, "-m", "lakehouse.spark_query", str(write_end)],
-                env={**os.environ, **variables},
+                env=variables,
                 stdin=subprocess.PIPE,
                 stdout=_STDERR,
                 pass_fds=(write_end,),

@@ -53,8 +53,9 @@ _SECRETS_OF = {
     ),
     "code_server": frozenset({"service_token", "dagster.alert_secret"}),
     "runs": frozenset({"service_token", "secret_key", "secret_key_previous", "spark.token"}),
+    "query": frozenset({"service_token", "spark.token"}),  # the child of `lakesync query --engine spark`
 }
-"""Service that reads the configuration → the secrets that it uses. Other services get their settings as arguments."""
+"""Process that reads the configuration → the secrets that it uses. Other services get their settings as arguments."""
 _OPEN_CONNECTORS = frozenset({"gateway", "runs"})
 """Services that open connectors, whose secrets may be in variables."""
 _OPEN_STORAGE = frozenset({"code_server", "dagster", "daemon", "runs", "recovery"})
@@ -125,7 +126,7 @@ def services(
         replace(
             service,
             environment={
-                **_environment_of(roles.get(service.name, (service.name,)), config, os.environ),
+                **environment_of(roles.get(service.name, (service.name,)), config, os.environ),
                 **common,
                 **({} if service.name == "gateway" else _FEW_ARENAS),
                 **service.environment,
@@ -235,11 +236,11 @@ def _answers(url: str) -> bool:
         return False
 
 
-def _environment_of(roles: Collection[str], config: Config, inherited: Mapping[str, str]) -> dict[str, str | None]:
-    """Return the changes to the variables that a service inherits; None removes a variable.
+def environment_of(roles: Collection[str], config: Config, inherited: Mapping[str, str]) -> dict[str, str | None]:
+    """Return the changes to the variables that a child process inherits; None removes a variable.
 
     Args:
-        roles: the service's name, and the names of services whose work it also does, as in `_SECRETS_OF`.
+        roles: the process's name, and the names of services whose work it also does, as in `_SECRETS_OF`.
         config: the settings, with all ports and secrets.
         inherited: the variables of this process, which its children inherit.
     """
