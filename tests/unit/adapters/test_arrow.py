@@ -1,4 +1,4 @@
-"""Deltas as Parquet are what the lake's own table of deltas is."""
+"""Deltas as Parquet have the columns of the lake's table of deltas."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_text_and_hash_ids_have_the_same_checksum(odd):
     ids = [hashlib.sha256(bytes([n])).hexdigest() for n in range(5)] + ([odd] if odd else [])
     checksum_of = ids_checksum(pa.chunked_array([ids[:2], ids[2:]], pa.string()))
     assert checksum_of == BatchChecksum(len(ids), sum(map(id_number, ids)) % 2**64)
-    hashes = hashes_of(pa.array(["", *ids], pa.string())[1:])  # a part of a longer one
+    hashes = hashes_of(pa.array(["", *ids], pa.string())[1:])  # a slice of a longer table
     assert (hashes is None) == (odd is not None)
     if hashes is not None:
         assert ids_checksum(pa.chunked_array([hashes[:2], hashes[2:]])) == checksum_of

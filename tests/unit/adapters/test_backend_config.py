@@ -1,4 +1,4 @@
-"""Places that `lakesync.toml` declares: checked by name, and known by their leaves."""
+"""Backends that `lakesync.toml` declares are checked by name and resolved to their leaves."""
 
 import os
 import re
@@ -32,7 +32,7 @@ max_age_days = 30
 
 @pytest.fixture
 def declared(tmp_path, monkeypatch):
-    """A configuration with the places and what is given besides."""
+    """A configuration with the backends and further sections."""
     for name in [name for name in os.environ if name.startswith("LAKESYNC_")]:
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
@@ -190,10 +190,10 @@ def test_one_uri_under_two_names_is_one_backend(declared, monkeypatch, tmp_path)
     "flow",
     [
         f'to = "pg", rows = false, {_FLOW}',
-        f'to = "pg", tables = ["events"], {_FLOW}',  # the destination keeps those elsewhere
-        f'to = "cold", {_FLOW}',  # which keeps no rows
+        f'to = "pg", tables = ["events"], {_FLOW}',  # the destination stores those in another adapter
+        f'to = "cold", {_FLOW}',  # the destination stores no rows
         f'to = "lake", {_FLOW}',
-        'from = "cold", to = "copy"',  # hides nothing
+        'from = "cold", to = "copy"',  # the flow hides no rows
     ],
 )
 def test_writers_of_different_tables_may_share_an_adapter(declared, flow):

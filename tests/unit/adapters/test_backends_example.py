@@ -1,4 +1,4 @@
-"""The worked example of docs/adapters.md is a configuration that loads, and moves what it says."""
+"""The example of docs/adapters.md is a valid configuration, and moves the rows that it describes."""
 
 import os
 import re
@@ -23,7 +23,7 @@ EXAMPLE = ROOT / "examples" / "backends" / "lakesync.toml"
 
 @pytest.fixture
 def example(tmp_path, monkeypatch):
-    """The example, in a folder of the test's own."""
+    """The example, in a separate folder."""
     for name in [name for name in os.environ if name.startswith("LAKESYNC_")]:
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""How the history is divided among a follower's transactions."""
+"""The division of the history into a follower's transactions."""
 
 from itertools import pairwise
 

@@ -36,7 +36,7 @@ def test_an_envelope_has_the_documented_format():
 
 
 @pytest.mark.parametrize("flush_format", ["parquet", "json"])
-def test_a_batch_is_stored_however_long_its_id_is(flush_format, tmp_path):
+def test_a_batch_with_an_id_of_any_length_is_stored(flush_format, tmp_path):
     adapter = ObjectDeltas(LocalDisk(tmp_path), flush_format)
     for chars in (1, 64, 170, 179, 180, 300):
         for name in ("a" * chars, "b" * chars):

@@ -1,4 +1,4 @@
-"""What was read lately is at hand, and no more than so much of it."""
+"""The cache of recently read files, and its bound."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_the_cache_keeps_the_most_recently_read_files():
 
     for key in ("a", "b", "a", "c", "a", "b"):
         assert get(key) == of(2)
-    assert asked == ["a", "b", "c", "b"], "c took the place of b, which was used longest ago"
+    assert asked == ["a", "b", "c", "b"], "c replaced b, which was least recently used"
     assert len(get("large")) == 9
     get("large")
     get("a")

@@ -1,4 +1,4 @@
-"""The order of deltas, and what becomes of one that comes twice."""
+"""The order of deltas in files, and deltas that occur twice."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def test_equal_values_are_ordered_by_the_next_column(order):
 
 
 def test_a_duplicate_delta_is_returned_once_with_its_earliest_arrival(tmp_path):
-    """Also where the batch that brought it again reaches further back, and so is read first."""
+    """Also if the batch that repeats it has earlier deltas and so is read first."""
     adapter = ObjectDeltas(LocalDisk(tmp_path))
     again, older = make_delta("c", 9, "r", x=1), make_delta("c", 1, "r", x=2)
     for arrival, deltas in ((256, (again,)), (512, (again, older))):

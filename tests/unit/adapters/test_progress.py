@@ -1,4 +1,4 @@
-"""How far something is, in a mark or in a file."""
+"""Progress that is stored in a mark or in a file."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Adapters are found by the scheme of their URI; packages bring further ones."""
+"""Adapters are found by the scheme of their URI; installed packages add schemes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lakesync.model.errors import ConfigurationError
 
 @pytest.fixture
 def installed(tmp_path, monkeypatch):
-    """A package that brings two adapters, one of which cannot be loaded."""
+    """A package with two adapters, one of which cannot be loaded."""
     (tmp_path / "brought.py").write_text(
         "from lakesync.adapters import LocalDisk\ndef open_it(uri): return LocalDisk('/' + uri.partition(':')[2])\n"
     )

@@ -1,4 +1,4 @@
-"""Pages of a SQL database where many deltas share an arrival: put in order by us, or by the database."""
+"""Pages of a SQL database in which many deltas share an arrival, sorted by LakeSync or by the database."""
 
 import pytest
 
@@ -13,7 +13,7 @@ from tests.conformance.test_adapters import everything
 def test_deltas_with_one_arrival_are_returned_once_and_in_order(tmp_path, monkeypatch, most, order):
     monkeypatch.setattr(queries, "_MAX_EQUAL_VALUES", most)
     adapter = SqliteAdapter(tmp_path / "d.db")
-    # stored by hlc, then client: so of one arrival the younger client's come first
+    # stored by hlc, then client, so within one arrival the younger client's come first
     made = [make_delta("ba"[n % 2], 1000 - n // 4, f"r{n % 4}", x=n) for n in range(120)]
     stored = tuple(StoredDelta("g", 256 * (1 + n // 60), delta) for n, delta in enumerate(made))
     adapter.insert_deltas(DeltaBatch("g.1", "g", stored))

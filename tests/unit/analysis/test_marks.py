@@ -1,4 +1,4 @@
-"""The comparison of marks: what is behind, and by how much."""
+"""The comparison of marks: which parts are behind, and by how much."""
 
 import msgspec
 import pytest

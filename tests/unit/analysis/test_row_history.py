@@ -1,4 +1,4 @@
-"""Each delta of a row has an outcome, each column that lost a reason; unflushed deltas are part of the history."""
+"""Each delta of a row has an outcome, each column that lost has a reason, and unflushed deltas are included."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables, columns and predicates that are found in a statement are never too few, and seldom too many."""
+"""The tables, columns and predicates found in a statement are complete, and seldom more than necessary."""
 
 from datetime import date
 

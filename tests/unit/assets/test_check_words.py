@@ -1,4 +1,4 @@
-"""What a check that failed says of what it found."""
+"""The summary of a failed check."""
 
 from assets.checks import summary
 from lakehouse.checks import DuplicateKey

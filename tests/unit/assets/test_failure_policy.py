@@ -1,4 +1,4 @@
-"""What is logged of a failure that a run continues without."""
+"""The log of a failure after which a run continues."""
 
 from unittest.mock import MagicMock
 

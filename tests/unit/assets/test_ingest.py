@@ -1,4 +1,4 @@
-"""Connectors in the code location: an asset a table, one step and one place a connector, polled at its interval."""
+"""Connectors in the code location: an asset for each table; a step, a pool and an interval for each connector."""
 
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -80,7 +80,7 @@ def test_a_connector_is_due_when_its_interval_has_passed_since_its_last_poll():
     assert due(marks, now + 29_999) == []
     assert due(marks, now + 30_000) == [Lag("poll", "support-desk", "shop", now, 0, now + 30_000)]
     assert due({"ingest/shop/another": str(now)}, now)
-    assert due(marks, now - 3_600_000), "the clock was put back"
+    assert due(marks, now - 3_600_000), "the clock was set back"
 
 
 def test_an_interrupted_poll_is_requested_again_and_never_concurrently(tmp_path, monkeypatch):
@@ -137,7 +137,7 @@ def test_a_table_that_fails_is_reported_until_it_succeeds_and_a_connector_of_fai
 
 
 class Polls:
-    """The poll sensor with a clock of its own; each poll that it requests ends at once."""
+    """The poll sensor with a manual clock; each poll that it requests ends immediately."""
 
     def __init__(self, folder, instance, monkeypatch):
         self.config, snapshot = load({"data_dir": folder}), SchemaSnapshot(connectors=(DESK, CRM))
@@ -155,10 +155,10 @@ class Polls:
         return self.begun + self.seconds
 
     def until(self, seconds, failing=(), takes=0):
-        """When each table is polled, by ticks every five seconds.
+        """The times at which each table is polled, with a tick every five seconds.
 
         Args:
-            seconds: until when.
+            seconds: the end of the ticks.
             failing: the tables that fail.
             takes: the seconds that a poll of these takes.
         """
@@ -180,7 +180,7 @@ class Polls:
         return found
 
     def reported(self):
-        """Key of a failing part → its failed polls in a row, and the seconds at which the next one is due."""
+        """For each failing part, its consecutive failed polls and the time of the next one, in seconds."""
         self.lags.read(self.engine.store, lambda: self.instance, read_again=True)
         report = report_in(self.engine.store.marks())
         return {key: (count, report.retries[key] / 1000 - self.begun) for key, count in report.requests.items()}
@@ -211,7 +211,7 @@ def test_a_failing_table_has_its_own_backoff_and_the_others_are_polled_at_their_
     assert polls.reported() == {f"poll/support-desk/{projects}/shop": (6, 155)}
     found = polls.until(250)
     assert found[issues] == [120, 150, 180, 210, 240]
-    assert found[projects] == [155, 180, 210, 240], "from then on with the others"
+    assert found[projects] == [155, 180, 210, 240], "from then on together with the others"
     assert polls.reported() == {}
 
 

@@ -1,4 +1,4 @@
-"""Old runs go, but for those that an asset's page still stands on."""
+"""Old runs are deleted, except those that the page of an asset still shows."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -1,4 +1,4 @@
-"""What issuers' settings mean for a token: who it is, which gateways it enters, which claims rules read."""
+"""The settings of issuers decide a token's client, its gateways and its claims for rules."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ def test_an_unusable_key_file_is_an_error_with_its_name(tmp_path):
 
 
 def source_of(answers, cooldown=10.0):
-    """Keys that are fetched anew at each refresh, a clock, and how often they were fetched."""
+    """Keys that are loaded at each refresh, a clock, and the number of loads."""
     clock, asked = [0.0], []
 
     def load():
@@ -290,7 +290,7 @@ def test_no_keys_are_fetched_for_an_issuer_with_a_secret():
         ({"secret": "sesame", "keys": "file"}, "keys and secret are set"),
         ({"jwks_url": "http://login.example.com/keys"}, "use https://"),
         ({"jwks_url": "http://8.8.8.8/keys"}, "use https://"),
-        ({"jwks_url": "http://134744072/keys"}, "use https://"),  # 8.8.8.8 as one number
+        ({"jwks_url": "http://134744072/keys"}, "use https://"),  # 8.8.8.8 as an integer
         ({"jwks_url": "http://0x08080808/keys"}, "use https://"),
         ({"jwks_url": "file:///etc/keys"}, "it must be https://HOST/PATH"),
         ({"jwks_url": "https://user:sesame@login/keys"}, "without a user"),
@@ -340,7 +340,7 @@ def test_issuers_are_read_from_the_file_and_from_variables(tmp_path, monkeypatch
 
 
 class Place:
-    """A server that gives one answer at `/keys`, and a discovery document."""
+    """A server with one answer at `/keys` and a discovery document."""
 
     def __init__(self, answer, document=None):
         self.reply, self.document = answer, document
@@ -371,7 +371,7 @@ SET = {
         (Response(200, {"keys": SET["keys"] * 100}), "at most 64"),
     ],
 )
-def test_an_answer_that_is_no_key_set_is_not_used(answer, message):
+def test_an_answer_that_is_not_a_key_set_is_not_used(answer, message):
     with serve(Place(answer)) as served, pytest.raises(KeysUnavailableError, match=message):
         fetch_set(f"{served.url}/keys")
 

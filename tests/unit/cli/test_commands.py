@@ -14,7 +14,7 @@ from lakesync.cli.app import COMMANDS, LazyCommand, app
 
 
 def commands():
-    """Every command, with the words that name it."""
+    """Every command, with the words of its name."""
     group: Any = typer.main.get_command(app)
     for name, unloaded in group.commands.items():
         assert isinstance(unloaded, LazyCommand)

@@ -32,7 +32,7 @@ COMMANDS = [
     "connectors unregister jira --yes",
     "dlq list",
 ]
-USERS, PROJECT, VARIABLE, FLAG = (f"http://127.0.0.1:{port}" for port in range(1, 5))  # nothing listens there
+USERS, PROJECT, VARIABLE, FLAG = (f"http://127.0.0.1:{port}" for port in range(1, 5))  # no server listens there
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from lakesync.model.errors import NotFoundError
 
 @pytest.fixture
 def config(tmp_path):
-    """A destination and a flow that keep tables at one adapter, and two flows that keep none."""
+    """A destination and a flow with tables at one adapter, and two flows without tables."""
     return load(
         {
             "data_dir": tmp_path / "data",

@@ -1,4 +1,4 @@
-"""`lakesync token inspect` makes every check that a gateway makes, by the settings of this project."""
+"""`lakesync token inspect` makes every check of a gateway, with the settings of this project."""
 
 from __future__ import annotations
 

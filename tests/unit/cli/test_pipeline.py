@@ -44,7 +44,7 @@ def test_a_number_has_its_noun_in_singular_or_plural():
     assert [output.count(number, "push", "pushes") for number in (1, 2)] == ["1 push", "2 pushes"]
 
 
-def test_a_flush_pauses_between_requests_that_are_answered_at_once(run, monkeypatch):
+def test_a_flush_pauses_between_requests_that_are_answered_immediately(run, monkeypatch):
     remote = Mock()
     remote.post.return_value = {"flushed": False}
     monkeypatch.setattr(ConnectionOptions, "connect", lambda _: remote)
@@ -54,7 +54,7 @@ def test_a_flush_pauses_between_requests_that_are_answered_at_once(run, monkeypa
 
 @pytest.fixture
 def daily(monkeypatch):
-    """A Dagster with two daily assets that differ in their days; the first backfill runs on, the others have ended."""
+    """A Dagster with two daily assets of different days; the first backfill is running, the others have ended."""
     launched = []
 
     def backfill(_, assets, *__, **___):

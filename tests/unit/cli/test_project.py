@@ -131,7 +131,7 @@ def test_init_enables_an_example(run, example, section):
     assert section in named(config.load())
 
 
-def test_init_switches_every_example_on_at_once(run):
+def test_init_enables_every_example_at_once(run):
     every = ("tiers", "migration", "jira", "postgres")
     assert run("init", *(word for example in every for word in ("--example", example))).exit_code == 0
     assert named(config.load()) == {

@@ -40,7 +40,7 @@ def test_half_of_a_surrogate_pair_is_invalid(run, row):
 
 
 def test_the_file_is_closed_if_its_rows_cannot_be_sent(run, monkeypatch):
-    gc.collect()  # frees what other tests left
+    gc.collect()  # free the garbage of other tests
     lost = []
     monkeypatch.setattr(sys, "unraisablehook", lost.append)
     run("push", "-", "-t", "todos", "-g", "shop", "--url", "http://127.0.0.1:1", stdin='{"key": 1}')

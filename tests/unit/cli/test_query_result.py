@@ -1,4 +1,4 @@
-"""What `lakesync query` prints of a result."""
+"""The output of `lakesync query`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def result(sql):
         ("1 AS a, 2 AS b", ["a", "b"]),
     ],
 )
-def test_columns_with_one_name_are_all_there(columns, names):
+def test_columns_with_the_same_name_are_all_returned(columns, names):
     (row,) = rows_of(result(f"SELECT {columns}"))
     assert row == {name: number for number, name in enumerate(names, 1)}
 

@@ -82,7 +82,7 @@ def test_a_port_in_use_is_reported_without_a_traceback(run):
 
 @pytest.mark.parametrize("file", ["absent/frames.bin", ".", "/"])
 def test_a_checkpoint_is_not_requested_if_its_file_cannot_be_written(run, file):
-    """A gateway has one for a client once."""
+    """A gateway gives a client only one checkpoint."""
     result = run("checkpoint", "fetch", file, *WHERE.split(), "--client", "ann")
     assert result.exit_code == ExitCode.USAGE
     assert "cannot be written" in result.stderr or "is a folder" in result.stderr

@@ -112,7 +112,7 @@ def test_a_service_whose_child_process_never_started_is_not_restarted(watch):
     seen = watch(Service("a", FOR_EVER, lambda: True, needs_child=True), Service("b", FOR_EVER, lambda: True))
     seen.until(lambda: seen.supervisor.all_ready)
     seen.supervisor._services["b"].process._child.kill()
-    seen.until(lambda: seen.states("b").count(State.READY) == 2)  # so a was checked too
+    seen.until(lambda: seen.states("b").count(State.READY) == 2)  # so that a was checked too
     assert seen.states("a") == [State.STARTING, State.READY]
 
 

@@ -152,7 +152,7 @@ def test_a_jar_that_cannot_be_downloaded_is_named(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("status", "body"), [(403, b"no"), (200, b"")], ids=["rejected", "without checksum"])
-def test_a_response_that_is_no_jar_is_reported_with_the_place_for_it(tmp_path, monkeypatch, status, body):
+def test_a_response_that_is_not_a_jar_is_reported_with_the_path_for_it(tmp_path, monkeypatch, status, body):
     def respond(*_, **__):
         response = requests.Response()
         response.status_code, response.raw = status, BytesIO(body)
@@ -219,7 +219,7 @@ def test_a_missing_secret_is_added_to_the_others(tmp_path):
     assert (tmp_path / "secrets.json").stat().st_mode & 0o077 == 0
 
 
-def test_secrets_outlive_a_disk_that_is_full(tmp_path, monkeypatch):
+def test_secrets_survive_a_full_disk(tmp_path, monkeypatch):
     (tmp_path / "secrets.json").write_text('{"secret_key": "kept"}')
 
     def full(_descriptor):
@@ -309,7 +309,7 @@ def test_processes_that_launch_runs_get_the_variables_of_runs(conf, tmp_path):
             assert (key is not None) is expected_there, name
 
 
-def test_a_dagster_yaml_of_the_users_own_is_used_as_it_is(conf, tmp_path):
+def test_a_dagster_yaml_of_the_user_is_used_unchanged(conf, tmp_path):
     dagster_home.write_files(conf, 7)
     path = conf.dagster.home / "dagster.yaml"
     first, rest = path.read_text().split("\n", 1)
@@ -325,10 +325,10 @@ def test_a_dagster_yaml_of_the_users_own_is_used_as_it_is(conf, tmp_path):
     assert path.read_text() == "telemetry:\n  enabled: false\n"
     found = {service.name: service for service in services(conf, None, 1, workspace)}
     assert "runs" not in found
-    assert found["code_server"].after == ("recovery",), "where its storage is, only Dagster knows"
+    assert found["code_server"].after == ("recovery",), "only Dagster knows its storage"
 
 
-def test_a_setting_that_the_users_own_dagster_yaml_hides_is_rejected(conf):
+def test_a_setting_that_the_users_dagster_yaml_overrides_is_rejected(conf):
     conf.dagster.home.mkdir()
     (conf.dagster.home / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
     changed = conf.replace(dagster={"run_launcher": {"module": "dagster", "class": "DefaultRunLauncher"}})
@@ -405,8 +405,8 @@ def test_recovery_runs_before_the_daemon_after_an_earlier_run(conf, tmp_path):
     assert found["gateway"].environment[MARKER] == str(conf.data_dir)
 
 
-def test_the_code_server_outlives_a_night_without_heartbeats(conf, tmp_path):
-    """A laptop sleeps; Dagster does not start the process again that has ended meanwhile."""
+def test_the_code_server_survives_a_night_without_heartbeats(conf, tmp_path):
+    """A laptop sleeps, and Dagster does not restart a code server that ended meanwhile."""
     (command,) = (each.command for each in services(conf, None, 1, tmp_path) if each.name == "code_server")
     assert int(command[command.index("--heartbeat-ttl") + 1]) > 24 * 3600
 

@@ -1,4 +1,4 @@
-"""Clients of `lakesync.open`, each with its file, over one gateway in this process."""
+"""Clients of `lakesync.open`, each with a separate file, over one gateway in this process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def gateway():
 
 @pytest.fixture
 def opened(request, gateway, tmp_path):
-    """Opens a client by name, with the module's SCHEMAS, over a file that `sql` was written to before."""
+    """Opens a client by name, with the module's SCHEMAS, over a file on which `sql` was executed before."""
     clients = []
 
     def start(name="alice", sql="", **options):

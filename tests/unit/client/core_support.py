@@ -12,7 +12,7 @@ from lakesync.model.types import ColumnValue, Op, PushResult, RowDelta, SyncResp
 from lakesync.testing import ManualClock
 
 START = 1_700_000_000_000
-"""Where manual clocks start, in milliseconds."""
+"""The start of manual clocks, in milliseconds."""
 
 
 class CoreHarness:

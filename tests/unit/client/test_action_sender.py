@@ -1,4 +1,4 @@
-"""Actions that the app queues, and answers to them that no gateway would send."""
+"""Actions that the app queues, and invalid answers to them."""
 
 from queue import Queue
 from threading import Event

@@ -1,4 +1,4 @@
-"""What the SQLite store keeps in the app's database."""
+"""The contents of the SQLite store in the app's database."""
 
 import sqlite3
 from contextlib import closing

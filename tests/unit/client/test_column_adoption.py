@@ -110,7 +110,7 @@ def test_existing_values_are_pushed_when_their_column_becomes_synchronised(opene
     bob.sync()
     alice.sync()
     expected = {"marked": ("bob's", 3), "waits": ("two", 3), "new": ("two", 3), "theirs": ("one", 7)}
-    assert rows(bob) == {**expected, "default": ("one", None)}, "a default is no write of anybody's"
+    assert rows(bob) == {**expected, "default": ("one", None)}, "no client wrote the default"
     assert rows(alice) == {**expected, "default": ("one", 0)}
     assert alice.pending() == []
 

@@ -112,7 +112,7 @@ def test_a_client_pulls_while_the_gateway_is_too_busy_for_a_push_in_doubt():
         me.core.next_request()
         me.core.receive(answer)
     me.core.request_pull()
-    assert isinstance(me.core.next_request(), SyncPull), "a gateway that takes nothing still gives"
+    assert isinstance(me.core.next_request(), SyncPull), "a gateway that accepts no push still answers pulls"
 
 
 def test_only_overload_answers_in_a_row_refuse_edits():

@@ -116,12 +116,12 @@ class TestBroadcasts:
         me.edit("r1", {"x": 1}, {"y": 1})
         me.core.next_request()
         me.core.receive(PushResult(1500, 1))
-        assert me.core.cursor == 1000, "a broadcast may still be on its way"
+        assert me.core.cursor == 1000, "a broadcast may still be in transit"
         again = delta("DELETE", "r1", -10), delta("INSERT", "r1", -10, x=1)
         me.core.receive(Broadcast(page(1400, *again)))
         assert (me.row("r1"), me.core.cursor) == ({"x": 1, "y": 1}, 1000)
         me.core.receive(Broadcast(page(1600, delta("INSERT", "r2", 0, x=1))))
-        assert me.core.cursor == 1000, "what was left out is before this one"
+        assert me.core.cursor == 1000, "the skipped changes are before this one"
         assert me.core.next_request() == SyncPull("me", 1000, 1000)
 
     def test_a_broadcast_with_more_makes_a_pull_due(self):

@@ -119,7 +119,7 @@ def test_resync_required_starts_a_full_pull_that_keeps_edits_and_removes_unnamed
     me.core.receive(error_answer("NOT_FOUND"))
     assert me.core.next_request() == SyncPull("me", 0, 1000)
     me.core.receive(page((6 << 16) + 1, delta("INSERT", "same", -5, z=3), more=True))
-    assert me.row("same") == {"z": 3}, "what it held may be of a time that the gateway lost"
+    assert me.row("same") == {"z": 3}, "earlier pages may be from a time that the gateway lost"
     me = me.restarted()
     me.core.next_request()
     me.core.receive(page(7 << 16))
@@ -232,7 +232,7 @@ def test_repeated_resync_required_is_answered_with_backoff():
         assert isinstance(me.core.next_request(), SyncPull)
         me.core.receive(error_answer("RESYNC_REQUIRED"))
         if began == 6:
-            assert isinstance(me.core.next_request(), FetchCheckpoint), "once it may happen"
+            assert isinstance(me.core.next_request(), FetchCheckpoint), "the first one is expected"
             me.core.receive(CheckpointEnd(began << 16))
     assert me.core.next_request() == Wait(30.0)
     me.seconds += 30
@@ -242,7 +242,7 @@ def test_repeated_resync_required_is_answered_with_backoff():
     me.core.request_pull()
     me.core.next_request()
     me.core.receive(error_answer("RESYNC_REQUIRED"))
-    assert isinstance(me.core.next_request(), FetchCheckpoint), "it came to an end since"
+    assert isinstance(me.core.next_request(), FetchCheckpoint), "the full pull was completed since then"
 
 
 def test_a_reopened_file_pulls_before_it_pushes_and_sends_its_own_hlc():
@@ -257,7 +257,9 @@ def test_a_reopened_file_pulls_before_it_pushes_and_sends_its_own_hlc():
     assert back.core.next_request() == SyncPull("me", 6 << 16, 1000, own_hlc=known)
     back.core.receive(page(7 << 16, delta("INSERT", "r3", 5, x=1), more=True))
     back.push_ok(8 << 16)
-    assert back.core.next_request().own_hlc == known, "neither what others wrote nor a push says that all is here"
+    assert back.core.next_request().own_hlc == known, (
+        "a row of others or a push does not show that all rows were received"
+    )
     back.core.receive(page(9 << 16))
     back.edit("r2", {"x": 2}, {"x": 3})
     assert back.store.position().own_writes_up_to > known

@@ -67,7 +67,7 @@ def test_an_edit_refused_because_the_clock_was_ahead_is_pushed_later_without_the
 
 
 def interrupt(client, monkeypatch):
-    """Ctrl-C between a request and its way."""
+    """Raise Ctrl-C between creating and sending a request."""
 
     def interrupted(*_):
         raise KeyboardInterrupt

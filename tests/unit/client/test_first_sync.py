@@ -49,7 +49,7 @@ def test_a_first_sync_on_a_full_disk_raises_and_succeeds_once_there_is_room(alic
     assert [row["row_id"] for row in alice["notes"]] == ["mine"]
     assert not list(tmp_path.glob("*-first*"))
     with pytest.raises(ResyncRequiredError):
-        alice.sync()  # the checkpoint is of another gateway than the one that is pulled from
+        alice.sync()  # the checkpoint is of another gateway than the pulls
     assert len(alice["notes"]) >= ROWS
 
 

@@ -45,7 +45,7 @@ def test_first_sync_loads_columns_with_names_of_its_sql(opened, gateway, column)
     transport.table, transport.column = "notes", column
     alice = opened(transport=transport, schemas=schemas_of("notes", column))
     with pytest.raises(ResyncRequiredError):
-        alice.sync()  # the checkpoint is of another gateway than the one that is pulled from
+        alice.sync()  # the checkpoint is of another gateway than the pulls
     assert values(alice, "notes", column) == {f"n{n:02}": n for n in range(ROWS)}
 
 

@@ -81,7 +81,7 @@ def test_a_nested_transaction_is_rolled_back_alone(opened):
             assert todos.insert({"title": "never"}, row_id="b") == todos.insert(row_id="a")
         with alice.transaction():
             todos.insert({"title": "stays too"}, row_id="c")
-            conn.commit()  # the app may end the whole itself
+            conn.commit()  # the app may end the whole transaction itself
             todos.insert({"title": "and this"}, row_id="d")
     assert [edit[1] for edit in edits(alice)] == ["a", "c", "d"]
 
@@ -200,7 +200,7 @@ def test_existing_rows_of_a_table_become_inserts(opened, tmp_path):
     alice = opened()
     assert edits(alice) == [("INSERT", "old", ["title"])]
     alice.sync()
-    assert alice.query("SELECT mine FROM todos") == [{"mine": b"\0"}], "a column of the app's own stays its own"
+    assert alice.query("SELECT mine FROM todos") == [{"mine": b"\0"}], "a column of the app is not synchronised"
 
 
 def test_an_unusable_table_raises_a_configuration_error(opened, gateway, tmp_path):
@@ -289,7 +289,7 @@ def test_threads_share_a_database(opened):
 
 
 def test_a_writing_thread_does_not_block_a_sync_in_another(opened):
-    """In a transaction's first moment nobody had yet noted whose it is, and it was taken for one that `conn` began."""
+    """At a transaction's start, its thread was not recorded yet, so it was mistaken for one that `conn` began."""
     alice = opened()
     with ThreadPoolExecutor(1) as threads:
         writing = threads.submit(lambda: [alice["todos"].upsert("t", n=number) for number in range(100)])

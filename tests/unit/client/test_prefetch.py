@@ -65,7 +65,7 @@ def bob(gateway):
 
 
 def written(client, monkeypatch, before=lambda _: None):
-    """How many deltas each page has that is written from now on; `before` is called before each is."""
+    """The number of deltas in each page that is written from now on; `before` is called before each write."""
     sizes = []
     receive = client.coordinator.replica.receive
 

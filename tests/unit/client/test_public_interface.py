@@ -1,4 +1,4 @@
-"""The public interface of the client besides rows: names, types, arguments, events."""
+"""The public interface of the client, except rows: names, types, arguments, events."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_removed_listener_is_not_called(opened):
     listener = changes.append
     alice.on("onSyncComplete", listener)
     alice.coordinator.off("onSyncComplete", listener)
-    alice.coordinator.off("onSyncComplete", listener)  # as the reference's: nobody minds
+    alice.coordinator.off("onSyncComplete", listener)  # as in the reference, this is no error
     bob["notes"].insert(text="hello")
     bob.sync()
     alice.sync()
@@ -118,7 +118,7 @@ def test_the_outbox_lists_and_filters_edits(opened):
 
 @pytest.mark.parametrize(("late", "offset"), [(0.0, -1.0), (0.98, 0.0), (1.9, 0.9)])
 def test_the_clock_offset_is_accurate_to_a_second(late, offset):
-    """A server tells whole seconds, and may have looked at its clock a second ago."""
+    """A server's date is in whole seconds, and may have been computed a second ago."""
     transport = HttpTransport("http://127.0.0.1:9", "g")
     answer = requests.Response()
     answer.headers["Date"] = formatdate(1_000, usegmt=True)

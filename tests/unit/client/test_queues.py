@@ -1,4 +1,4 @@
-"""Custom queues: what they are notified of, and that they lose no change."""
+"""Custom queues: their notifications; no change is lost."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_a_custom_queue_is_notified_of_overload_rejection_and_drop(opened, gatew
     transport.error = None
     alice["notes"].insert({"text": "b", "more": "refused"}, row_id="b")
     alice.sync()
-    assert queue.depth() == 0, "what was set aside waits for the app, not in the queue"
+    assert queue.depth() == 0, "a refused edit waits for the app, not in the queue"
     assert queue.calls[4:] == [("push", "b"), ("ack", "a"), ("mark_sending", "b"), ("ack", "b")]
     (refused,) = alice.pending()
     assert (refused.status, refused.code) == ("refused", SchemaError.code)
@@ -265,7 +265,9 @@ def test_a_durable_queue_gets_an_ack_that_a_killed_process_owed_it(opened, gatew
     assert queue.depth() == 1
     alice.sync()
     assert rows_there(gateway) == {"kept"}
-    assert alice.coordinator.replica.read("SELECT count(*) FROM _lakesync_queue_acks") == [(1,)], "the last ack's"
+    assert alice.coordinator.replica.read("SELECT count(*) FROM _lakesync_queue_acks") == [(1,)], (
+        "the cursor of the last ack"
+    )
 
 
 def test_a_refused_edit_is_not_pushed_after_a_failed_ack(opened, gateway):
@@ -282,7 +284,7 @@ def test_a_refused_edit_is_not_pushed_after_a_failed_ack(opened, gateway):
 
 
 def test_a_write_that_a_custom_queue_cannot_be_notified_of_does_not_fail(opened, gateway, monkeypatch):
-    """The write is committed before: an app that got an error would insert the row a second time."""
+    """The write is already committed: after an error, the app would insert the row a second time."""
     queue = MemoryQueue()
     alice = opened(queue=queue)
     with monkeypatch.context() as now:

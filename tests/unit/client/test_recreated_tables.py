@@ -57,7 +57,7 @@ def bob(opened):
 
 @pytest.fixture
 def alice(opened, bob):
-    """Alice, with rows that the gateway has; bob has them too."""
+    """Alice, with rows that the gateway and bob have."""
     alice = opened()
     for row_id in "abcd":
         alice["notes"].insert({"text": row_id, "n": 1}, row_id=row_id)
@@ -96,7 +96,7 @@ def test_unsent_changes_survive_and_missing_rows_are_not_deletes(opened, alice, 
         db.executescript(WAYS[way])
     if closed == "closed":
         alice.close()
-    alice.coordinator._session._sync_lock.release()  # as the end of its process does
+    alice.coordinator._session._sync_lock.release()  # as at the end of its process
     again = opened()
     new = {("INSERT", "z"): {"text": "z", "n": 9}} if way == "remade with a new row" else {}
     assert unsent(again) == {**CHANGES, **new}
@@ -260,7 +260,7 @@ def test_a_program_that_attaches_the_file_is_tracked_and_may_recreate_the_table(
 
 @pytest.mark.parametrize("verb", ["INSERT OR REPLACE", "REPLACE", "INSERT OR IGNORE", "INSERT OR FAIL", "UPSERT"])
 def test_the_apps_conflict_clauses_do_not_affect_the_journal(opened, alice, bob, tmp_path, verb):
-    """SQLite lets the clause of the statement that fires a trigger override those inside of it."""
+    """SQLite applies the conflict clause of the triggering statement to the statements in the trigger."""
     tail = "ON CONFLICT (row_id) DO UPDATE SET text = excluded.text, n = excluded.n" if verb == "UPSERT" else ""
     verb = "INSERT" if verb == "UPSERT" else verb
     with closing(sqlite3.connect(tmp_path / "alice.db")) as db:
@@ -301,7 +301,7 @@ class WritingDuringPull(LocalTransport):
 
 
 def test_an_answer_during_a_table_recreation_makes_no_inserts(opened, gateway, bob, tmp_path):
-    """The page finds its row gone from a table that the app is about to fill."""
+    """The page finds no row in a table that the app is about to fill."""
     line = WritingDuringPull(gateway)
     alice = opened(transport=line)
     for row_id in "abc":
@@ -324,7 +324,7 @@ def test_an_answer_during_a_table_recreation_makes_no_inserts(opened, gateway, b
 
 
 def test_no_page_is_written_into_a_table_that_the_app_is_recreating(opened, gateway, bob, tmp_path):
-    """The app's own INSERT … SELECT would find the row there already."""
+    """The app's own INSERT … SELECT would fail on the existing row."""
     line = WritingDuringPull(gateway)
     alice = opened(transport=line)
     bob["notes"].insert({"text": "a", "n": 1}, row_id="a")

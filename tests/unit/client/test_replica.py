@@ -136,7 +136,7 @@ def test_reading_within_an_app_transaction_does_not_wait_for_a_waiting_step(tmp_
         assert begun.wait(30)
         assert (replica.unrecorded_count(), replica.oldest_unacknowledged_at()) == (0, None)
         assert replica.read("SELECT count(*) FROM t") == [(0,)]
-        assert thread.is_alive(), "it waits for the app's transaction"
+        assert thread.is_alive(), "the step waits for the app's transaction"
         app.commit()
         thread.join()
         assert replica.edits()[0].delta.row_id == "r1"

@@ -27,7 +27,7 @@ class RecordingTransport(LocalTransport):
 
 @pytest.fixture
 def put_back(opened, tmp_path):
-    """Alice, as she was before she did some things and synchronised."""
+    """Restore alice's file from before some changes that she made and synchronised."""
 
     def back(do, **options):
         alice = opened()

@@ -99,7 +99,7 @@ def test_an_unparsed_schema_of_an_app_is_checked(opened, schema):
 
 
 class StuckTransport(LocalTransport):
-    """Has more after each page, but its cursor stays or goes back."""
+    """Always has more pages, but its cursor stays or decreases."""
 
     asked, back = 0, 0
 
@@ -161,7 +161,7 @@ class StuckSubscription:
         return Message(is_broadcast=False, page=page)
 
     def wake(self):
-        """Nothing waits for long."""
+        """Nothing to do."""
 
     def close(self):
         self.closed.set()

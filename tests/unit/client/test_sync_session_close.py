@@ -1,4 +1,4 @@
-"""Closing a session of which a part cannot be closed."""
+"""Closing a session, a part of which cannot be closed."""
 
 import threading
 from contextlib import contextmanager
@@ -25,7 +25,7 @@ def test_replica_and_locks_are_released_if_the_transport_cannot_be_closed() -> N
 
 
 def test_a_client_that_is_closed_while_a_synchronisation_waits_keeps_no_lock(opened) -> None:
-    """The reopened client could not synchronise until the first one was collected as garbage."""
+    """The reopened client could not synchronise until the first one was garbage-collected."""
     alice = opened()
     session = alice.coordinator._session
 

@@ -80,7 +80,7 @@ def test_tables_of_many_shapes_store_other_clients_changes(opened, sql):
     alice, bob = opened(sql=sql), opened("bob")
     alice.conn.execute("INSERT INTO notes (row_id, text, n) VALUES ('a', 'A', 1)")
     alice.conn.commit()
-    for number in range(30):  # a page that is written at once; without defaults that SQLite would fill in
+    for number in range(30):  # a page that is written in bulk; without defaults that SQLite would fill in
         bob["notes"].insert({"n": number} if number % 2 else {"text": "t"}, row_id=f"b{number}")
     found = rows(alice, bob)
     assert (found["a"], found["b1"], found["b2"]) == (("A", 1), (None, 1), ("t", None))
@@ -269,7 +269,7 @@ def test_records_of_the_earlier_shared_table_are_migrated(opened):
 
 
 FORMER = (Path(__file__).parents[2] / "vectors" / "client_file_of_november.sql").read_text()
-"""A file of the version whose triggers kept rows only as they were before: a change is recorded, three are not."""
+"""A file of a version whose triggers stored only rows before a change: one change is recorded, three are not."""
 
 
 @pytest.mark.parametrize("remade", ["", "DROP TABLE notes"])
@@ -278,7 +278,7 @@ def test_a_file_of_an_earlier_version_keeps_its_unsent_changes(opened, remade):
     written = [(edit.delta.op, edit.delta.row_id, edit.values) for edit in alice.pending()]
     recorded = ("INSERT", "new", {"text": "new", "n": 2})
     later = [("UPDATE", "new", {"n": 3}), ("INSERT", "other", {"text": "other"})]
-    assert written == [recorded, *([] if remade else later)], "in that version only the table had what was not recorded"
+    assert written == [recorded, *([] if remade else later)], "in that version, only the table had unrecorded writes"
     alice["notes"].delete("new")
     expected = {} if remade else {"other": ("other", None)}
     assert rows(alice, bob) == expected

@@ -160,7 +160,7 @@ def test_secrets_in_a_file_must_be_references(tmp_path, monkeypatch):
     assert "hunter2" not in str(raised.value)
 
 
-def test_a_secret_in_a_file_that_is_no_text_is_an_error_that_names_the_file(tmp_path):
+def test_a_secret_in_a_file_that_is_not_text_is_an_error_that_names_the_file(tmp_path):
     (tmp_path / "secret").write_bytes(b"\xff\xfe")
     (tmp_path / "lakesync.toml").write_text('jwt_secret = "file:secret"\n')
     with pytest.raises(ConfigurationError, match="refers to secret, which is no text in UTF-8"):
@@ -260,7 +260,7 @@ def test_misspelt_variables_are_reported_with_other_errors(monkeypatch):
         config.load()
 
 
-def test_variables_of_others_and_those_that_settings_refer_to_are_no_errors(tmp_path, monkeypatch):
+def test_variables_of_other_programs_and_referenced_variables_are_no_errors(tmp_path, monkeypatch):
     others = "CONFIG CRASH_AT SUPERVISED ADAPTER_UNDER_TEST URL CLIENT PRIVATE_KEY S3_SECRET_KEY"
     kubernetes = "SERVICE_HOST SERVICE_PORT SERVICE_PORT_HTTP PORT PORT_8000_TCP PORT_8000_TCP_ADDR"
     for name in (*others.split(), *kubernetes.split()):

@@ -1,4 +1,4 @@
-"""A gateway gets its declarations in lakesync.toml when it starts; what was set at run time stays."""
+"""A gateway applies the declarations of lakesync.toml when it starts; settings made at run time remain."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def schema(**columns):
 
 @pytest.fixture
 def start(tmp_path):
-    """Starts one engine, again and again, with what the files say by then."""
+    """Starts one engine several times, with the current content of the files."""
     engine = Engine(open_store("memory://", lambda: 1 << 40), lambda: 1 << 40)
     engine.open()
 
@@ -82,7 +82,7 @@ TOKEN = "env:CONNECTOR_shop_TOKEN"
 
 @pytest.fixture
 def declare(tmp_path, monkeypatch):
-    """Starts one engine, again and again, with what lakesync.toml says by then, as a gateway's process reads it."""
+    """Starts one engine several times, with the current lakesync.toml, like a gateway process."""
     connectors = Connectors(Secrets([], ["env:CONNECTOR_{gateway}_*"]))
     engine = Engine(open_store("memory://", lambda: 1 << 40), lambda: 1 << 40, connectors=connectors)
     engine.open()

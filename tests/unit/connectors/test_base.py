@@ -1,4 +1,4 @@
-"""What connector types share: helpers, and the origins of their tables."""
+"""The common part of connector types: helpers, and the origins of their tables."""
 
 import pytest
 
@@ -19,7 +19,7 @@ from lakesync.connectors.sql import mysql, postgres
         ({"a": [1]}, None),
     ],
 )
-def test_a_path_that_leads_to_nothing_has_no_value(values, found):
+def test_a_path_without_a_value_returns_none(values, found):
     assert value_at(values, ["a", "b"]) == found
 
 

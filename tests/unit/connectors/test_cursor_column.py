@@ -1,4 +1,4 @@
-"""Values of a cursor column: which of them are times, which is greater, and when one is settled."""
+"""Values of a cursor column: which are times, their order, and when a value is settled."""
 
 from datetime import datetime
 
@@ -9,7 +9,7 @@ from lakesync.connectors.sql.reader import AgeHorizon, TransactionHorizon
 
 
 @pytest.mark.parametrize("text", ["20240115", "2024-W03-1", "20240115T101500", "v1"])
-def test_a_text_that_is_no_formatted_time_is_compared_as_text(text):
+def test_a_text_that_is_not_a_formatted_time_is_compared_as_text(text):
     assert start_value({"settled": text, "pending": []}, 60_000) == text
     assert settle(None, AgeHorizon(600), text)["settled"] == text
 
@@ -26,7 +26,7 @@ def test_a_pending_value_settles_when_the_same_time_was_reached_in_another_form(
     assert settle(cursor, TransactionHorizon(oldest_open=9, next=9), other)["settled"] == "2024-01-15T10:15:00Z"
 
 
-def test_the_greater_value():
+def test_the_greater_value_is_returned():
     assert greater("2024-01-15T10:15:00+02:00", "2024-01-15T09:00:00Z") == "2024-01-15T09:00:00Z"
     assert greater("2024-01-15", "2024-01-15T00:00:01Z") == "2024-01-15T00:00:01Z"
     assert (greater(None, 1), greater(2, None), greater(1, 2), greater(None, None)) == (1, 2, 2, None)

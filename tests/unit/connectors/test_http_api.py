@@ -1,4 +1,4 @@
-"""What an API says about when to come again."""
+"""The responses of HTTP APIs: retry delays, JSON and headers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_half_of_a_surrogate_pair_is_replaced_and_whole_pairs_are_kept():
 
 
 @pytest.mark.parametrize("body", ["<html>", "", "9" * 5_000, "[" * 100_000])
-def test_a_body_that_is_no_json_is_an_error_of_the_api(body):
+def test_a_body_that_is_not_json_is_an_error_of_the_api(body):
     with pytest.raises(AdapterError, match=r"https://api\.example/records did not return JSON"):
         decode_json(response(body))
 

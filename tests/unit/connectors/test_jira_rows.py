@@ -27,6 +27,6 @@ def test_an_object_without_its_id_is_not_converted(convert):
         convert()
 
 
-def test_a_comment_belongs_to_the_issue_that_was_asked_for():
+def test_a_comment_belongs_to_the_requested_issue():
     row = comment_row("SUP-1", {"id": "7", "issue_key": "OPS-9", "author": {"displayName": "Ada"}})
     assert (row.row_id, row.columns["issue_key"], row.columns["author_name"]) == ("SUP-1:7", "SUP-1", "Ada")

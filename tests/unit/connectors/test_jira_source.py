@@ -1,4 +1,4 @@
-"""Jira's source with unusual answers of a search."""
+"""Jira's source with unusual answers to searches."""
 
 from __future__ import annotations
 

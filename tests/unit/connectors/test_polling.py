@@ -1,4 +1,4 @@
-"""A poll of several tables: what it holds, when that lands, and which tables learn that it did not."""
+"""A poll of several tables: how much it buffers, when it lands, and which tables are told of a failed landing."""
 
 import pytest
 
@@ -10,7 +10,7 @@ TABLES = (Table("issues"), Table("comments"), Table("projects"))
 
 
 class Source:
-    """Three pages of each table, and what fails on the way."""
+    """A source with three pages for each table, and failures."""
 
     tables = TABLES
     usage = Usage(0)
@@ -26,7 +26,7 @@ class Source:
 
 
 class Landing(MemoryLanding):
-    """Notes what lands together, and refuses a landing by its number."""
+    """Records what lands together, and rejects a landing by its number."""
 
     def __init__(self, refused=None):
         super().__init__(TABLES)

@@ -1,4 +1,4 @@
-"""Whether a connector would work, asked of servers that listen: what is wrong is said in words, with its exit code."""
+"""The probes of connectors against local servers: each fault is reported in words, with its exit code."""
 
 from __future__ import annotations
 

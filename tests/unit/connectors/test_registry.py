@@ -1,4 +1,4 @@
-"""What becomes of a connector's configuration."""
+"""Validation and storage of connector configurations."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def connectors():
 
 
 def changed(body, **changes):
-    """The body with values at dotted places; None takes a field away."""
+    """The body with changed values, by dotted path; None removes a field."""
     body = copy.deepcopy(body)
     for path, value in changes.items():
         *way, last = path.split("__")

@@ -1,4 +1,4 @@
-"""Secrets of connectors: what is kept opens where it belongs and nowhere else."""
+"""Secrets of connectors: a sealed secret opens only for its gateway, connector and setting."""
 
 from __future__ import annotations
 

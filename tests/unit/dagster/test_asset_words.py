@@ -1,4 +1,4 @@
-"""What every asset of a house with everything in it says about itself, before anything has been made."""
+"""The metadata of every asset in a code location with all features, before any materialisation."""
 
 import re
 
@@ -20,7 +20,7 @@ SNAPSHOT = SchemaSnapshot(
     {"": (FLIGHTS,), "shop": (FLIGHTS,)},
 )
 GROUPS = {"staging": "gateway", "deltas": "flush", "tables_shop": "tables"}
-"""First part of a key → the group, where that is not called so itself."""
+"""The group of a key's first part, if their names differ."""
 STAGES = {
     *(
         "clients",
@@ -36,7 +36,7 @@ STAGES = {
     *("destinations", "flows", "tiers", "migrations", "backends"),
 }
 WITHOUT_PLACE = {"clients", "maintenance", "erasure"}
-"""Groups of what is in nobody's database but the clients', and of what keeps others' tables."""
+"""Groups of assets without a storage URI: the clients' databases, and work on other assets' tables."""
 WITHOUT_COLUMNS = {"gateway", "checkpoint_snapshots", "checkpoint", "backends", "maintenance", "erasure"}
 
 
@@ -60,7 +60,7 @@ def test_each_asset_has_a_stage_an_owner_kinds_and_a_description_of_one_sentence
         begin = name.partition("/")[0]
         assert node.group_name == GROUPS.get(begin, begin), name
         assert re.fullmatch(r"[A-Z][^\n]*\.", node.description), name
-        assert not re.search(r"[.!?]\s", node.description), f"{name} says more than a sentence: {node.description}"
+        assert not re.search(r"[.!?]\s", node.description), f"{name} has more than one sentence: {node.description}"
         assert node.owners == ["team:lakesync"], name
         assert 1 <= len(node.kinds) <= 3, name
 

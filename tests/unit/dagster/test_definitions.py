@@ -1,4 +1,4 @@
-"""The code location: quick to load, what leads to what, what blocks, and what waits for whom."""
+"""The code location: its loading time, lineage, blocking checks and pools."""
 
 import json
 import subprocess
@@ -23,12 +23,14 @@ def schema(table, **columns):
 FLIGHTS = schema("flights", carrier="string", delay="number")
 PLANES = schema("planes", year="number")
 HEAVY = {"pyspark.sql.connect", "pandas", "pyarrow", "pyiceberg", "duckdb", "sqlalchemy", "grpc", "fastapi", "boto3"}
-"""Only runs need these: each adds a good part of a second to the location's loading. dagster-pyspark imports pyspark
-and numpy, which add 0.8 s of CPU and 29 MB."""
+"""Modules that only runs need; each adds a large part of a second to the location's loading.
+
+dagster-pyspark imports pyspark and numpy, which add 0.8 s of CPU and 29 MB.
+"""
 SHOWN = {"pyspark", "lake", "staging"}
 """The resources with settings, which Dagster's pages show."""
 MODULES = 2_000
-"""`scripts/bench location` measures what they cost."""
+"""The largest number of imported modules; `scripts/bench location` measures their cost."""
 SNAPSHOT = SchemaSnapshot((FLIGHTS, PLANES), {"flights": ("nyc",), "planes": ("nyc", "ewr")})
 
 
@@ -73,7 +75,7 @@ def test_the_location_loads_without_a_connection_and_without_spark_connect(confi
 
 
 def test_the_location_loads_with_any_table_names(config):
-    """One tenant's table name must not stop the pipeline of all."""
+    """One tenant's table name must not stop the pipeline of all tenants."""
     names = (
         "orders",
         "orders_checks",
@@ -214,7 +216,7 @@ def test_maintenance_and_erasure_are_assets_without_data_lineage(graph):
     assert parts == ["deltas", "tables/flights", "tables/planes", "staging", "runs"]
 
 
-def test_a_table_of_another_namespace_is_an_asset_of_its_own_with_its_pool_checks_upkeep_and_erasure(config):
+def test_a_table_of_another_namespace_has_its_own_asset_pool_checks_maintenance_and_erasure(config):
     apart = {"": (FLIGHTS,), "shop": (FLIGHTS, PLANES)}
     graph = make_definitions(config, SchemaSnapshot((FLIGHTS, PLANES), namespaces=apart)).resolve_asset_graph()
     key = dg.AssetKey(["tables_shop", "flights"])
@@ -252,7 +254,7 @@ def test_a_location_without_a_registered_table_loads(config):
     make_definitions(config, SchemaSnapshot()).resolve_job_def("flush")
 
 
-def test_a_snapshot_reads_back_and_is_empty_where_there_is_none(config):
+def test_a_snapshot_reads_back_and_a_missing_one_is_empty(config):
     path = snapshot_file(config)
     assert read_snapshot(path) == SchemaSnapshot()
     write_snapshot(path, SNAPSHOT)
@@ -260,6 +262,6 @@ def test_a_snapshot_reads_back_and_is_empty_where_there_is_none(config):
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
-def test_schemas_of_two_gateways_join_to_all_their_columns_with_the_first_ones_types():
+def test_schemas_of_two_gateways_join_to_all_columns_with_the_types_of_the_first():
     joined = join_schemas(schema("t", a="string", b="number"), schema("t", b="string", c="json"))
     assert joined.types == {"a": "string", "b": "number", "c": "json"}

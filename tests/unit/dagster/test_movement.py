@@ -1,4 +1,4 @@
-"""What is declared to move is in the code location: assets that say what they are, and what asks for their runs."""
+"""Declared transfers in the code location: their assets, and the sensors and schedules that request their runs."""
 
 import os
 import time
@@ -130,7 +130,7 @@ def test_an_erasure_excludes_destinations_flows_tiers_and_migrations(definitions
     ]
     migration = graph.get(key("migrations/away")).assets_def.op.pool
     assert {node.definition.pool for job in moving for node in job} | {migration} <= erasure.pools
-    assert not erasure.parent_keys | erasure.child_keys, "it does not hang in the lineage of data"
+    assert not erasure.parent_keys | erasure.child_keys, "it is not part of the lineage of data"
     after = {
         step.name: {each.node for given in inputs.values() for each in given.get_node_dependencies()}
         for step, inputs in erasure.assets_def.node_def.dependencies.items()
@@ -145,11 +145,11 @@ def test_an_erasure_excludes_destinations_flows_tiers_and_migrations(definitions
         "flows__home": {"erase__destinations__warehouse__pg", "erase__flows__slice"},
         "tiers__aged": {"erase__destinations__warehouse__pg", "erase__flows__slice"},
         "report": every - {"erase__history"},
-    }, "each after what writes the adapters that it reads"
+    }, "each after the writers of the adapters that it reads"
 
 
 def test_an_erasure_of_tiers_recomputes_the_rows_of_the_hot_one(declared):
-    """While the pool keeps deltas from moving; the destination's own step has another pool."""
+    """During this time the pool keeps deltas from moving; the destination's own step has another pool."""
     engine = Engine(open_store("memory://", wall_clock), wall_clock)
     engine.open()
     engine.gateway("g").register_schema(FLIGHTS)
@@ -223,9 +223,9 @@ def test_flows_and_tiers_are_due_by_their_schedules_and_again_after_a_run_that_f
         assert "was requested once" in tick(cursor)[0]
         monkeypatch.setattr(attempts, "FIRST_PAUSE", 0)
         run = instance.create_run_for_job(nothing, tags=tags["flows_slice"])
-        assert tick(cursor)[0].keys() == {"flows_home", "tiers_aged"}, "a run of the other is under way"
+        assert tick(cursor)[0].keys() == {"flows_home", "tiers_aged"}, "a run of the other is in progress"
         instance.report_run_failed(run)
-        assert tick(cursor)[0].keys() == set(names), "and failed: it is not left to its schedule"
+        assert tick(cursor)[0].keys() == set(names), "a failed run is not left to the schedule"
         store.put_mark("flows/slice", str(now - 60_000))  # at 02:20, and due every five minutes
         store.put_mark("flows/home", str(now - 3 * 86_400_000))
         store.put_mark("tiers/aged", str(now - 90_000))  # at 02:19, and due at 02:20
@@ -238,7 +238,7 @@ def test_flows_and_tiers_are_due_by_their_schedules_and_again_after_a_run_that_f
 
 @dg.job
 def nothing():
-    """A run of it is a run that is under way."""
+    """Create a run of the asset that is in progress."""
 
 
 def test_a_migration_is_requested_for_the_days_that_have_ended_and_were_not_copied(declared, tmp_path, monkeypatch):
@@ -274,7 +274,9 @@ def test_a_migration_is_requested_for_the_days_that_have_ended_and_were_not_copi
         assert requested(instance, 3) == ("2026-01-02|flights", "2026-01-02|planes")
         made = dg.AssetMaterialization(key("migrations/away"), partition="2026-01-02|planes")
         instance.report_runless_asset_event(made)
-        assert requested(instance, 9) == ("2026-01-02|flights", "2026-01-03|planes"), "a materialisation is no mark"
+        assert requested(instance, 9) == ("2026-01-02|flights", "2026-01-03|planes"), (
+            "a materialisation does not move the mark"
+        )
         copied("planes", 3)
         copied("flights", 3)
         assert requested(instance, 9) == ("2026-01-02|flights", "2026-01-02|planes"), "a gap is filled"
@@ -293,4 +295,4 @@ def test_a_late_migration_is_reported_with_its_missing_day(declared):
     assert (behind.key, behind.since_ms) == ("migration/away/", due)
     before = int(datetime(2025, 12, 1, tzinfo=UTC).timestamp() * 1000)
     early = [each for each in timed_parts(declared, SchemaSnapshot(), {}, before) if each.part == "migration"]
-    assert compare_marks((), (), (), early, before) == [], "its first day is still to come"
+    assert compare_marks((), (), (), early, before) == [], "its first day is in the future"

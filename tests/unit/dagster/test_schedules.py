@@ -1,4 +1,4 @@
-"""What runs by the clock: nothing for a house in which nothing happened, and a reason in words."""
+"""Schedules: they request nothing if nothing has happened, and report the reason."""
 
 from contextlib import nullcontext
 from datetime import UTC, datetime
@@ -47,7 +47,7 @@ def test_unchanged_assets_are_not_audited_every_night(tmp_path):
         audited(name, state, wall_clock())
     assert asked() == "nothing was written since the last audit, which found nothing"
     audited("tables/flights", "4711", wall_clock())
-    assert asked() == "tables/flights", "which has another snapshot now"
+    assert asked() == "tables/flights", "because it has another snapshot now"
     audited("tables/flights", "None", wall_clock() - WEEK_MS)
     assert asked() == "tables/flights", "after a week in any case"
     engine.close()

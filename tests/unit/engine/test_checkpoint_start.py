@@ -1,4 +1,4 @@
-"""A checkpoint that a new client cannot start from is refused with the reason."""
+"""A checkpoint that a new client cannot start from is rejected with the reason."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""The bounds of the checks of a push, which are inclusive."""
+"""The limits that a push is checked for are inclusive."""
 
 import pytest
 from msgspec import Raw

@@ -1,4 +1,4 @@
-"""What a process remembers of refusals is bounded, in rows and in what each of them takes."""
+"""A process remembers a bounded number of rejected rows, with bounded data for each."""
 
 from __future__ import annotations
 
@@ -98,7 +98,9 @@ def test_a_later_change_hides_a_rejection_also_if_the_gateways_clock_is_ahead():
     assert known.latest("gw", "todos", "r1", changed=6 << 16) is None
     delta = RowDelta("INSERT", "todos", "r2", "ann", (), 1, "d")
     known.record("gw", "ann", (delta,), ValidationError("no", [Rejection("d", "VALIDATION", "no")]), newest=60 << 16)
-    assert known.latest("gw", "todos", "r2", changed=60 << 16) is not None, "it came before, by a clock that was ahead"
+    assert known.latest("gw", "todos", "r2", changed=60 << 16) is not None, (
+        "it was pushed before, with a clock that was ahead"
+    )
     assert known.latest("gw", "todos", "r2", changed=61 << 16) is None
 
 

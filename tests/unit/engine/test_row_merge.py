@@ -1,4 +1,4 @@
-"""What a push of many deltas of one row costs the thread that every gateway's pushes go through."""
+"""The cost of a push with many deltas of one row, in the thread that commits every gateway's pushes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lakesync.model.types import ColumnValue, RowDelta
 
 
 def steps(count: int) -> int:
-    """Lines of the merge that run for so many deltas, each of a column of its own, newest first and then again."""
+    """The number of lines that a merge of these deltas executes: one for each column, newest first, then repeated."""
     deltas = [
         RowDelta("UPDATE", "t", "r", "c", (ColumnValue.of(f"c{n}", n),), count - n, f"id{n}") for n in range(count)
     ]
@@ -37,7 +37,7 @@ def steps(count: int) -> int:
 
 
 def test_the_cost_of_a_merge_does_not_grow_with_the_number_of_deltas():
-    steps(800)  # the names of columns are known from here on
+    steps(800)  # from here on, the names of columns are known
     assert steps(800) == 8 * steps(100)
 
 

@@ -1,4 +1,4 @@
-"""The largest row that the limits of pushes allow still fits into one frame of a checkpoint."""
+"""The largest row that the limits of pushes permit fits into one frame of a checkpoint."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lakesync.wire.protobuf import encode_response
 
 
 def longest(text: str) -> str:
-    """The text as an id of the most bytes."""
+    """The text, repeated to the longest valid id."""
     return text.rjust(MAX_ID_CHARS, "\U0001f600")
 
 

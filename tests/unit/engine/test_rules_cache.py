@@ -1,4 +1,4 @@
-"""The index that a gateway serves by is that of the rules in force, also after a change that was taken back."""
+"""A gateway uses the index of the active rules, also after a change that was rolled back."""
 
 from lakesync.engine.active_rules import RulesCache
 from lakesync.rules.model import parse_rules

@@ -1,4 +1,4 @@
-"""Which shard a table belongs to, and what a client's one cursor stands for."""
+"""The shard of a table, and the positions in the shards that a client's cursor represents."""
 
 import pytest
 
@@ -35,13 +35,13 @@ def test_a_cursor_is_found_again_and_increases_with_any_clock():
     vector = find_vector(handed, first)
     assert vector is not None
     assert (dict(vector.parts), vector.next_shard) == ({"a": 512, "b": 0}, "b")
-    assert issue(handed, {"a": 512, "b": 0}, "b", WALL + 5) == (handed, first), "the same place is the same cursor"
+    assert issue(handed, {"a": 512, "b": 0}, "b", WALL + 5) == (handed, first), "the same position is the same cursor"
     handed, second = issue(handed, {"a": 512, "b": 256}, "b", WALL - 1000)
     assert second == first + ARRIVAL_STEP
     again, third = issue(handed, {"a": 512, "b": 0}, "b", WALL - 1000)
-    assert third > second, "an older place has a new cursor, since clients go by the highest"
+    assert third > second, "an older position gets a new cursor, because clients keep the highest one"
     assert find_vector(again, third + 1) is None
-    assert find_vector(None, 0) is not None, "0 stands for the beginning everywhere"
+    assert find_vector(None, 0) is not None, "0 is the beginning in every shard"
 
 
 def test_a_position_between_pages_is_a_page_mark():
@@ -62,7 +62,7 @@ def test_a_confirmed_position_of_a_client_is_never_forgotten():
     assert find_vector(handed, seen) is not None
     assert find_vector(handed, newest) is not None
     assert find_vector(handed, lost) is None
-    assert confirm(handed, lost) == handed, "what is forgotten was not there"
+    assert confirm(handed, lost) == handed, "a deleted cursor is not found"
 
 
 def test_shards_are_folders_beside_the_main_store_unless_they_are_given_a_url():

@@ -1,4 +1,4 @@
-"""A page of a source is confirmed by its own cursor alone."""
+"""Only a source page's own cursor confirms the page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a push would make of its rows, before it is committed."""
+"""The rows that would result from a push, computed before it is committed."""
 
 from __future__ import annotations
 

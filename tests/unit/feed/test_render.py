@@ -1,4 +1,4 @@
-"""L6: a row is sent with true stamps, one delta a stamp, original ids where a group is the original delta."""
+"""L6: a row is sent with true stamps, one delta per stamp, with the original id if it is the original delta."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The demo's clients forgive nothing, and its driver knows the middle of the run."""
+"""The demo's clients are strict about INSERTs, and its driver finds the middle of the run."""
 
 from __future__ import annotations
 

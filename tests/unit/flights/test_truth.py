@@ -1,4 +1,4 @@
-"""The demo's truth, on cases small enough to be read."""
+"""The demo's truth, on small readable cases."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from examples.flights.workload import Write
 
 @pytest.fixture
 def truth_of(tmp_path):
-    """A function that makes the truth of writes, each acknowledged at a step of its own."""
+    """A function that computes the truth of writes, each acknowledged at a separate step."""
 
     def tell(*writes: Write) -> Truth:
         journal = Journal(tmp_path / "journal")
@@ -95,7 +95,7 @@ ARROW = {"string": pa.string(), "number": pa.float64(), "boolean": pa.bool_()}
 
 
 def lake_of(truth: Truth, **changes) -> pa.Table:
-    """A state table of flights as the lake would hold it."""
+    """A state table of flights, as in the lake."""
     cells = truth.database.execute("select col, hlc, client, delta_id, value from final_cells").fetchall()
     row = {
         "_row": "UA-1",

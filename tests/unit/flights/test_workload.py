@@ -1,4 +1,4 @@
-"""The workload of the flights demo is the same everywhere, and full of real conflicts."""
+"""The workload of the flights demo is the same on every machine, and has real conflicts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A loop keeps its times, wakes, ends, and survives what fails."""
+"""A periodic task keeps its times, wakes, stops, and continues after failures."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_stop_while_the_task_is_woken_ends_it():
         task = PeriodicTask("test", lambda: None, interval_seconds=LONG)
         task.start()
         task.wake()
-        task.stop()  # would wait for an hour if it got lost
+        task.stop()  # it would wait for an hour if the stop was lost
 
 
 def test_a_failing_task_is_retried():

@@ -1,4 +1,4 @@
-"""Settings that cannot be used are refused, and the defaults are the reference's."""
+"""Invalid flush settings are rejected, and the defaults are the reference's."""
 
 from __future__ import annotations
 

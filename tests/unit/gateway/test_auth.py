@@ -1,4 +1,4 @@
-"""Tokens are verified once and remembered, within bounds, until they expire."""
+"""Tokens are verified once and cached, with a bound, until they expire."""
 
 from __future__ import annotations
 

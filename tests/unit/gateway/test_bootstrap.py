@@ -1,4 +1,4 @@
-"""The server's own flushes, from its start to its end."""
+"""The server's own flushes, from start to shutdown."""
 
 from __future__ import annotations
 

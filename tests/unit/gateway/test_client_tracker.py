@@ -1,4 +1,4 @@
-"""What a process remembers of clients is bounded and puts those first that are furthest behind."""
+"""A process remembers a bounded number of clients, those that are furthest behind first."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ARRIVALS = (("main", 9 << 16),)
 
 
 class Clock:
-    """In milliseconds."""
+    """A clock in milliseconds."""
 
     now = 5000
 
@@ -50,7 +50,7 @@ def pulled(
 def look(
     seen: ClientTracker, found: dict[str, int | None], connected: dict[str, ConnectedClient] | None = None
 ) -> set[str]:
-    """LagQuery at all who are due, and find this arrival of each; who was due."""
+    """Check all clients that are due, and find this arrival for each; return those that were due."""
     there = connected or {}
     due = seen.checks_due("gw", ARRIVALS, there)
     for each in due:
@@ -106,7 +106,7 @@ def test_an_outdated_check_of_a_client_is_discarded():
     (due,) = seen.checks_due("gw", ARRIVALS, {})
     pulled(seen, "a", 9 << 16, since=3 << 16)
     seen.record_check("gw", ARRIVALS, {}, due, Unsent(2000 << 16))
-    assert behind(seen, "a") is None, "not looked at yet"
+    assert behind(seen, "a") is None, "it was not checked yet"
 
 
 def test_an_unfinished_scan_is_continued():
@@ -151,11 +151,11 @@ def test_a_client_that_repeats_its_cursor_is_checked_from_that_cursor():
     (status,) = seen.statuses("gw", {}, 10)
     assert status.repeats == 2
     pulled(seen, "a", 3 << 16, since=3 << 16, brings=True, source="jira")
-    assert seen.tracked_cursor("gw", "a", None).cursor == 5 << 16, "a source has cursors of its own"
+    assert seen.tracked_cursor("gw", "a", None).cursor == 5 << 16, "a source has separate cursors"
     for _ in range(2):
         pulled(seen, "a", 9 << 16, since=9 << 16)
         (status,) = seen.statuses("gw", {}, 10)
-        assert status.repeats == 0, "a client that lacks nothing always asks with the same cursor"
+        assert status.repeats == 0, "a client that has every row always sends the same cursor"
 
 
 def test_the_client_that_was_not_seen_for_the_longest_time_is_forgotten(monkeypatch):

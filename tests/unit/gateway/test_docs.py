@@ -1,4 +1,4 @@
-"""The page on the HTTP API names everything that the code has."""
+"""The page on the HTTP API names every route, error code and metric."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every error has a status, and every answer to one has one form."""
+"""Every error has a status, and all error responses have one form."""
 
 from __future__ import annotations
 

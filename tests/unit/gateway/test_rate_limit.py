@@ -1,4 +1,4 @@
-"""The share of each client."""
+"""The rate limit of each client."""
 
 from __future__ import annotations
 

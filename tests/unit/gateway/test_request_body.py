@@ -1,4 +1,4 @@
-"""Bodies are read without holding up the event loop."""
+"""Bodies are read without blocking the event loop."""
 
 from __future__ import annotations
 

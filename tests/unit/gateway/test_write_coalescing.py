@@ -1,4 +1,4 @@
-"""An answer's head goes out with what follows it, and never waits for longer than a turn of the loop."""
+"""A response's head is sent together with what follows it, after at most one turn of the event loop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HEAD = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n"
 
 
 class Line(asyncio.Transport):
-    """Keeps each write as it would go to the socket."""
+    """Records each write to the socket."""
 
     def __init__(self):
         super().__init__()
@@ -45,7 +45,7 @@ class Line(asyncio.Transport):
 
 
 def sent(*steps):
-    """What reaches the socket, of calls on a joined transport; None is a turn of the loop."""
+    """The writes that reach the socket for calls on a joined transport; None is a turn of the event loop."""
 
     async def run():
         line = Line()
@@ -92,7 +92,7 @@ def test_closing_the_connection_follows_the_response_head():
     ("queued", "end"), [([9, 4, 4, 0, 0], "closed"), ([9, 9], "aborted")], ids=["reads slowly", "reads nothing"]
 )
 def test_only_a_peer_that_reads_nothing_is_aborted(monkeypatch, queued, end):
-    """`queued` are the bytes that wait in the transport, each time that it is asked for them."""
+    """`queued` are the queued bytes that the transport reports, one value for each query."""
     monkeypatch.setattr(write_coalescing, "READER_SECONDS", 0.0)
 
     def close(joined):
@@ -104,7 +104,7 @@ def test_only_a_peer_that_reads_nothing_is_aborted(monkeypatch, queued, end):
 
 
 def test_a_peer_that_sends_nothing_more_and_reads_nothing_is_aborted(monkeypatch):
-    """The event loop closes the inner transport itself then, and waits for the peer to read."""
+    """The event loop then closes the inner transport, which waits until the peer reads."""
     monkeypatch.setattr(write_coalescing, "READER_SECONDS", 0.0)
     protocol = object.__new__(LimitedHttpProtocol)
 

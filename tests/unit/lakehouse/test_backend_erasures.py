@@ -1,4 +1,4 @@
-"""What an erasure does with destination tables that the configuration no longer names."""
+"""An erasure in destination tables that the configuration no longer names."""
 
 from contextlib import closing
 
@@ -35,7 +35,7 @@ def store(tmp_path):
 
 @pytest.fixture
 def copy(tmp_path):
-    """A destination that had both tables, with two rows each; `ann` wrote one row alone and a value of the other."""
+    """A destination that had both tables, with two rows each; `ann` wrote all of one row and a value of the other."""
     with closing(SqliteAdapter(tmp_path / "copy.db")) as adapter:
         deltas = [
             make_delta(client, number, row, table=schema.table, title=f"of {client}")
@@ -69,7 +69,7 @@ def erase(tmp_path, store, *, destination, flows=()):
 
 
 KEPT, DELETED = {"shared": "of bob"}, {}
-"""Rows of a table after the erasure: one that is written from what is left, or none."""
+"""Rows of a table after the erasure: one that is rebuilt from the other deltas, or none."""
 
 
 @pytest.mark.parametrize(

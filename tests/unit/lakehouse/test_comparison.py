@@ -1,4 +1,4 @@
-"""What a destination adds up while a run writes to it."""
+"""The comparison of a destination while a run writes to it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PUSHES = pushes(12)
 
 
 class Busy(Follower, frozen=True):
-    """A destination that takes a push whenever it is asked what it holds, as long as there are some."""
+    """A destination that gets a push at each read of its digests, while pushes are left."""
 
     left: Iterator[int] = iter(())
 
@@ -51,7 +51,7 @@ def test_figures_of_a_destination_that_changed_during_the_comparison_are_discard
 
 
 class Moving(Follower, frozen=True):
-    """A destination whose deltas move to its cold tier, page by page, whenever its own have been counted."""
+    """A destination whose deltas move to its cold tier, page by page, at each count of its own deltas."""
 
     pages: Iterator[int] = iter(())
 

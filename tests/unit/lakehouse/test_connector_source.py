@@ -1,4 +1,4 @@
-"""How a notebook reads a connector's table: by the columns of its schema, or as JSON if the source knows none."""
+"""A connector's table in a notebook: by the columns of its schema, or as JSON if the source has no schema."""
 
 import pytest
 from pyspark.sql.datasource import InputPartition
@@ -35,5 +35,5 @@ def read(schema):
         (TableSchema("reports", (Column("columns", "json"),)), {"row_id": "r1", "columns": "3"}),
     ],
 )
-def test_a_column_named_columns_is_read_as_its_schema_says(schema, row):
+def test_a_column_named_columns_is_read_by_its_schema(schema, row):
     assert read(schema) == [row]

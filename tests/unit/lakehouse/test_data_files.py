@@ -1,4 +1,4 @@
-"""Data files of Iceberg tables as tasks read them, without Spark."""
+"""Iceberg data files, as tasks read them, without Spark."""
 
 import numpy as np
 import pyarrow as pa
@@ -40,8 +40,8 @@ def test_deleted_rows_are_left_out_wherever_batches_end(file, tmp_path, batch):
     assert found == [f"r{number}" for number in range(100) if number not in gone]
 
 
-def test_few_wide_rows_are_decoded_at_once(tmp_path, monkeypatch):
-    """A column of a table has at most 2 GiB in Arrow."""
+def test_few_wide_rows_are_decoded_together(tmp_path, monkeypatch):
+    """A column of an Arrow table has at most 2 GiB."""
     monkeypatch.setattr(data_files, "BYTES_AT_ONCE", 100_000)
     values = [f"{number:05d}" * 2000 for number in range(50)]
     rows = pa.table({"row": values, "size": range(50)})

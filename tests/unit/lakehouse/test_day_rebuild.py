@@ -1,4 +1,4 @@
-"""Which days of a destination are rewritten at the same time."""
+"""The days of a destination that are rewritten concurrently."""
 
 from datetime import date
 

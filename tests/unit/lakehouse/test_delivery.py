@@ -1,4 +1,4 @@
-"""How what landed goes into a gateway: in chunks, task after task, at the gateway's pace."""
+"""The delivery of landed rows to a gateway: in chunks, task after task, at the gateway's pace."""
 
 from contextlib import nullcontext
 
@@ -12,7 +12,7 @@ from lakesync.model.errors import BackpressureError, ValidationError
 
 
 class Rows:
-    """Deltas of one partition, in batches; a task runs in this process."""
+    """The deltas of one partition, in batches; tasks run in this process."""
 
     def __init__(self, pages, batch):
         self.rows = pa.table(
@@ -35,7 +35,7 @@ class Rows:
 
 
 class Landed:
-    """Deltas of so many pages, and what is asked for."""
+    """The deltas of several pages; records the calls."""
 
     client_id = "connector:desk"
 
@@ -116,9 +116,11 @@ def test_a_delivery_waits_for_a_full_gateway_outside_of_tasks_and_repeats_no_pus
     done = deliver(landed, gateway, pauses)
     assert (done.inserted, done.pushes, len(gateway.bodies)) == (60, 4, 4)
     assert gateway.deltas() == [str(number) for number in range(60)]
-    assert landed.noted == [1, 2, 5], "a page is noted once a delta of the next one is taken, the last at the end"
+    assert landed.noted == [1, 2, 5], (
+        "a page is recorded when a delta of the next page is accepted, the last one at the end"
+    )
     assert (landed.rows.tasks, done.waited_s, pauses) == (4, 6.0, [2.0, 2.0, 2.0])
-    assert gateway.flushes == 2, "asked for once a stop"
+    assert gateway.flushes == 2, "called once for each stop"
 
 
 def test_a_delivery_to_a_gateway_that_stays_full_fails(monkeypatch):

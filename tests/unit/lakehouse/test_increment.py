@@ -1,4 +1,4 @@
-"""How many deltas an increment has, as far as the bounds of the history's files say it."""
+"""The number of deltas in an increment, from the column bounds of the history's files."""
 
 import pyarrow as pa
 import pytest
@@ -45,11 +45,12 @@ def table(tmp_path_factory):
 @pytest.mark.parametrize(
     ("name", "ranges", "files", "deltas"),
     [
-        ("t", {"one": (0, arrival(1, 3))}, 1, 4),  # the other gateway's file is as old, and not met
+        ("t", {"one": (0, arrival(1, 3))}, 1, 4),  # the other gateway's file is as old, and not selected
         ("t", {"one": (0, arrival(1, 3)), "two": (0, arrival(1, 1))}, 2, 6),
         ("t", {"one": (0, arrival(1, 3)), "two": (0, arrival(1, 0))}, 2, None),
         ("t", {"one": (arrival(1, 0), arrival(1, 3)), "two": (0, arrival(1, 1))}, 2, None),
-        ("t", {"one": (0, arrival(2, 3)), "two": (0, arrival(1, 1))}, 3, None),  # one of them has another table's too
+        # one of the files also has another table's deltas
+        ("t", {"one": (0, arrival(2, 3)), "two": (0, arrival(1, 1))}, 3, None),
         ("u", {"one": (0, arrival(2, 3))}, 1, None),
         ("u", {"one": (0, arrival(1, 3))}, 0, 0),
         ("t", {"one": (arrival(1, 3), arrival(1, 9)), "two": (0, arrival(1, 1))}, 1, 2),

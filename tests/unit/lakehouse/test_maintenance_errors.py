@@ -22,7 +22,7 @@ def test_a_rejected_commit_of_maintenance_is_a_conflict_and_no_failed_flush():
     assert raised.value.code == "COMMIT_CONFLICT"
 
 
-def test_a_merge_that_others_prevent_each_time_is_a_conflict_and_no_failed_flush(monkeypatch):
+def test_a_merge_that_others_always_prevent_is_a_conflict_and_no_failed_flush(monkeypatch):
     merge = Mock(side_effect=CommitConflictError("the branch was dropped"))
     monkeypatch.setattr(writes, "_read_state", Mock())
     monkeypatch.setattr(writes, "_suits_merge_on_read", lambda *_: True)

@@ -1,4 +1,4 @@
-"""Which gateways a state table with the contract `freeze` leaves out."""
+"""The gateways that a state table with the contract `freeze` excludes."""
 
 from types import SimpleNamespace
 

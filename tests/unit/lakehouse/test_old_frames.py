@@ -1,4 +1,4 @@
-"""Frames stay while somebody may read them: the newest checkpoint's, and for a day those of the one before."""
+"""Frames are kept while clients may read them: the newest checkpoint's, and for a day those of the one before."""
 
 import os
 from types import SimpleNamespace
@@ -29,7 +29,7 @@ def test_frames_superseded_a_day_ago_are_deleted(tmp_path):
     (tmp_path / "g" / "notes").mkdir()
     newest = Checkpoint("g", 2, 300, 0, (), 0)
     assert delete_superseded_files(tmp_path.as_uri(), newest, NOW) == ["1-900", "2-100"]
-    assert left(tmp_path) == ["2-200", "2-300", "2-400", "notes"], "2-200 was handed out until five hours ago"
+    assert left(tmp_path) == ["2-200", "2-300", "2-400", "notes"], "2-200 was sent to clients until five hours ago"
     assert delete_superseded_files(tmp_path.as_uri(), newest, NOW + 20 * HOUR_MS) == ["2-200"]
     assert delete_superseded_files(tmp_path.as_uri(), newest, NOW + 999 * HOUR_MS) == []
 

@@ -1,4 +1,4 @@
-"""The history in order of arrival, as a task reads it: every delta once, in order, whatever is in memory at once."""
+"""The history in order of arrival, as a task reads it: every delta once and in order, with any memory limit."""
 
 import pyarrow as pa
 import pytest
@@ -31,7 +31,7 @@ PLACES = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 3), st.integers(0,
 
 @settings(max_examples=60, deadline=None)
 @given(PLACES, st.integers(1, 9), st.integers(1, 20))
-@example([(number * 7 % 300, 0, 0) for number in range(300)], 1, 1)  # more parts than are read side by side
+@example([(number * 7 % 300, 0, 0) for number in range(300)], 1, 1)  # more parts than are read concurrently
 def test_rows_are_read_in_order_with_any_size_of_parts(places, chunk, part):
     tables = [
         pa.table(dict(zip(("arrival", "seq", "ordinal"), map(list, zip(*some, strict=True)), strict=True)))
@@ -39,7 +39,7 @@ def test_rows_are_read_in_order_with_any_size_of_parts(places, chunk, part):
     ]
     segments = [
         segment for table in tables for segment in (table, table.slice(0, 0))
-    ]  # nothing of the latter is wanted
+    ]  # no row of the latter is selected
     found = [tuple(row.values()) for table in ordered(segments, part) for row in table.to_pylist()]
     assert found == sorted(places)
 
@@ -66,7 +66,7 @@ def history(tmp_path):
 
 
 def deltas(shard, numbers, tables=("notes", "events"), gateway="g"):
-    """One delta a push."""
+    """A push for each delta."""
     arrivals = [DAY_START + 256 * number for number in numbers]
     size = len(arrivals)
     columns = {
@@ -91,7 +91,7 @@ def deltas(shard, numbers, tables=("notes", "events"), gateway="g"):
 
 
 def commit(table, *files):
-    """Each in a file of its own."""
+    """Commit each in a separate file."""
     for rows in files:
         table.append(rows)
     return table.catalog.load_table(table.name())

@@ -1,4 +1,4 @@
-"""What a task of a poll makes of a source: rows that land, positions to go on from, and a report a table."""
+"""The results of a poll's tasks: rows that land, the next positions, and a report for each table."""
 
 from datetime import date
 from functools import reduce
@@ -16,7 +16,7 @@ FIRST = 1 << 40
 
 
 class Source:
-    """Brings the pages of its settings; what is an error is raised."""
+    """A source with the pages of its settings; a page that is an error is raised."""
 
     resumable = True
     tables = (Table("a"), Table("b"))
@@ -62,7 +62,7 @@ class Piece:
 
 
 class Divided(Source):
-    """Divides the tables that its settings say."""
+    """A source that divides the tables of its settings."""
 
     def split(self, table, _cursor):
         return self.settings.get(f"{table} divided")
@@ -87,7 +87,7 @@ def work(settings, source=Source, **more):
 
 
 def done(work):
-    """The rows of all tasks, and what they report by table."""
+    """The rows of all tasks, and the reports by table."""
     batches = [batch for part in work.parts() for batch in work.read(part)]
     rows = [row for batch in batches for row in pa.Table.from_batches([batch]).to_pylist()]
     reports = [msgspec.json.decode(row["columns"], type=TableResult) for row in rows if row["kind"] == REPORT]
@@ -117,7 +117,7 @@ def test_unchanged_rows_do_not_land():
     pages = {"a": [page("a", "r1")]}
     _, (of_a, _) = done(work(pages))
     rows, (again, _) = done(work(pages, positions={"a": of_a.position, "b": ReadPosition("x", census_ms=1)}))
-    assert [row["kind"] for row in rows] == [POSITION, POSITION], "as they are noted to be counted"
+    assert [row["kind"] for row in rows] == [POSITION, POSITION], "but they are recorded as counted"
     assert (again.rows, again.position.cursor) == (1, {"at": 1})
 
 

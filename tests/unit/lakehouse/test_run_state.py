@@ -12,12 +12,12 @@ from lakesync.model.errors import StagingUnavailableError
 from lakesync.model.types import SyncPush
 from lakesync.staging import open_store
 
-NOON = 1_772_366_400_000  # of 2026-03-01
+NOON = 1_772_366_400_000  # milliseconds of 2026-03-01
 DAY = 86_400_000
 
 
 def test_no_position_is_left_after_all_are_discarded(tmp_path, monkeypatch):
-    """An erasure adds deltas after the positions that were read; with shards, each shard has its own."""
+    """An erasure adds deltas after the positions that were read; each shard has a separate position."""
     arrivals = {"main": 100, "shard-default": 100, "shard-orders": 100}
     monkeypatch.setattr("lakehouse.gateways_table.assign_namespaces", lambda *_: {})
     monkeypatch.setattr(
@@ -35,7 +35,7 @@ def test_no_position_is_left_after_all_are_discarded(tmp_path, monkeypatch):
 
 
 class House:
-    """A staging store with a clock of its own, and the state of one run."""
+    """A staging store with a manual clock, and the state of one run."""
 
     def __init__(self, config):
         self.now = NOON

@@ -1,4 +1,4 @@
-"""Where no Spark is, or none is configured, the pipeline says so at once."""
+"""A missing or unconfigured Spark is reported immediately."""
 
 import time
 
@@ -20,7 +20,7 @@ def test_a_remote_without_a_listener_fails_immediately(monkeypatch, tmp_path):
     started = time.monotonic()
     with pytest.raises(LakeUnavailableError, match=f"nothing listens at localhost:{port}"):
         connect(configured(monkeypatch, tmp_path, remote=f"sc://127.0.0.1:{port}"))
-    assert time.monotonic() - started < 120, "pyspark itself asks for ten minutes"
+    assert time.monotonic() - started < 120, "pyspark itself retries for ten minutes"
 
 
 @pytest.mark.parametrize("remote", ["http://localhost:1", "sc://", "localhost:15002", "sc://host:port"])

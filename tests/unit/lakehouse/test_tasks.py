@@ -1,4 +1,4 @@
-"""Tasks reach executors as values, and their errors come back with type and fields."""
+"""Tasks are sent to executors as values, and their errors return with type and fields."""
 
 import sqlite3
 from contextlib import closing, nullcontext
@@ -33,7 +33,7 @@ def backend(tmp_path):
 
 
 def run(work):
-    """As an executor does it."""
+    """Run a task as an executor does."""
     rows = [row for batch in run_task([work], 0) for row in batch.to_pylist()]
     raise_failure(row["failure"] for row in rows)
     return [row["report"] for row in rows]
@@ -51,7 +51,7 @@ def test_each_task_runs_from_its_serialised_value(backend, tmp_path):
 
 
 class Gateway:
-    """Rejects deltas of some rows, as a server reports it."""
+    """Rejects the deltas of some rows, as a server reports it."""
 
     def __init__(self, *rows):
         self.rows, self.stored = rows, []
@@ -94,7 +94,7 @@ def test_a_flow_into_the_lake_continues_without_the_deltas_that_the_gateway_reje
 @pytest.mark.usefixtures("into_lake")  # which fills the source
 def test_a_flow_reports_its_suspended_tables(backend, tmp_path):
     with closing(sqlite3.connect(tmp_path / "t.db")) as connection:
-        connection.execute("CREATE TABLE flights (row_id TEXT)")  # the operator's own
+        connection.execute("CREATE TABLE flights (row_id TEXT)")  # a table of the operator
     written, last = Flow("flows/f/t", backend("s"), WriteTarget("t", backend("t").uri), RowFilter(), (SCHEMA,)).run()
     assert (written.deltas, written.suspended) == (4, ())
     assert (last.scanned, last.suspended, last.progress) == (0, ("flights",), written.progress)

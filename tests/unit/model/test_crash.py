@@ -1,4 +1,4 @@
-"""Crash points kill as `kill -9` does, at the passage asked for and nowhere else."""
+"""Crash points kill like `kill -9`, only at the requested passage."""
 
 import os
 import signal

@@ -53,7 +53,7 @@ def test_booleans_differ_from_numbers_and_1_equals_1_0():
     assert columns({"a": 1, "b": 1, "c": [0]}, {"a": True, "b": 1.0, "c": [False]}) == ["a", "c"]
 
 
-def test_a_column_left_out_is_unchanged_and_a_new_null_is_a_change():
+def test_an_omitted_column_is_unchanged_and_a_new_null_is_a_change():
     assert columns({"a": 1, "b": 2}, {"c": None, "b": 3}) == ["c", "b"]
     assert extract({"a": 1}, {}) is None
 
@@ -176,7 +176,7 @@ def test_equal_numbers_have_one_canonical_form():
     assert {jcs_raw(ColumnValue("a", msgspec.Raw(spelling)).value) for spelling in spellings} == {"1"}
 
 
-def test_the_number_of_an_id_is_of_its_prefix_or_of_its_hash():
+def test_the_number_of_an_id_is_computed_from_its_prefix_or_its_hash():
     real = hashlib.sha256(b"x").hexdigest()
     assert id_number(real) == int(real[:16], 16)
     for other in ("x", real.upper(), real[:-1], real + "\n", ""):

@@ -42,7 +42,7 @@ def test_values_out_of_range_are_rejected(wall, counter):
 
 
 @given(st.lists(st.tuples(st.integers(-3000, 3000), st.integers(-9000, MAX_DRIFT_MS) | st.none()), max_size=30))
-def test_a_clock_only_grows_and_passes_what_it_receives(steps):
+def test_a_clock_increases_and_passes_received_values(steps):
     wall = ManualClock()
     clock = HLC(wall)
     for move, remote in steps:

@@ -1,4 +1,4 @@
-"""The sentences that say why a value does not fit a JSON Schema."""
+"""The sentences that explain why a value does not fit a JSON Schema."""
 
 import pytest
 
@@ -42,7 +42,7 @@ def test_a_schema_of_draft_3_is_rejected():
         JsonSchema(schema, "a test")
 
 
-def test_a_long_list_of_fields_is_cut_with_a_mark():
+def test_a_long_list_of_fields_is_truncated_with_a_mark():
     schema = {**OBJECT, "properties": {f"field_{number}": {} for number in range(50)}}
     sentence = JsonSchema(schema, "a test").violation({"c": 1}, "params")
     assert (len(sentence), sentence[-1]) == (200, "…")

@@ -36,7 +36,7 @@ def test_the_merge_agrees_with_the_vectors(case):
 
 
 def test_three_deltas_converge_in_every_order():
-    """A peer that stamps the whole merged row with the winner's stamp ends wrong in two of these orders."""
+    """A peer that stamps the whole merged row with the winner's stamp is wrong in two of these orders."""
     deltas = [
         delta("INSERT", 1, "a", x='"a"', y='"a"'),
         delta("UPDATE", 2, "b", y='"b"'),
@@ -116,7 +116,7 @@ def test_a_state_reads_back_as_itself():
     assert decode_state(encode_state(RowState())) == RowState()
 
 
-def test_a_state_read_back_merges_on():
+def test_a_state_that_was_read_back_merges_further_deltas():
     state = decode_state(encode_state(merged(delta("INSERT", 1, "a", x="1", y="1"))))
     state.merge(delta("UPDATE", 2, "a", x="2"))
     assert [part.columns.keys() for part in state.live] == [{"y"}, {"x"}]

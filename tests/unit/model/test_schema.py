@@ -44,7 +44,7 @@ def test_a_schema_reads_back_from_its_json():
     assert b'"sourceTable":"src"' in msgspec.json.encode(found)
 
 
-def test_a_column_reference_may_have_the_form_of_the_reference():
+def test_a_column_reference_may_have_the_references_form():
     reference = {"table": "issues", "column": "key", "cardinality": "many-to-one"}
     found = schema(columns=[{"name": "issue", "type": "string", "references": reference}])
     assert found.columns[0].references == "issues.key"

@@ -1,4 +1,4 @@
-"""scripts/install chooses the newest supported Python, or the one that PYTHON names, and refuses others."""
+"""scripts/install chooses the newest supported Python, or the one in the variable PYTHON, and rejects others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TOOLS = ("bash", "cat", "cut", "dirname", "env", "flock", "rm", "sed", "sha256su
 
 @pytest.fixture
 def checkout(tmp_path):
-    """A copy of what scripts/install reads before it makes an environment, and a folder for PATH with no Python."""
+    """A copy of the files that scripts/install reads before it creates an environment, and a PATH without Python."""
     folder = tmp_path / "checkout"
     for name in ("scripts/install", "pyproject.toml", "lakesync/cli/up/jars.py", "requirements/platform.lock"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -27,7 +27,7 @@ def checkout(tmp_path):
 
 
 def put_python(folder: Path, name: str, version: str, *, venv: bool = True) -> None:
-    """Put a program on the PATH that says it is that Python, and cannot make an environment in the end."""
+    """Put a program on the PATH that reports this Python version, and fails to create an environment."""
     program = folder / name
     has_venv = "exit 0" if venv else "exit 1"
     program.write_text(
@@ -39,7 +39,7 @@ def put_python(folder: Path, name: str, version: str, *, venv: bool = True) -> N
 
 
 def install(checkout: Path, **environment: str) -> str:
-    """What scripts/install prints before it fails."""
+    """The output of scripts/install before it fails."""
     run = subprocess.run(
         ["bash", "scripts/install"],
         cwd=checkout,

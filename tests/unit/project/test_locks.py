@@ -1,4 +1,4 @@
-"""The locks name packages, versions and hashes, and nothing else: no registry, no machine."""
+"""The lock files have only names, versions and hashes of packages, and no registry or machine."""
 
 import re
 import tomllib
@@ -34,7 +34,7 @@ def test_a_lock_holds_names_versions_and_hashes_only(lock):
 def test_a_package_has_one_version_in_all_locks():
     versions: dict[str, set[str]] = {}
     for lock in LOCKS:
-        if lock.stem in {"other-reader", "servers"}:  # environments of their own
+        if lock.stem in {"other-reader", "servers"}:  # in separate environments
             continue
         for name, version in re.findall(r"^([a-z0-9._-]+)==([^ ]+)", lock.read_text(), re.MULTILINE):
             versions.setdefault(name, set()).add(version)

@@ -1,4 +1,4 @@
-"""The plugin that pauses tests finds a test that fails on a slow machine."""
+"""The plugin that pauses tests finds tests that fail on a slow machine."""
 
 from __future__ import annotations
 

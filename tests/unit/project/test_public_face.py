@@ -1,4 +1,4 @@
-"""The names that apps may import from `lakesync`; a change of this list is a change of the contract."""
+"""The names that apps may import from `lakesync`; a change of this list changes the contract."""
 
 import importlib.util
 import subprocess
@@ -57,7 +57,7 @@ def test_importing_the_package_provides_the_client():
     )
 
 
-def test_importing_the_package_brings_no_framework():
+def test_importing_the_package_imports_no_framework():
     assert importlib.util.find_spec("hypothesis") is not None
     heavy = "fastapi starlette dagster pyspark hypothesis pyarrow pandas psycopg"
     code = f"import lakesync, sys; print([name for name in {heavy.split()!r} if name in sys.modules])"

@@ -1,4 +1,4 @@
-"""README, CONTRIBUTING.md and the pages in docs/: their links resolve, and they list what the repository has."""
+"""README, CONTRIBUTING.md and docs/: their links resolve, and their lists are complete."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HELPERS = {
 
 
 def anchor(heading: str) -> str:
-    """The fragment that a heading gets."""
+    """The fragment of a heading."""
     return re.sub(r"[^\w -]", "", heading.lower()).strip().replace(" ", "-")
 
 

@@ -1,4 +1,4 @@
-"""The promises and their tests know each other."""
+"""docs/spec.md lists every promise, and names existing tests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _rows() -> list[tuple[str, str, str]]:
 
 @cache
 def _tests(path: str) -> dict[str, bool]:
-    """The functions of a file, and whether only `scripts/deep` runs them."""
+    """The test functions of a file, and whether only `scripts/deep` runs them."""
     tree = ast.parse((ROOT / path).read_text())
     whole_file = any("pytestmark" in line and DEEP in line for line in map(ast.unparse, tree.body))
     return {

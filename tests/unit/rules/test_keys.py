@@ -16,7 +16,7 @@ def row(**values):
 
 
 def plain(*keys):
-    """Keys without the digest of what their bucket says."""
+    """The keys without the digest of their bucket's content."""
     return {re.sub(r'#[0-9a-f]{12}"', '"', key, count=1) for key in keys}
 
 
@@ -108,7 +108,7 @@ def test_keys_agree_with_direct_evaluation_on_long_and_odd_texts(op):
 
 
 def test_long_texts_are_found_without_combining_all_lists():
-    """A row with long texts makes a pull compare digests; three lists of 500 have 125 million combinations."""
+    """For a row with long texts, a pull compares digests; three lists of 500 have 125 million combinations."""
     rules = SyncRules(1, (Bucket("b", (), tuple(Filter(column, "in", f"jwt:{column}") for column in "xyz")),))
     found = BucketIndex(rules)
     many = [f"t{number}" for number in range(500)]

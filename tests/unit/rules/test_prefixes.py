@@ -1,4 +1,4 @@
-"""What a new bucket key begins with, for those who wait for one."""
+"""The prefixes of new bucket keys, for subscribers that wait for one."""
 
 from __future__ import annotations
 

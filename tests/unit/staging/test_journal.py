@@ -7,7 +7,7 @@ import pytest
 from lakesync.staging.sqlite.journal import Journal
 
 
-def test_a_commit_stays_in_memory_if_the_work_beside_it_fails(tmp_path):
+def test_a_commit_stays_in_memory_if_the_work_during_it_fails(tmp_path):
     def fail(_is_committed):
         raise RuntimeError("no more memory")
 

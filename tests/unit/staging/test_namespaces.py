@@ -1,4 +1,4 @@
-"""Namespaces of gateways: which names they can have, and whose rows are where."""
+"""Namespaces of gateways: their valid names, and the rows of each."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Checkpoint frames: bounded, whole rows, true stamps, and the file appears under its name only when it is whole."""
+"""Checkpoint frames are bounded and have whole rows with true stamps; a file gets its name only when it is complete."""
 
 import io
 import resource
@@ -100,7 +100,7 @@ def test_k2_a_frame_is_bounded_and_never_splits_a_row():
     assert seen == [f"row-{number}" for number in range(100)]
 
 
-def test_no_visible_row_makes_no_file_and_a_failure_leaves_none_under_its_name(tmp_path):
+def test_no_visible_row_makes_no_file_and_a_failure_leaves_no_partial_one(tmp_path):
     gone = batch(row("dead", [], tombstone={"hlc": 1, "client_id": "a"}, gone=True, arrival=1024))
     uri = (tmp_path / "t" / "00000.frames").as_uri()
     (written,) = write_file([gone], uri, "t", 2048).to_pylist()

@@ -1,4 +1,4 @@
-"""Both directions, byte for byte, over the shared vectors."""
+"""Encoding and decoding, byte for byte, over the shared vectors."""
 
 import io
 from pathlib import Path
@@ -20,7 +20,7 @@ VECTORS = msgspec.json.decode((Path(__file__).parents[2] / "vectors/frames.json"
 
 
 def compact(raw):
-    """A vector's value without the file's indentation; numbers keep their spelling."""
+    """A vector's value without the file's indentation; numbers keep their text."""
     return msgspec.json.format(bytes(raw), indent=-1)
 
 

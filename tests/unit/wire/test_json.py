@@ -33,7 +33,7 @@ def test_an_hlc_is_a_decimal_string_or_a_bare_integer(hlc):
 
 @given(st.text(st.characters()))
 def test_texts_of_javascript_are_decoded_with_replacement_characters(text):
-    """`json.dumps` writes half of a surrogate pair as `JSON.stringify` does."""
+    """`json.dumps` encodes half of a surrogate pair like `JSON.stringify`."""
     decoded = json.decode_push(push(columns=[{"column": "a", "value": {text: [text]}}]))
     expected = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     assert msgspec.json.decode(decoded.deltas[0].columns[0].value) == {expected: [expected]}

@@ -37,6 +37,6 @@ def test_columns_of_another_form_are_rejected_when_they_are_read(columns):
 
 
 @pytest.mark.parametrize("body", [b"{}", b"[", b'{"deltas":[],"serverHlc":"-1"}', b'{"deltas":[1],"serverHlc":"1"}'])
-def test_an_invalid_page_is_rejected_at_once(body):
+def test_an_invalid_page_is_rejected_immediately(body):
     with pytest.raises(ValidationError):
         pages.decode_page(body)
