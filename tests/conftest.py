@@ -44,7 +44,7 @@ FEW_ROWS = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.cleaner.periodicGC.interval": "1h",
 }
-"""Settings of the shared Spark. To compile Java code for each query takes longer than tests' few rows do without it.
+"""Settings of the shared Spark. For a few rows, compiling Java code takes longer than it saves.
 
 `lakesync up` in `tests/e2e` has the settings of users."""
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 _SSL_REQUEST = 80877103
 _LOGGED_IN = b"R\x00\x00\x00\x08\x00\x00\x00\x00" + b"Z\x00\x00\x00\x05I"
-"""Of Postgres: AuthenticationOk, ReadyForQuery."""
+"""Postgres' messages AuthenticationOk and ReadyForQuery."""
 HTTP2_GREETING = b"\0\0\0\4\0\0\0\0\0"
 """An empty SETTINGS frame, after which a client of HTTP/2 sends requests."""
 
@@ -20,7 +20,7 @@ class Mute(NamedTuple):
 
     port: int
     held: list[socket.socket]
-    """The connections that it took, in order."""
+    """The accepted connections, in order."""
 
 
 @contextmanager

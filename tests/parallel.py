@@ -10,7 +10,7 @@ from xdist.scheduler.loadscope import LoadScopeScheduling
 
 _ROOT = Path(__file__).parent.parent
 _SPARK_FIXTURE = re.compile(r"\bspark_server\b|\bdef test_\w+\((?:[^)]*\W)?spark\b")
-"""The fixture of the shared Spark, or a test that takes a session of it."""
+"""Matches the fixture of the shared Spark, or a test that opens a session on it."""
 
 
 class Rooms(LoadScopeScheduling):

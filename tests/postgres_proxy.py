@@ -28,7 +28,7 @@ class Proxy:
         self.cut: str | None = None
         self.cuts = 0
         self.flowing = threading.Event()
-        """Clear it to forward nothing, for connections too, and keep all of them open."""
+        """While it is cleared, nothing is forwarded, also not new connections, and all stay open."""
         self.flowing.set()
         threading.Thread(target=self._accept, daemon=True).start()
 

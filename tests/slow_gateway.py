@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 _PAUSES = (*[0.0] * 6, 0.001, 0.004, 0.012, 0.03)
-"""Seconds. Most steps have none, so that whole requests are served while another one is paused."""
+"""Seconds. Most pauses are zero, so that whole requests are served while another one is paused."""
 
 
 def _pause() -> float:

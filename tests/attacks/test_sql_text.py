@@ -69,7 +69,7 @@ _VALUES = {
 _NAMES = {
     ("lakesync/client/sqlite/table_validation.py", "{INVALID_ID.format('row_id')}"),
 }
-"""What is called like a value and is SQL for quoted names of columns."""
+"""Names that look like values, but are SQL with quoted column names."""
 
 
 def named_in(expression):

@@ -50,7 +50,7 @@ GLIMPSE = [
     edit(1, "UPDATE", "tasks/r1", team="c"), push(1), edit(1, "UPDATE", "tasks/r1", team="z"), push(1),
     edit(1, "INSERT", "notes/n2", team="c"), push(1),
 ]  # fmt: skip
-"""A row comes into sight of C and leaves it again, then another one comes."""
+"""A row becomes visible to C and hidden again, then another row becomes visible."""
 
 IN_TURNS = [
     step
@@ -60,7 +60,7 @@ IN_TURNS = [
         ("other token", 0, {**A, "team": [*MANY_TEAMS, "uv"[number % 2]]}, 1000),
     )
 ]  # fmt: skip
-"""Tokens with many teams come in turns, more often than a record keeps scopes."""
+"""Tokens with many teams alternate, more often than a record keeps scopes."""
 
 TOKENS_IN_TURNS = [("other token", 0, C, 1000), ("other token", 0, A, 1000)] * 5
-"""Two tokens come in turns, more often than a record keeps scopes."""
+"""Two tokens alternate, more often than a record keeps scopes."""

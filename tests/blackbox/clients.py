@@ -38,21 +38,21 @@ class Client:
         self.asked_since_wiped = True
         """A stock client pulls before it pushes."""
         self.proven = False
-        """A pull was answered whole and taken, or it pushed, and its database was neither lost nor put back since."""
+        """It applied a whole pull or pushed, and its database was neither lost nor restored since."""
         self.followed: list[dict[str, Any]] = []
-        """Claims of lines that the server may take to be there still, or to have been there until now."""
+        """Claims of connections that the server may consider open, or to have been open until now."""
         self.named: set[Key] = set()
         self.ever_visible: set[Key] = set()
         self.pulls: list[dict[str, Any]] = []
         self.pushes: list[dict[str, Any]] = []
-        """Requests that were made; the network may repeat them."""
+        """Requests that were sent; the network may repeat them."""
         self.clock: dict[Key, int] = {}
         self.stamps: set[tuple[Key, int]] = set()
         """Every row and hlc of its edits: no two edits of a row have one stamp, even if its clock goes back."""
         self.last_hlc = 0
         self._fought: set[Key] = set()
         self.strange = False
-        """It sent a cursor that was never handed out, so the gateway cannot know which rows it has."""
+        """It sent a cursor that was never issued, so the gateway cannot know which rows it has."""
 
     @property
     def rows(self) -> dict[Key, Values]:
@@ -192,19 +192,19 @@ class NamedClient(Client):
     def __init__(self, name: str, claims: dict[str, Any], skew: int) -> None:
         super().__init__(name, claims, skew)
         self._known: dict[Key, list[Delta]] = {}
-        """Each row as the deltas that it was made of, since the gateway last deleted it."""
+        """The deltas of each row since the gateway last deleted it."""
         self._walk: set[Key] | None = None
-        """Rows named since it began at 0; at the walk's end all others go."""
+        """Rows named since the pull started from 0; at its end, all other rows are deleted."""
         self.doubt: list[Delta] = []
-        """A push whose outcome is not known: it is repeated before anything else."""
+        """A push whose outcome is unknown; it is repeated before any other request."""
         self.current = False
-        """What the gateway takes it to have been sent is what it has applied."""
+        """Whether it has applied all rows that the gateway considers sent to it."""
         self.whole = False
-        """A pull came to its end since the database was opened."""
+        """Whether a pull was completed since the database was opened."""
         self.complete = False
         self.asked = False
         self.own = 0
-        """Of its own edits it certainly has all up to here."""
+        """It has all of its own edits up to this hlc."""
 
     @property
     def rows(self) -> dict[Key, Values]:

@@ -30,7 +30,7 @@ class Exchange:
         """Shard → ids of deltas that were acknowledged since its last flush."""
         self._lines: dict[str, Line] = {}
         self._left: list[tuple[Client, dict[str, Any], Line]] = []
-        """Lines that their clients forgot, and that the server still takes for theirs."""
+        """Connections that their clients closed, and that the server may still consider open."""
 
     # -- HTTP --------------------------------------------------------------------------------------------------------
 

@@ -34,14 +34,14 @@ RULES: list[list[dict[str, Any]]] = [
 ANY = list(range(len(RULES)))
 FEW_RULES = [1, 2, 4]
 FILLERS = {"alive": 4_500, "deleted": 9_000}
-"""How many rows a gateway is filled with, so that a change of rules is applied in the background, in each shard too."""
+"""The number of rows in a filled gateway, enough that each shard applies a change of rules in the background."""
 FILLED = {"alive": [1, 2, 3, 4, 5, 6, 9], "deleted": [*ANY, 0, 0, 0, 5, 5, 5]}
 """The rules of a filled gateway: those that show no client the fillers, or all.
 
 Often those without buckets, and those of which no row may have a key yet.
 """
 LATE = [5, 8]
-"""Rules by which no row has a key before it is brought in line with them: those by an order, and by what differs."""
+"""Rules for which no row has a key before its reindex: those with an ordering, and with an inequality."""
 _EVEN = {
     "edit": 10, "pull": 10, "push": 6, "claims": 3, "rules": 1, "wipe": 0.4, "reload": 0.6, "backup": 0.6,
     "restore": 0.6, "old pull": 0.5, "old push": 0.5, "odd pull": 0.3, "odd push": 0.3, "flush": 0.4,
@@ -100,11 +100,11 @@ NOTICES = {"late": 1.5, "deaf": 1.5}
 NOTICES_EVERY = 4
 """So many twenties of seeds: a process that lost notices doubts what all of its connections have."""
 REQUESTS = {"pull", "push", "other token", "old pull", "old push", "rules", "flush", "connect"}
-"""Steps that may be done while others are."""
+"""Steps that may run concurrently with others."""
 BEFORE = {"edit", "process"}
-"""Steps that do not end a group of such steps, and are done before it."""
+"""Steps that may be between concurrent ones, and run before them."""
 MOST = 4
-"""Requests of a group."""
+"""The largest number of requests in a group."""
 
 
 def history(

@@ -40,13 +40,13 @@ class Line:
     ) -> None:
         self._deadline = deadline
         self.process = process
-        """The server's process at its other end."""
+        """The number of the server's process."""
         self.pulled = False
-        """A pull was answered on it."""
+        """Whether a pull was answered on it."""
         self.more = False
-        """The last page said that there is more."""
+        """Whether the last page had more after it."""
         self.missed = False
-        """A broadcast without a cursor was dropped."""
+        """Whether a broadcast without a cursor was dropped."""
         self._came: Frame | None = None
         self._socket: ClientConnection = connect(
             f"ws://127.0.0.1:{port}/sync/{gateway}/ws",

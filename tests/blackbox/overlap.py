@@ -53,22 +53,22 @@ class _Sent:
     """In its token."""
     process: int
     delay: float
-    """Seconds after the group's begin."""
+    """Seconds after the start of the group."""
     request: Any = None
     own: bool = False
     """Whether its client awaits the answer."""
     fate: str = "whole"
-    """`repeated` is by the network, without the client."""
+    """`repeated`: the network repeats it, unknown to the client."""
     line: Line | None = None
-    """Over which it is sent; None for HTTP."""
+    """The connection over which it is sent; None for HTTP."""
     began: float = 0.0
     ended: float = float("inf")
     answer: Answer | None = None
     page: Page | None = None
     rows: dict[Key, Values] | None = None
-    """What its client has after a complete page; None if that says nothing."""
+    """The client's rows after a complete page; None if they cannot be compared."""
     flushed: list[list[_Sent]] = field(default_factory=list)
-    """By shard, the pushes of the group that a flush had besides those of before."""
+    """By shard, the pushes of the group that a flush contained in addition to earlier ones."""
 
     def __str__(self) -> str:
         who = named(self.client, self.claims, self.process)

@@ -19,9 +19,9 @@ from tests.blackbox.server import DEADLINE, Request, Server
 from tests.blackbox.steps import TABLES, Step
 
 PATIENCE = 20.0
-"""Seconds in which rows must come in line with rules that changed."""
+"""Seconds within which rows must be reindexed after a change of rules."""
 TOLD = 20.0
-"""Seconds in which a connected client must be sent what it lacks."""
+"""Seconds within which a connected client must be sent its missing rows."""
 
 
 class Game(Exchange):
@@ -35,10 +35,10 @@ class Game(Exchange):
         self._backups: dict[str, Any] = {}
         self.clients = [self._client(f"c{place}", *each) for place, each in enumerate(setting["clients"], 1)]
         self._people = list(self.clients)
-        """The device that each of them uses now."""
+        """The current device of each user."""
         self._ready = False
         self._held: set[int] = set()
-        """Processes to which it keeps notices back."""
+        """Processes whose notices are held back."""
         self._deafened: set[int] = set()
         """Processes that cannot listen."""
         self._markers = 0

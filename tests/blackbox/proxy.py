@@ -31,7 +31,7 @@ class Proxy:
         """
         self._lock = threading.Lock()
         self._deaf = [threading.Lock() for _ in range(processes)]
-        """Who deafened a process restores it, before anybody else deafens it."""
+        """The caller that deafened a process must restore it before another caller deafens it."""
         self._process = subprocess.Popen(
             [sys.executable, "-m", __name__, address, str(processes)],
             cwd=Path(__file__).parents[2],

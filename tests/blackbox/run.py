@@ -15,11 +15,11 @@ from tests.blackbox.steps import Step
 
 _names = count()
 AT_ONCE = 20
-"""Histories that share the server's deaths."""
+"""The number of histories that share the kills of one server."""
 THREADS = 5
-"""Of which so many are played at the same moment: a history waits most of its time."""
+"""The number of histories that are played concurrently; a history waits most of its time."""
 TRIES = 10
-"""How often a case whose requests overlap is played before it counts as right: it may go wrong by chance."""
+"""The number of times that a case with concurrent requests must pass, because it may fail at random."""
 
 
 class Case(NamedTuple):

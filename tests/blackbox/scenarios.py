@@ -21,10 +21,10 @@ from tests.blackbox.steps import (
 )
 
 _BETWEEN = ["claims", "claims", "other token", "rules", "edit", "push", "others", "others", "others"]
-"""What happens between two pages."""
+"""Steps between two pages."""
 
 _AWAY = ["cut"] * 6 + ["connect"] * 2 + ["claims", "rules", "mine", "other token", "pull", "wipe"]
-"""What happens between two lines."""
+"""Steps between two connections."""
 
 
 def steps_of(random: Random, kind: str, who: int, world: World) -> list[Step]:
@@ -411,4 +411,4 @@ _SCENARIOS: dict[str, Callable[[Random, int, World], list[Step]]] = {
     "late": _late,
     "deaf": _heard_nothing,
 }
-"""Kinds that are several steps."""
+"""Kinds of scenarios."""

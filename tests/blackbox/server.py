@@ -42,7 +42,7 @@ class Request(NamedTuple):
     body: Any
     headers: Mapping[str, str]
     process: int = 0
-    """Which of the server's processes it goes to."""
+    """The number of the process to which it is sent."""
 
 
 class Answer:
@@ -142,12 +142,12 @@ class Server:
             variables["LAKESYNC_SHARD_CONFIG"] = json.dumps(SHARDS)
         self.shards = ["one", "two", "rest"] if over == "sharded" else ["main"]
         self.proxy: Proxy | None = None
-        """Where the notices between processes pass through; None if there is one process only."""
+        """The proxy for notices between processes; None if there is only one process."""
         self.deaths = 0
         self.died = 0
-        """The process that died last."""
+        """The process that was killed last."""
         self._return: Future[None] | None = None
-        """The start of the process that died last, while the others serve."""
+        """The pending restart of the process that was killed last."""
         self._processes: list[_Process] = []
         self._idle: dict[tuple[int, int], list[tuple[float, http.client.HTTPConnection]]] = defaultdict(list)
         """Connections that no request uses, each with the time of its last one, by process and the number of its

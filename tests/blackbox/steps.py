@@ -24,11 +24,11 @@ class World(NamedTuple):
     limits: list[int]
     rules: list[int]
     teams: list[Any]
-    """Of claims."""
+    """The values for claims."""
     devices: list[str]
     """Kinds of clients."""
     letters: str
-    """Of rows: their teams, those that come oftener as often as that."""
+    """The teams of rows, repeated by their frequency."""
 
 
 def single_steps(random: Random, kind: str, who: int, world: World) -> list[Step]:

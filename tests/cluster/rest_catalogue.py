@@ -22,7 +22,7 @@ _OF_SPARK = (
     *("hadoop-client-api", "hadoop-client-runtime", "httpcore", "jackson", "slf4j", "log4j", "avro", "aircompressor"),
     *("RoaringBitmap", "jcl-over-slf4j"),
 )
-"""What the server needs beside the list, and pyspark brings."""
+"""The jars of pyspark that the server needs in addition to the list."""
 
 
 @contextmanager

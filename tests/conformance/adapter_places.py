@@ -36,7 +36,7 @@ from lakesync.adapters.object_store.s3 import S3Objects
 from lakesync.adapters.uri import BackendUri
 
 SERVERS: dict[str, str] = {}
-"""Where the servers of this session listen, by their fixture: filled when a test asks for them."""
+"""The addresses of this session's servers, by fixture; filled when a test requests them."""
 
 
 def start_server(request) -> None:
@@ -136,7 +136,7 @@ OBJECT_STORES: dict[str, Callable[[Path], LakeAdapter]] = {
     "s3": s3_objects,
     "strict s3": strict_s3_objects,
 }
-"""An object store over a fresh folder; called again, another one over the same objects."""
+"""Open an object store over a folder; a second call opens another one over the same objects."""
 
 DATABASES: dict[str, Callable[[Path], Any]] = {
     "sqlite": lambda folder: SqliteAdapter(folder / "deltas.db"),
@@ -149,7 +149,7 @@ DATABASES: dict[str, Callable[[Path], Any]] = {
     "parquet on s3": lambda folder: ObjectDeltas(s3_objects(folder)),
     "parquet on strict s3": lambda folder: ObjectDeltas(strict_s3_objects(folder)),
 }
-"""A place for deltas over a fresh folder; called again, another one over the same deltas."""
+"""Open an adapter over a folder; a second call opens another one over the same deltas."""
 
 NEEDS = {
     "bigquery": "bigquery_endpoint",
@@ -160,19 +160,19 @@ NEEDS = {
     "s3": "s3_endpoint",
     "strict s3": "strict_s3_endpoint",
 }
-"""The fixtures of the servers behind these."""
+"""The fixtures of the servers that these adapters need."""
 
 TABLES = ("sqlite", "postgres", "mariadb", "bigquery")
-"""These keep tables of rows and marks too."""
+"""Adapters that also store tables of rows, and marks."""
 
 DEEP = {"parquet on strict s3"}
-"""These are tried where deep tests are: what stands behind them is built first."""
+"""Adapters that only deep tests use, because their servers must be built first."""
 
 KEEPS_BATCHES = {"parquet on local disk", "json on local disk", "parquet on s3", "parquet on strict s3"}
-"""These give a delta, in order of arrival, once for each batch that it came in."""
+"""Adapters that return a delta once for each batch that contains it."""
 
 COARSE_ARRIVALS = {"json on local disk"}
-"""These give every delta of a batch the batch's last arrival."""
+"""Adapters that return the batch's last arrival for every delta of a batch."""
 
 EXAMPLES = {
     "nested": 8,
@@ -181,10 +181,10 @@ EXAMPLES = {
     "bigquery": 2,
     **dict.fromkeys(("parquet on s3", "parquet on strict s3", "s3", "strict s3"), 4),
 }
-"""How many histories are tried where each costs a server's time; 40 elsewhere."""
+"""The number of histories for adapters with a slow server; 40 for the others."""
 
 UNDER_TEST = os.environ.get("LAKESYNC_ADAPTER_UNDER_TEST")
-"""The URI of another adapter, `{folder}` in it standing for a fresh folder: the suite then runs over that alone."""
+"""The URI of another adapter, with `{folder}` for a new folder; the suite then runs over that one only."""
 
 if UNDER_TEST is not None:
     DATABASES = {"yours": lambda folder: as_database(open_adapter(UNDER_TEST.format(folder=folder)))}

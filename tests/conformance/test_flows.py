@@ -36,7 +36,7 @@ from tests.conformance.test_adapter_tables import NOTES, parsed, rows
 from tests.conformance.test_adapters import everything
 
 LARGE = RowFilter(tables=("notes",), where=(("size", "gte", "10"),))
-"""Rows of `notes` whose size is 10 at least."""
+"""Rows of `notes` whose size is at least 10."""
 NOTHING_HIDDEN = RowFilter(tables=("notes",))
 """All rows of `notes`."""
 HOUR = 3_600_000 << 16

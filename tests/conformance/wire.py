@@ -22,7 +22,7 @@ class Wire:
         self._held: bytes | None = None
         self._closed = threading.Event()
         self.passed = 0
-        """How often the words came by."""
+        """How often the bytes were seen."""
         threading.Thread(target=self._accept, daemon=True).start()
 
     def lose_the_answer_to(self, words: bytes) -> None:

@@ -28,11 +28,11 @@ class Journal:
 
     acknowledged: list[tuple[RowDelta, ...]] = field(default_factory=list)
     doubtful: list[tuple[RowDelta, ...]] = field(default_factory=list)
-    """Sent at least once, never acknowledged, given up."""
+    """Pushes that were sent, never acknowledged, and abandoned."""
     repeats: int = 0
-    """Pushes sent again, whether the first sending was acknowledged or not."""
+    """The number of repeated pushes, whether or not the first attempt was acknowledged."""
     refused: list[str] = field(default_factory=list)
-    """Answers that should not have been."""
+    """Unexpected rejections."""
 
 
 class Pusher(threading.Thread):

@@ -22,7 +22,7 @@ from tests.postgres_server import PostgresServer
 
 CLIENTS = 4
 _PATIENCE = 2.0
-"""Seconds that a named point may take to be passed, before the process is killed where it is."""
+"""Seconds to wait for a named crash point, before the process is killed anyway."""
 
 POINTS = {
     "sqlite": (
@@ -44,15 +44,15 @@ class Report(msgspec.Struct, frozen=True):
     kills: int
     at_named_points: int
     server_crashes: int
-    """Of Postgres."""
+    """Crashes of Postgres."""
     lost_commits: int
-    """Connections cut before or after the server had done a COMMIT."""
+    """Connections that were cut before or after the server executed a COMMIT."""
     acknowledged: int
     """Deltas."""
     repeats: int
     """Pushes sent again."""
     flushed: int
-    """Deltas carried away while it stormed."""
+    """Deltas that were flushed during the storm."""
     losses: int
     doubles: int
     problems: list[str]

@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 READY_SECONDS = 300
 RUN_SECONDS = 300
 HEALED_SECONDS = 60
-"""Within which everything is up to date again after a run that did not end well."""
+"""Seconds within which everything is up to date again after a failed run."""
 COMMAND = [sys.executable, "-c", "from lakesync.cli import main; main()", "up"]
 GATEWAY = "nyc"
 RUNS = """query Runs($tags: [ExecutionTag!]) {

@@ -131,7 +131,7 @@ def test_a_suspended_destination_table_is_reported_everywhere_and_retried(shop):
 
 
 BOUND = 600
-"""Seconds within which a push is in the checkpoint, on a machine that is ten times busier than yours."""
+"""Seconds within which a push is in the checkpoint, on a machine that is ten times slower than a usual one."""
 
 
 @pytest.fixture

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 Serve = Callable[..., Served]
 OWN_PLACES = ("http://127.0.0.1:", "about:", "data:")
-"""What a page of a gateway may load."""
+"""URLs from which a gateway's page may load."""
 
 
 @pytest.fixture(scope="module")

@@ -40,20 +40,20 @@ from lakesync.model.schema import parse_schema
 TABLE = parse_schema({"table": "notes", "columns": [{"name": "size", "type": "number"}]})
 SCOPE = MigrationScope(tables=("notes",))
 Deltas = Counter[tuple[object, ...]]
-"""Each delta, whole, and how often it is held."""
+"""Each whole delta, and how often it is stored."""
 
 
 class Verdict(NamedTuple):
     """The result of a transfer that was killed and restarted."""
 
     point: str
-    """Where it was killed."""
+    """The crash point."""
     copied: int
-    """By the run that ended it."""
+    """The deltas that the last run copied."""
     lost: int
     doubled: int
     touched: int
-    """Deltas of the source that are not what they were, where it is only read."""
+    """The number of changed deltas in a source that is only read."""
 
 
 def migration(source: str, target: str, page: int) -> int:
@@ -166,7 +166,7 @@ POINTS = {
     "tiering_in_ranges": ("ranges.begun", "tier.after_copy", "ranges.before_end", "tier.after_delete"),
     "load": ("load.announced", "load.begun", "load.before_finish", "load.after_finish", "follow.after_chunk"),
 }
-"""Where a process dies, whatever the target; the last of each is where a page has ended."""
+"""The crash points of a process for any target; the last one of each is after a complete page."""
 _SQL = {
     "flow": ("sql.before_mark", "sql.after_follow"),
     "load": ("sql.before_rows", "sql.before_mark", "sql.after_follow"),
@@ -180,7 +180,7 @@ POINTS_AT = {
     "file": {**_MARKED, "": ("local.before_place", "local.after_place")},
     "s3": {**_MARKED, "": ()},
 }
-"""Within a target, by its scheme: of what follows, and of what writes batches."""
+"""The crash points within a target, by scheme: for followers, and for writers of batches."""
 
 
 def points(move: str, target: str) -> Iterator[str]:

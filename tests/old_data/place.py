@@ -15,7 +15,7 @@ from typing import Any
 
 FIXTURES = Path(__file__).parent
 _SAFE: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
-"""Python 3.11 before 3.11.4, as in Debian 12, has no filters."""
+"""Python 3.11 before 3.11.4, as in Debian 12, does not support filters."""
 PLACE = Path("/tmp/lakesync-old-data")  # noqa: S108 the lock keeps others out
 
 

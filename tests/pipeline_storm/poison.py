@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tests.pipeline_storm.system import System
 
 FROZEN, WRECKED = "frozen", "wrecked"
-"""The tables of the first tenant, and of the second, that cannot be merged."""
+"""The tables of the first and the second tenant that cannot be merged."""
 SETTINGS = """
 [tables.frozen]
 contract = "freeze"

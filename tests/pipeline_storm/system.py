@@ -61,7 +61,7 @@ class System:
         self.gateways = [f"tenant-{number}" for number in range(gateways)]
         self.tables = [f"table_{number}" for number in range(tables)]
         self.own_tables: dict[str, list[str]] = {}
-        """Gateway → tables that no other has."""
+        """The tables that only one gateway has, by gateway."""
         settings = _SETTINGS.format(folder=folder) + (poison.SETTINGS if poisoned else "")
         (folder / "lakesync.toml").write_text(settings, "utf-8")
         if poisoned:

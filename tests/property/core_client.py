@@ -35,7 +35,7 @@ from lakesync.model.types import Claims, Op, PushResult, RowDelta, SyncPull, Syn
 TABLE = "notes"
 Row = dict[str, Any]
 Checkpoints = Callable[[int, Claims], list[SyncResponse]]
-"""The frames of the cut at an arrival that a client with these claims may see."""
+"""Returns the visible frames of the checkpoint at an arrival, for a client with these claims."""
 
 
 def no_checkpoints(arrival: int, claims: Claims) -> list[SyncResponse]:
@@ -49,17 +49,17 @@ class CoreClient:
     def __init__(self, name: str, group: str, skew: int, *, limits: CoreLimits | None = None) -> None:
         self.name = name
         self.skew = skew
-        """Milliseconds that its wall clock is ahead of the world's."""
+        """Milliseconds by which its wall clock is ahead of the true time."""
         self.claims: Claims = {"sub": name, "group": group}
         self.store = MemoryStore()
         self.now = 0
-        """The world's wall clock, milliseconds."""
+        """The true time in milliseconds."""
         self.tables: dict[str, str] = {}
-        """Of rows that are not in TABLE."""
+        """The tables of rows that are not in TABLE, by row id."""
         self.named: set[str] = set()
         self.sent_ids: set[str] = set()
         self.accepted: list[RowDelta] = []
-        """What the gateway said that it has."""
+        """The acknowledged deltas."""
         self.dropped = 0
         self._limits = limits or CoreLimits()
         self._seconds = count(step=1000)

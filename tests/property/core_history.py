@@ -52,7 +52,7 @@ class Player:
         self.answers: list[Response] | None = None
         self.old: list[SyncPush] = []
         self.connection: int | None = None
-        """The cursor up to which the gateway has sent on the open connection; 0 before its first pull; None: closed."""
+        """The cursor of the last page sent on the open connection; 0 before its first pull; None: closed."""
         self.mail: list[SyncResponse] = []
 
     def forget(self) -> None:

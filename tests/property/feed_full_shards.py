@@ -30,7 +30,7 @@ class FullShardsHistory(FullDiskHistory, ShardedHistory):
         st.one_of(*[st.tuples(st.just("full"), people, st.sampled_from(FILES), st.sampled_from(ROOM))] * 2, room)
     )
     owed: SyncRules | None = None
-    """Rules that not every shard has: they are set again when there is room."""
+    """Rules that some shards lack; they are set again when there is space."""
 
     def _make_room(self) -> None:
         super()._make_room()

@@ -29,7 +29,7 @@ from tests.property.feed_steps import GROUPS, ROWS, RULES, histories
 START = 1_700_000_000_000
 PEOPLE = ["c1", "c2", "c3"]
 FOLDER = Path("/dev") / "shm"
-"""In memory, where there is such a place."""
+"""The folder for stores, in memory if the system has such a folder."""
 
 
 class PatientEngine(Engine):
@@ -46,22 +46,22 @@ class History:
     """One history with a fresh gateway, compared with the model at the end."""
 
     stock: type[StockClient] = StockClient
-    """Of which kind the clients are."""
+    """The class of the clients."""
     histories: SearchStrategy[list[tuple[Any, ...]]] = histories
-    """What is played."""
+    """The strategy for random histories."""
     limits = EngineLimits(reindex_rows=1, write_scope="any")
 
     def __init__(self, folder: Path, skews: Sequence[int] = (0, 0, 0), rules: int = 0) -> None:
         self.folder = folder
         self.now = START
         self.ahead = 0
-        """Milliseconds that the gateway's clock is ahead."""
+        """Milliseconds by which the gateway's clock is ahead."""
         self.clients = [self.stock(*each) for each in zip(PEOPLE, [["a"], ["b"], ["a"]], skews, strict=True)]
         self.core = CoreClient("c4", "a", 0)
         self.core.claims = {"sub": "c4", "group": ["a"], "level": "1"}
         self.world = World(self._open(), [*self.clients, self.core])
         self.cuts: dict[int, tuple[dict[str, dict[str, Any]], list[StoredRow]]] = {}
-        """What the model and the gateway held at a cut."""
+        """The rows of the model and of the gateway at a checkpoint."""
         if rules:
             self._set_rules(RULES[rules])
 

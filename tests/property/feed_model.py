@@ -49,20 +49,20 @@ class StockClient:
         self.skew = skew
         self.outbox: list[RowDelta] = []
         self.tables: dict[str, str] = {}
-        """Of rows that are not in TABLE."""
+        """The tables of rows that are not in TABLE, by row id."""
         self.claims: Claims = {"sub": name, "group": groups, "level": "1"}
         self.rows: dict[str, Row] = {}
         self.cursor = 0
         self.pulled = True
-        """The gateway was asked for rows since they were lost."""
+        """Whether it has pulled since its rows were lost."""
         self.connection: int | None = None
-        """The cursor of what was sent on the open connection; None: there is none."""
+        """The cursor of the last page sent on the open connection; None without a connection."""
         self.mail: list[SyncResponse] = []
-        """Broadcasts on their way."""
+        """Broadcasts in transit."""
         self.named: set[str] = set()
         self.sent_ids: set[str] = set()
         self.asked: list[SyncPull] = []
-        """Pull requests that were made; the network may repeat them."""
+        """Pull requests that were sent; the network may repeat them."""
         self.pushed: list[SyncPush] = []
 
     def edit(self, op: Op, row_id: str, values: Row, now: int) -> None:

@@ -24,7 +24,7 @@ from tests.property.feed_model import StockClient
 from tests.property.feed_steps import people, troubled
 
 CLOCKS = (0, -25)
-"""Milliseconds that each process' clock is ahead."""
+"""Milliseconds by which each process' clock is ahead."""
 
 
 class PostgresHistory(History):
@@ -117,7 +117,7 @@ class LostCommitsHistory(PostgresHistory):
     histories = troubled(st.tuples(st.just("cut"), people, st.sampled_from(["before", "after"])))
 
     proxy: Proxy
-    """Of the store that is open."""
+    """The proxy of the open store."""
 
     def close(self) -> None:
         """Release the store."""

@@ -20,7 +20,7 @@ from lakesync.staging.store import View
 T = TypeVar("T")
 
 _OWN = ("scan", "subscribe")
-"""Works that a server submits for its lines, and submits again where they fail."""
+"""Jobs that a server submits for its connections, and repeats if they fail."""
 
 
 class Event(NamedTuple):
@@ -72,9 +72,9 @@ class HeldStore:
         self._store = MemoryStore(wall, shard=shard)
         self.held = False
         self.loose = False
-        """Readings run and end in any order and notices come late, as on Postgres; otherwise as on SQLite."""
+        """If true, reads run and end in any order and notices are late, as on Postgres; otherwise as on SQLite."""
         self.away = False
-        """A work that a server submits for its lines may fail, as where the store cannot be reached for a moment."""
+        """If true, a job that a server submits for its connections may fail, as if the store were unreachable."""
         self.waiting: list[_Work] = []
         self.done: list[_Done] = []
         self._listeners: list[tuple[Listener, deque[Notice]]] = []

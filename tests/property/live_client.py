@@ -35,9 +35,9 @@ class Frames:
     up: deque[bytes] = field(default_factory=deque)
     down: deque[bytes] = field(default_factory=deque)
     reason: str = ""
-    """Why the server ended the line; the client learns it behind the frames."""
+    """The server's reason to close the connection; the client reads it after the frames."""
     cut: bool = False
-    """The client takes nothing more of it, whether the server knows or not."""
+    """The client reads no more of it, whether or not the server has noticed."""
 
 
 class LiveClient:
@@ -56,25 +56,25 @@ class LiveClient:
         self.script: deque[tuple[Any, ...]] = deque()
         self.rows: dict[str, Row] = {}
         self.tables: Mapping[str, str] = {}
-        """Of rows that are not in TABLE."""
+        """The tables of rows that are not in TABLE, by row id."""
         self.cursor = 0
         self.outbox: list[RowDelta] = []
         self.pushed: dict[str, RowDelta] = {}
-        """Whatever may have reached the gateway, by id."""
+        """Deltas that may have reached the gateway, by id."""
         self.sent_ids: set[str] = set()
         self.named: set[str] = set()
         self.frames: Frames | None = None
         self.heard = False
-        """It pulled on this line, and took the answer."""
+        """Whether it has applied the answer to a pull on this connection."""
         self.stuck = False
         self.last: SyncResponse | None = None
         """The answer to its last pull."""
         self.requests: deque[tuple[SyncPull | SyncPush, Claims]] = deque()
-        """Over HTTP, and not at the server yet, each with the claims of its token."""
+        """HTTP requests that have not arrived at the server, each with the claims of its token."""
         self.awaited: SyncPull | SyncPush | None = None
-        """The request over HTTP whose answer it waits for."""
+        """The HTTP request whose answer it waits for."""
         self._asked: list[RowDelta] | None = None
-        """What a push asked that has no answer yet; empty: a pull did."""
+        """The deltas of an unanswered push; empty for a pull."""
         self._stamp = hlc.encode(1_600_000_000_000, 0) + clock
 
     # -- its own steps -------------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 START = 1_700_000_000_000
 _TURNS = 16
-"""Of the event loop, until nothing moves any more."""
+"""Turns of the event loop after which nothing changes."""
 _AGES = 1e9
 
 
@@ -263,7 +263,7 @@ class Places:
         """Open them."""
         self._made = 0
         self._now = START
-        """Stands still within a history: arrivals are side by side, as on a busy gateway."""
+        """Constant within a history, so that arrivals are adjacent, as on a busy gateway."""
         self._store = HeldStore(lambda: self._now) if shards is None else HeldShards(shards, lambda: self._now)
         self._engine = Engine(cast("Any", self._store), lambda: self._now, EngineLimits(write_scope="any"))
         self._engine.open()

@@ -63,7 +63,7 @@ CASES: dict[str, list[Case]] = {
         for parts in (1, 3)
     ],
 }
-"""By vendor, and the files of landings, what is played of each seed, one after the other."""
+"""The cases of each seed, by vendor, and for the files of landings."""
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -29,7 +29,7 @@ class Leases(RuleBasedStateMachine):
         self.engine.open()
         self.engine.gateway("g")
         self.holding = []
-        """Records of processes that are at work: alive, or only seemingly dead."""
+        """Records of running processes, also of those that others consider dead."""
         self.ended = []
         """Records of processes whose outcome was stored, or whose claim was taken over."""
         self.outcomes = {}

@@ -56,37 +56,37 @@ CROSSING = [
     *[("edit", 2, "DELETE", "r1", {}), ("edit", 1, "SET", "r1", {"y": 1}), ("go", 1), ("broadcast", 0)],
     *[("deliver", 0), ("go", 2), ("broadcast", 0), ("edit", 0, "SET", "r1", {"x": 3}), ("go", 0), ("deliver", 0)],
 ]
-"""A broadcast with r1 sent anew was made before a push of r1, and comes after the answer to it."""
+"""A broadcast that sends r1 again was made before a push of r1, and arrives after its answer."""
 LOST_PUSH = [
     *[("rules", 1), ("edit", 2, "SET", "r1", {"group": "a"}), ("go", 2), ("go", 2), ("go", 2), ("go", 0), ("go", 0)],
     *[("edit", 0, "SET", "r1", {"y": 1}), ("start", 0), ("execute", 0), ("lose", 0)],
     *[("edit", 2, "SET", "r1", {"group": "b"}), ("go", 2), ("go", 0), ("go", 0)],
 ]
-"""A push's answer is lost, and then its row moves out of sight."""
+"""A push's answer is lost, and then its row becomes hidden."""
 STRANGER = [
     *[("rules", 1), ("edit", 2, "SET", "r1", {"group": "a"}), ("go", 2), ("go", 2), ("go", 2), ("go", 0), ("go", 0)],
     *[("estrange", 0), ("edit", 2, "SET", "r1", {"group": "b"}), ("go", 2)],
 ]
-"""The gateway no longer knows what it gave to a client, and what it gave is hidden."""
+"""The gateway no longer knows which rows it sent to a client, and these rows are hidden."""
 FORGOTTEN = [
     *[("rules", 1), ("go", 1), ("go", 1), ("edit", 2, "SET", "r2", {"group": "b"}), ("go", 2), ("go", 2), ("go", 2)],
     *[("go", 1), ("estrange", 1), ("claims", 1, "a"), ("edit", 0, "SET", "r1", {"group": "b"})],
     *[("go", 0), ("go", 0), ("go", 0), ("go", 1), ("go", 1)],
 ]
-"""The gateway no longer knows what it gave to a client, whose claims change before a row comes into its old bucket."""
+"""The gateway no longer knows a client's rows; its claims change before a row enters its old bucket."""
 REFUSED = [("edit", 0, "SET", "r1", {"z": 0}), ("schema",), ("go", 0), ("go", 0), ("go", 0)]
 AHEAD = [
     *[("edit", 0, "SET", "r1", {}), ("edit", 2, "SET", "r2", {}), ("go", 2)],
     ("edit", 2, "SET", "r2", {"group": "a"}),
 ]
-"""A clock that was ahead (by its skew) is put right while the app's newest write is no edit yet."""
+"""A clock that was ahead is corrected while the app's newest write is not recorded as an edit yet."""
 BURIED = [
     *[("edit", 1, "SET", "r1", {"group": "a", "z": 0}), ("edit", 1, "DELETE", "r1", {})],
     *[("edit", 1, "SET", "r1", {}), ("schema",)],
 ]
-"""A refused edit is older than a DELETE of the same client, which the gateway took."""
+"""A refused edit is older than an accepted DELETE of the same client."""
 UNKNOWN_BUCKET = [("go", 0), ("go", 0), ("edit", 0, "SET", "r1", {}), ("go", 0), ("rules", 1)]
-"""A client pushes before it was given anything, and then the rules hide its row."""
+"""A client pushes before its first pull, and then the rules hide its row."""
 
 
 @settings(deadline=None)

@@ -33,7 +33,7 @@ class ComparedRow:
         self.core = self._open()
         self.cursor = 0
         self.base: list[RowDelta] = []
-        """What the gateway said and accepted, since it last sent the row anew."""
+        """The gateway's deltas and the accepted ones, since it last sent the row as DELETE and INSERT."""
         for answer in (ErrorResponse("NOT_FOUND", "no checkpoint"), SyncResponse((), 1)):
             self.core.request_pull()
             self.core.next_request()

@@ -24,7 +24,7 @@ class LetterClient(StockClient):
     def __init__(self, name: str, groups: list[str], skew: int) -> None:
         super().__init__(name, groups, skew)
         self.fought: set[str] = set()
-        """Rows of which it left something out, or dropped an edit."""
+        """Rows of which it skipped a delta, or dropped an edit."""
 
     def _apply(self, page: SyncResponse) -> bool:
         if not page.deltas:

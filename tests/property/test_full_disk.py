@@ -19,7 +19,7 @@ from tests.property.feed_model import StockClient
 from tests.property.feed_steps import RULES, people, skews, troubled
 
 ROOM = (0, 100, 4_120, 9_000, 20_000)
-"""Bytes."""
+"""Bytes that can be written before the disk is full."""
 FILES = ("log.db-wal", "state.db-wal", "log.db", "state.db")
 
 

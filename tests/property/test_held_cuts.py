@@ -45,7 +45,7 @@ _OUT_OF_LINE = [
     ("late cut", 0, 1),
     ("newcomer", 0, 1),
 ]
-"""A cut here would hold a row that comes into line above it, and once more to whoever started there."""
+"""A checkpoint here would have a row that is reindexed later, and then sent again to clients that started from it."""
 
 
 class _HeldHistory(History):

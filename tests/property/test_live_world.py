@@ -44,7 +44,7 @@ order = st.lists(st.tuples(st.integers(-1, 40), st.integers(0, 3)), max_size=200
 
 
 TABLES = {f"{name}-1": "orders" for name, _ in PEOPLE}
-"""Of every other row; where tables are sharded, a table of its own."""
+"""The tables of every second row; with shards, a separate table."""
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -18,9 +18,9 @@ from tests.property.feed_model import StockClient
 from tests.property.feed_steps import RULES, histories, skews
 
 _UNKNOWN = ("rules", "rules begin", "reindex", "claims", "core claims", "erase")
-"""What a rebuilt store cannot know: rules and claims that were in force before, what the lake has yet to erase."""
+"""Steps that a rebuilt store cannot know: earlier rules and claims, and erasures that the lake has not executed."""
 _SIGHT = ("rules", "rules begin")
-"""Before a client comes back: the store cannot know what it could see until then either."""
+"""Steps before a client returns: the store cannot know the rows that it could see either."""
 _LOG = "SELECT seq, arrival, client_id, body FROM log WHERE gateway = ? AND seq > ? ORDER BY seq"
 
 
@@ -46,11 +46,11 @@ class RebuiltHistory(History):
     def __init__(self, *arguments: Any) -> None:
         self.lake: list[LakePush] = []
         self.carried = 0
-        """The seq of the last log row that is there."""
+        """The seq of the last flushed log row."""
         self.away: list[StockClient] = []
         """Clients that have not pulled since the store was lost."""
         self.gone: set[str] = set()
-        """Rows of which something was acknowledged and lost."""
+        """Rows with acknowledged deltas that were lost."""
         super().__init__(*arguments)
 
     # -- the lake ------------------------------------------------------------------------------------------------

@@ -154,7 +154,7 @@ class World:
 SENT_BY_RULES = [("rules", "r1", True), ("source", "r1", "a"), ("own", "r1", "a"), ("pull from source", "r1", False)]
 """The client is sent a row of the source that only its first claims show."""
 MANY = 120
-"""More access periods than a record keeps."""
+"""A number of access periods that a record cannot keep."""
 rows = st.sampled_from([*ROWS, SHARED])
 teams = st.sampled_from(["a", "b", None])
 steps = st.one_of(

@@ -24,7 +24,7 @@ WALL = 1_700_000_000_000
 ACTION = make_action(WALL << 16)
 CALLER = {"sub": "alice"}
 SHORT = 0.3
-"""Seconds of a lease that is renewed soon."""
+"""Seconds of a short lease, which is soon renewed."""
 
 
 class FrailStore(MemoryStore):

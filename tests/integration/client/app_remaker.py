@@ -70,7 +70,7 @@ WAYS: dict[str, list[str]] = {  # @: a new name; NEW: a row that only the new ta
 
 
 _IN_STEPS = {"vacuumed", "by pandas"}
-"""Ways that commit by themselves, so that they cannot be part of a transaction."""
+"""Ways that commit themselves, and cannot be part of a transaction."""
 
 
 class NotingTransport(HttpTransport):
@@ -109,7 +109,7 @@ class App:
         self._dice = dice
         self._client: Client | None = None
         self._new: set[str] = set()
-        """Rows that the table had not, and that were added since it was opened: to delete one undoes that."""
+        """Rows that were added since the table was opened; deleting one of them undoes its INSERT."""
         self.db = sqlite3.connect(folder / "app.db", timeout=60, isolation_level=None)
         self.db.execute("PRAGMA journal_mode = WAL")
         self.db.execute("CREATE TABLE IF NOT EXISTS diary (number INTEGER PRIMARY KEY, row_id TEXT, op TEXT)")

@@ -115,11 +115,11 @@ class Silence:
 
     def __init__(self) -> None:
         self.swallowed = threading.Event()
-        """Something was sent into the silence."""
+        """Set once data was dropped from the client."""
         self.lost = threading.Event()
-        """Something was lost in it, whoever sent it."""
+        """Set once data was dropped, from either side."""
         self.connections = 0
-        """How many were ever made."""
+        """The number of connections that were opened."""
         self._clients: list[socket.socket] = []
         self._fallen = False
         self._ended = threading.Event()

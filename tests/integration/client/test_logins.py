@@ -26,7 +26,7 @@ TODOS = {
     "columns": [{"name": "title", "type": "string"}, {"name": "team", "type": "string"}],
 }
 SignedIn = dict[str, str]
-"""What the app has after the sign-in, as variables."""
+"""The app's data after the login, as environment variables."""
 
 
 def auth0(provider: OidcProvider, email: str) -> SignedIn:
@@ -67,7 +67,7 @@ ADMIN = {
     "keycloak": {"roles": ["sync-admin"]},
     "firebase": {"sync_role": "admin"},
 }
-"""What the operator says of somebody who is to be an admin, where the page's settings read a role."""
+"""The provider's data of an admin, for pages whose settings read a role."""
 
 
 def posted(url: str, **body: Any) -> Any:

@@ -14,7 +14,7 @@ from tests.integration.gateway_support import Served, sign
 
 TODOS = {"table": "todos", "columns": [{"name": "title", "type": "string"}]}
 MOST = 5000
-"""Bytes of a request that pass."""
+"""The largest request that is forwarded, in bytes."""
 
 
 @pytest.fixture

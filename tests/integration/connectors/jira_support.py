@@ -99,7 +99,7 @@ class Moving:
         desk.api.page_limit, desk.api.respond = 7, self
         self.calls, self.toggled = 0, -20
         self.missed = set()
-        """Issues of a project that was hidden: what changed of them meanwhile, only their next change tells."""
+        """Issues of a hidden project; only their next change reveals changes during that time."""
 
     def __call__(self, request):
         site = self.desk.site

@@ -75,9 +75,9 @@ class Moving:
             shake(acme, chance)
         acme.api.batch, acme.api.respond = 5, self
         self.missed = set()
-        """Records that were hidden: what changed of them meanwhile, only their next change tells."""
+        """Hidden records; only their next change reveals changes during that time."""
         self.gone = set()
-        """Records that were deleted at a time."""
+        """Records that were deleted at some time."""
 
     def __call__(self, request):
         for _ in range(self.chance.choice([0, 0, 1, 3])):

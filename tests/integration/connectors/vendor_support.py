@@ -10,16 +10,16 @@ from lakesync.testing.landing import MemoryLanding, poll
 from lakesync.testing.servers import serve
 
 LOOPBACK = HostPolicy(("127.0.0.1",))
-"""Where the vendors of tests listen."""
+"""The hosts of the tests' vendors."""
 
 
 class Vendor:
     """The common part of all vendors; a subclass defines the connector and the expected result of a poll."""
 
     name = kind = ""
-    """Of the connector."""
+    """The name and kind of the connector."""
     make_source = None
-    """The source of a configuration."""
+    """Creates the source of a configuration."""
 
     def __init__(self, clock, api):
         self.clock, self.api = clock, api

@@ -30,7 +30,7 @@ RECOVERED = RunRecovered("r", "flush", [])
 
 
 DRY = {"lake"}
-"""What is dry: an op fails for it."""
+"""Names for which an op fails."""
 
 
 @dg.op

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute on 
 
 FIRST = datetime.now(UTC).replace(hour=12, minute=0, second=0, microsecond=0) - timedelta(days=20)
 MONDAY, TUESDAY, WEDNESDAY, THURSDAY, FRIDAY, SATURDAY = (f"{FIRST + timedelta(days=n):%Y-%m-%d}" for n in range(6))
-"""Called so for the reader: six days in a row."""
+"""Six consecutive days; the names are for the reader."""
 DELTAS = "lake.sys_backfill.deltas"
 COMPARED = ("acknowledged", "unflushed", "dagster/partition_row_count", "ledger_equals_lake")
 

@@ -36,9 +36,9 @@ TENANTS = {
     "doubled": ("twins",),
     "broken": ("wrecks", "orders"),
 }
-"""Each tenant's tables; a tenant is named for what is done to it."""
+"""Each tenant's tables; a tenant is named after its failure."""
 HELD = {"frozen", "doubled", "broken"}
-"""Those that keep their checkpoint. What the other two do is joined to what the lake has."""
+"""Tenants that keep their old checkpoint. The failures of the other two do not affect theirs."""
 
 
 class Tenants:

@@ -38,14 +38,14 @@ TENANTS = {"north": ("flights",), "south": ("flights",), "west": ("planes",)}
 TABLES = ("flights", "planes")
 DESTINATIONS = ("copy", "spare")
 CONNECTORS = ("south", "west")
-"""The tenants that have a connector called `desk`, each to a site of its own."""
+"""The tenants with a connector named `desk`, each to a separate site."""
 SENSORS = {"poll": "poll_sensor", "flush": "flush_sensor", "destinations": "destination_sensor"}
 """Job → the sensor that requests its runs."""
 NUMBER = {"number": "number"}
 BOUND = 300.0
-"""Seconds from a push until every good part has it, on a machine that is ten times busier than yours."""
+"""Seconds from a push until every good part has it, on a machine that is ten times slower than a usual one."""
 ONE_OF_EACH = (("tenant", "north"), ("table", "planes"), ("destination", "spare"), ("connector", "west"))
-"""What stays good: the tenant south with its table and connector, and the destination `copy`."""
+"""One member of each kind; the tenant south, its table and connector, and the destination `copy` stay unpoisoned."""
 EACH = [
     *(("tenant", name) for name in TENANTS),
     *(("table", name) for name in TABLES),

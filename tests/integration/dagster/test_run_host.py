@@ -24,7 +24,7 @@ from tests.integration.gateway_support import SERVICE
 pytestmark = pytest.mark.timeout(600)
 ROOT = Path(__file__).parents[3]
 QUICK, SLOW = "runs", "staging"
-"""Parts of the upkeep. Both ask the gateway: where it is not there, for half a minute."""
+"""Parts of the maintenance. Both call the gateway; without one, they retry for half a minute."""
 STATUS = dg.DagsterRunStatus
 
 

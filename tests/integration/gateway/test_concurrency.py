@@ -19,7 +19,7 @@ from tests.integration.live.live_support import Live
 
 SOON = 20.0
 LARGE = 40_000
-"""Bytes that are more than the gateway reads or writes in the event loop."""
+"""A size in bytes above which the gateway does not read or write in the event loop."""
 SCHEMA = {"table": "todos", "columns": [{"name": f"c{number}", "type": "string"} for number in range(1500)]}
 RULES = {"version": 1, "buckets": [{"name": f"b{number}", "tables": ["todos"], "filters": []} for number in range(900)]}
 

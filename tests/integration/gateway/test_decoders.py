@@ -129,7 +129,7 @@ READ = {
     ("/sync/{gw}/pull", "a long fraction"),
     ("/sync/{gw}/pull", "no UTF-8"),
 }
-"""What is odd, and a message all the same."""
+"""Unusual messages that are valid."""
 
 
 @pytest.mark.parametrize("path", ["/sync/{gw}/push", "/sync/{gw}/pull", "/admin/schema/{gw}", "/admin/sync-rules/{gw}"])

@@ -21,7 +21,7 @@ from tests.conformance.book import Book
 from tests.integration.gateway_support import until
 
 FASTER = 20
-"""By how much the waits are shorter than they are in production."""
+"""The factor by which waits are shorter than in production."""
 
 
 class _SlowOnce(BaseHTTPRequestHandler):

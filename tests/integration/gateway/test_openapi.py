@@ -46,7 +46,7 @@ GATEWAY = "described"
 CRM = {"name": "crm", "type": "postgres", "postgres": {"connectionString": "postgresql://crm"}}
 QUEUE = MemoryFlushQueue()
 UNREACHED: frozenset[str] = frozenset()
-"""Operations that no generated request can bring to success, `METHOD /path`."""
+"""Operations for which no generated request can succeed, as `METHOD /path`."""
 HOSTILE = (None, "null", "", "5", -1, 1.5, True, [], {}, "x" * 600)
 DESCRIBED = schemathesis.openapi.from_dict(DESCRIPTION)
 DESCRIBED.config.generation.allow_extra_parameters = False  # an unknown parameter is ignored

@@ -87,7 +87,7 @@ def test_an_invalid_id_is_rejected_with_the_fields_name(served, row):
 
 
 CUT = r'{"a \ud83d": ["\ud83d\ude00", "\ude00\ud83d", "\\ud83d", "\uD83D\n", 1.0]}'
-"""JSON in which JavaScript has cut texts within a character, beside a whole pair and an escaped backslash."""
+"""JSON with texts that JavaScript has cut within a character, a whole surrogate pair and an escaped backslash."""
 MENDED = {"a \ufffd": ["\U0001f600", "\ufffd\ufffd", "\\ud83d", "\ufffd\n", 1.0]}
 
 

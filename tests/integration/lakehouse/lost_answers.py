@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 OF_SQL = re.compile(rb"metadata\.json.{1,2000}?metadata\.json", re.DOTALL)
-"""Where a table was and where it is: the statement itself is prepared, so that it is not sent every time."""
+"""A table's old and new location; the statement itself is prepared, so it is not sent each time."""
 OF_REST = re.compile(rb"POST /v1/namespaces/\w+/tables/\w+ HTTP")
 
 
@@ -28,9 +28,9 @@ class Proxy:
         self.delay = 0.0
         """Seconds before a commit's answer."""
         self.lost = 0
-        """Answers to commits to be lost from now on: the commit was made, and the connection ends."""
+        """The number of answers to lose: the commit is executed, and the connection ends."""
         self.after = 0
-        """How many are heard before those."""
+        """The number of answers to forward before those."""
         self._clients: list[socket.socket] = []
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
         self._threads[0].start()

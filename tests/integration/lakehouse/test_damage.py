@@ -326,7 +326,7 @@ DAMAGES = {
     ),
 }
 ONE_EACH = ("ledger_altered", "deltas_altered", "state_string", "checkpoint_altered", "destination_typed")
-"""One of each place."""
+"""One kind of damage for each place."""
 
 
 def test_the_audit_reports_each_damaged_part_and_no_sound_one(house, spark):

@@ -46,7 +46,7 @@ from tests.run_support import a_run, resources_of
 
 SECRET = "the-erased-text"
 ERASED = "r'1 ${env:HOME} \\ :p0"
-"""The id of the erased row: no part of it may become a part of a statement."""
+"""The id of the erased row: no part of it may reach a statement's text."""
 SCHEMA = parse_schema(
     {"table": "notes", "columns": [{"name": "title", "type": "string"}, {"name": "body", "type": "json"}]}
 )

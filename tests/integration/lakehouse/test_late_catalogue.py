@@ -32,7 +32,7 @@ from tests.mute_server import mute_server
 SCHEMA = parse_schema({"table": "t", "columns": [{"name": "n", "type": "number"}]})
 
 LIMIT_SECONDS = 10
-"""Of silence, after which Spark gives up the catalogue."""
+"""Seconds of silence after which Spark's calls of the catalogue time out."""
 
 pytestmark = pytest.mark.timeout(300)  # Spark's first queries take a minute on a busy machine
 

@@ -30,7 +30,7 @@ COLUMNS = {
     "home": [{"name": "title", "type": "string"}],
     "eu": [{"name": "title", "type": "number"}],
 }
-"""Types that one table could not have."""
+"""Types that cannot be combined in one table."""
 
 
 class House:

@@ -45,7 +45,7 @@ EAGER = MaintenanceSection(
     min_input_files=2, max_manifests=1, snapshot_retention_hours=2.0, orphan_retention_hours=24.0
 )
 FORGETFUL = EAGER.model_copy(update={"snapshot_retention_hours": 0.0})
-"""As two hours later."""
+"""Settings under which data expires as if two hours had passed."""
 
 pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute on a busy machine
 

@@ -23,7 +23,7 @@ from tests.property.feed_model import Row, apply_page
 
 TABLE = "notes"
 PAGE, BATCH = 3, 2
-"""Small, so that there are many."""
+"""Deltas of a page and of a push; small, so that there are many of them."""
 
 
 class StockClient:
@@ -42,18 +42,18 @@ class StockClient:
         self.cursor = 0
         self.outbox: list[RowDelta] = []
         self.sent: dict[str, RowDelta] = {}
-        """Whatever may have reached the gateway, by id."""
+        """Deltas that may have reached the gateway, by id."""
         self.sent_ids: set[str] = set()
         self.named: set[str] = set()
         self.broadcasts = 0
         self.stuck = False
-        """The last page could not be applied: nothing can until the edits are pushed."""
+        """Whether the last page could not be applied; then no page can be before the edits are pushed."""
         self._clock = hlc.encode(wall_ms() - 60_000, 0)
         self.line: ClientConnection | None = None
         self._reader: asyncio.Task[None] | None = None
         self._answers: asyncio.Queue[SyncResponse | BaseException] = asyncio.Queue()
         self._take: Callable[[SyncResponse], bool] = self._take_broadcast
-        """Takes the answer to what was asked last; whether it could be."""
+        """Applies the answer to the last request; returns whether that was possible."""
 
     # -- the line ------------------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from tests.integration.live.live_model import StockClient, merged
 PEOPLE = (("ann", "a"), ("ben", "b"), ("cat", "a"), ("dan", "b"))
 STEPS = 40
 THINKS = 0.03
-"""Seconds between two cycles, at most: time in which others are heard."""
+"""The longest pause between two cycles, in seconds; broadcasts arrive during it."""
 RULES = {
     "version": 1,
     "buckets": [{"name": "mine", "tables": [], "filters": [{"column": "group", "op": "eq", "value": "jwt:group"}]}],

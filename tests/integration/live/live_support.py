@@ -18,7 +18,7 @@ from lakesync.wire.frames import FrameTag, encode_frame
 from tests.integration.gateway_support import DEADLINE, Client
 
 OVERLOOKED = 2
-"""Frames of fewer bytes the reference's client does not look at."""
+"""The reference's client ignores frames with fewer bytes."""
 
 
 def decoded(deltas: Sequence[dict[str, Any]]) -> tuple[RowDelta, ...]:

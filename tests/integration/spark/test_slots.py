@@ -13,7 +13,7 @@ from tests.integration.gateway_support import until
 pytestmark = pytest.mark.timeout(300)
 
 HANGING = 6
-"""As four destinations and two polls."""
+"""The number of hanging tasks, such as four destinations and two polls."""
 
 
 def test_hanging_tasks_do_not_prevent_others_from_starting(spark_server, tmp_path):

@@ -100,7 +100,7 @@ def test_buckets_are_found_by_prefix(store):
 
 
 _OTHERWISE = {"join": "stay", "stay": "join", "leave": "join"}
-"""What a drawn move is instead: a row that is inside cannot join, and one that is outside neither stay nor leave."""
+"""The replacement of an impossible move: a row inside cannot join, and one outside can neither stay nor leave."""
 
 
 class _History:

@@ -29,7 +29,7 @@ RULES = {
 }
 CLIENTS = {"c1": "a", "c2": "b", "c3": "a"}
 ANYWHERE = EngineLimits(write_scope="any")
-"""Clients write rows that they do not see."""
+"""Clients may write rows that they cannot see."""
 
 edits = st.tuples(
     st.sampled_from(["r1", "r2", "r3"]),

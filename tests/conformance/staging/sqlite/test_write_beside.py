@@ -19,7 +19,7 @@ from tests.conformance.calls import push, read
 from tests.conformance.staging.sqlite.test_pending_inserts import Feed, write_behind
 
 SOON = WriteBehindLimits(seconds=3600, rows=600, bytes=10**12)
-"""Nothing is written behind by time, and 600 rows are written in five bits."""
+"""Write-behind is never triggered by time, and writes 600 rows in five parts."""
 
 
 def opened(folder):
