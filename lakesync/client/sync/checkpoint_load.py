@@ -97,6 +97,8 @@ def _stage(
     db: sqlite3.Connection, replica: Replica, checkpoint: Checkpoint, on_progress: Callable[[Progress], None]
 ) -> tuple[int, int]:
     """Write all frames to the staging tables; return the number of rows and the highest hlc (a delta's timestamp)."""
+    ((encoding,),) = replica.read("PRAGMA encoding")
+    db.execute(f"PRAGMA encoding = '{encoding}'")  # SQLite attaches no file with another one
     for pragma in _STAGING_PRAGMAS:
         db.execute(pragma)
     types = replica.types()

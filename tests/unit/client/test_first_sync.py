@@ -75,3 +75,11 @@ def test_unsynchronised_columns_survive_a_first_sync(alice):
         alice.sync()
     rows = alice.query("SELECT row_id, length(text) AS long FROM notes WHERE starred")
     assert rows == [{"row_id": "n00007", "long": 500}]
+
+
+def test_a_file_in_utf_16_is_filled_by_a_first_sync(opened, gateway):
+    sql = "PRAGMA encoding = 'UTF-16'; CREATE TABLE other (a)"
+    alice = opened(sql=sql, transport=CheckpointTransport(gateway))
+    with pytest.raises(ResyncRequiredError):
+        alice.sync()  # the checkpoint is of another gateway than the one that is pulled from
+    assert len(alice["notes"]) == ROWS
