@@ -79,6 +79,10 @@ def check_table(db: sqlite3.Connection, schema: TableSchema) -> None:
             f"table {table!r} has no column row_id: add one for the row's id, as TEXT PRIMARY KEY NOT NULL"
         )
     declared = columns["row_id"].declared
+    if columns["row_id"].hidden in _GENERATED:
+        raise ConfigurationError(
+            f"row_id of table {table!r} is a generated column, which cannot be written: make it an ordinary column"
+        )
     if not _stores_text_unchanged(declared):
         raise ConfigurationError(
             f"row_id of table {table!r} is declared {declared}, which turns text into numbers: declare it TEXT"
@@ -87,6 +91,10 @@ def check_table(db: sqlite3.Connection, schema: TableSchema) -> None:
         raise ConfigurationError(
             f"row_id of table {table!r} is not unique: make it the primary key, or give it a UNIQUE index, without a "
             "collation of its own"
+        )
+    if not _compares_bytes(db, table):
+        raise ConfigurationError(
+            f"row_id of table {table!r} has a collation, by which different ids are equal: declare it without COLLATE"
         )
     for column in schema.columns:
         existing = columns.get(column.name.lower())
@@ -308,3 +316,15 @@ def _is_unique(db: sqlite3.Connection, table: str) -> bool:
         if unique and not partial and keys == [("row_id", "BINARY")]:
             return True
     return False
+
+
+def _compares_bytes(db: sqlite3.Connection, table: str) -> bool:
+    """Return whether SQL compares row ids by their bytes; a unique index may have another collation than the column.
+
+    A UNION compares texts with the collation of its first SELECT's column.
+    """
+    ids = f"SELECT row_id FROM \"{table}\" WHERE 0 UNION SELECT 'a' UNION SELECT 'A' UNION SELECT 'a '"
+    try:
+        return len(db.execute(ids).fetchall()) == len(("a", "A", "a "))
+    except sqlite3.OperationalError:  # a collation of the app
+        return False

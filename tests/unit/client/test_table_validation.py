@@ -38,6 +38,14 @@ def rows(*clients):
         ),
         ("CREATE TABLE notes (row_id TEXT PRIMARY KEY, Text DECIMAL(10, 2))", r"declared DECIMAL\(10, 2\)"),
         ("CREATE TABLE notes (row_id TEXT PRIMARY KEY COLLATE NOCASE, text)", "without a collation of its own"),
+        (
+            "CREATE TABLE notes (row_id TEXT COLLATE NOCASE); CREATE UNIQUE INDEX i ON notes (row_id COLLATE binary)",
+            "row_id of table 'notes' has a collation, by which different ids are equal",
+        ),
+        (
+            "CREATE TABLE notes (id INTEGER PRIMARY KEY, row_id TEXT AS (CAST(id AS TEXT)) STORED UNIQUE, text)",
+            "row_id of table 'notes' is a generated column, which cannot be written",
+        ),
         ("CREATE TABLE notes (row_id TEXT, b, text, PRIMARY KEY (row_id, b))", "row_id of table 'notes' is not unique"),
         (
             "CREATE TABLE notes (row_id TEXT PRIMARY KEY, n, text AS (n || 'x'))",
