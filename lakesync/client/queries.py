@@ -141,7 +141,7 @@ class Watch:
             if self._counters == counters and not self._reads_other_tables:
                 self._data_version = data_version
                 return None
-            rows = rows_as_dicts(run_query(self._db, self._sql, self._params))
+            rows = rows_as_dicts(run_query(self._db.execute, self._sql, self._params))
         finally:
             self._db.execute("ROLLBACK")
         self._data_version = data_version  # not before: a query that failed runs again
@@ -203,7 +203,7 @@ def read_columns(path: Path, schema: TableSchema | None, sql: str, params: Any) 
     elif _NAME.fullmatch(sql):
         sql = f'SELECT * FROM "{sql}"'
     with closing(connect_read_only(path)) as db:
-        cursor = run_query(db, sql, params)
+        cursor = run_query(db.execute, sql, params)
         result_names = distinct_names([column[0] for column in cursor.description])
         rows = cursor.fetchall()
     columns = list(zip(*rows, strict=True)) if rows else [() for _ in result_names]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
@@ -67,11 +67,11 @@ def connect_read_only(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def run_query(db: sqlite3.Connection, sql: str, params: Any) -> sqlite3.Cursor:
+def run_query(execute: Callable[[str, Any], sqlite3.Cursor], sql: str, params: Any) -> sqlite3.Cursor:
     """Run a query on a connection that is read-only at the moment.
 
     Args:
-        db: a connection with `query_only` on.
+        execute: runs a statement on a connection with `query_only` on.
         sql: one statement that returns rows.
         params: values for its placeholders.
 
@@ -79,7 +79,7 @@ def run_query(db: sqlite3.Connection, sql: str, params: Any) -> sqlite3.Cursor:
         ValidationError: the statement returns no rows, or writes.
     """
     try:
-        cursor = db.execute(sql, params)
+        cursor = execute(sql, params)
     except sqlite3.OperationalError as error:
         if "readonly" not in str(error):
             raise
@@ -228,6 +228,17 @@ class LocalDB:
         """
         self._conn.execute("SELECT 1 FROM _lakesync_quiet").fetchall()
 
+    def run(self, sql: str, params: Any = ()) -> sqlite3.Cursor:
+        """Run a statement on the app's connection. Its rows are tuples, also if the app has set a `row_factory`.
+
+        Args:
+            sql: one statement.
+            params: its parameters.
+        """
+        cursor = self.conn.cursor()
+        cursor.row_factory = None
+        return cursor.execute(sql, params)
+
     def exec(self, sql: str, params: Sequence[Any] | dict[str, Any] = ()) -> int:
         """Run a statement; outside of `transaction` it commits by itself.
 
@@ -255,11 +266,11 @@ class LocalDB:
             had_transaction = self._conn.in_transaction
             self._conn.execute("PRAGMA query_only = ON")
             try:
-                return rows_as_dicts(run_query(self._conn, sql, params))
+                return rows_as_dicts(run_query(self.run, sql, params))
             finally:
                 self._conn.execute("PRAGMA query_only = OFF")
-                if self._conn.in_transaction and not had_transaction:  # sqlite3 has begun one for a rejected write
-                    self._conn.rollback()
+                if not had_transaction:  # sqlite3 may have begun one for a rejected write
+                    self._end_transaction("ROLLBACK")
 
     def save(self) -> None:
         """Move all commits into the one file, so that it can be copied without its `-wal`.
@@ -276,7 +287,7 @@ class LocalDB:
             if self._conn.in_transaction:
                 raise ConfigurationError(f"a transaction is open on {self.path}: commit it or roll it back, then save")
             try:
-                ((busy, _, _),) = self._conn.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+                ((busy, _, _),) = self.run("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
             except sqlite3.OperationalError as error:
                 raise self._write_error(error) from error
             if busy:
@@ -322,11 +333,11 @@ class LocalDB:
             try:
                 yield self._conn
                 try:
-                    self._conn.commit()
+                    self._end_transaction("COMMIT")
                 except sqlite3.OperationalError as error:
                     raise self._write_error(error) from error
             except BaseException:
-                self._conn.rollback()
+                self._end_transaction("ROLLBACK")
                 raise
 
     @property
@@ -356,6 +367,14 @@ class LocalDB:
             self._conn.close()
             if self._temporary is not None:
                 self._temporary.cleanup()
+
+    def _end_transaction(self, statement: Literal["COMMIT", "ROLLBACK"]) -> None:
+        """End the open transaction, unless the app has ended it.
+
+        The methods of sqlite3 would do nothing if the app has set `autocommit` of the connection.
+        """
+        if self._conn.in_transaction:
+            self._conn.execute(statement)
 
     @contextmanager
     def _savepoint(self) -> Iterator[None]:

@@ -131,7 +131,7 @@ class Table:
     def get(self, row_id: str) -> Row | None:
         """Return a row, including its `row_id`; None if it does not exist."""
         with self._db.exclusive():
-            cells = self._db.conn.execute(f"{self._select} WHERE row_id = ?", (row_id,)).fetchone()
+            cells = self._db.run(f"{self._select} WHERE row_id = ?", (row_id,)).fetchone()
         return None if cells is None else self._row(cells)
 
     def rows(self, where: str = "1", params: Any = (), *, order_by: str = "row_id") -> list[Row]:
@@ -145,7 +145,7 @@ class Table:
             order_by: an SQL ORDER BY list.
         """
         with self._db.exclusive():
-            rows = self._db.conn.execute(f"{self._select} WHERE {where} ORDER BY {order_by}", params).fetchall()
+            rows = self._db.run(f"{self._select} WHERE {where} ORDER BY {order_by}", params).fetchall()
         return [self._row(row) for row in rows]
 
     def __getitem__(self, row_id: str) -> Row:
@@ -161,7 +161,7 @@ class Table:
 
     def __contains__(self, row_id: object) -> bool:
         with self._db.exclusive():
-            match = self._db.conn.execute(f'SELECT 1 FROM "{self.name}" WHERE row_id = ?', (row_id,)).fetchone()
+            match = self._db.run(f'SELECT 1 FROM "{self.name}" WHERE row_id = ?', (row_id,)).fetchone()
         return match is not None
 
     def __iter__(self) -> Iterator[Row]:
@@ -169,7 +169,7 @@ class Table:
 
     def __len__(self) -> int:
         with self._db.exclusive():
-            return int(self._db.conn.execute(f'SELECT count(*) FROM "{self.name}"').fetchone()[0])
+            return int(self._db.run(f'SELECT count(*) FROM "{self.name}"').fetchone()[0])
 
     def _row(self, cells: tuple[Any, ...]) -> Row:
         """Return a row for the app from the cells that `_select` returns."""

@@ -425,3 +425,29 @@ def test_opening_another_clients_file_leaves_it_unchanged(opened, wrong):
     alice = opened()
     assert list(alice) == ["todos"]
     assert alice.pending() == []
+
+
+def test_reads_are_independent_of_the_row_factory_that_an_app_sets(opened):
+    alice = opened()
+    alice.conn.row_factory = lambda cursor, row: dict(zip([name for name, *_ in cursor.description], row, strict=True))
+    row_id = alice["todos"].insert(title="a", tags=[1])
+    row = {"row_id": row_id, "title": "a", "done": None, "n": None, "tags": [1]}
+    assert (alice["todos"].get(row_id), alice["todos"].rows(), len(alice["todos"])) == (row, [row], 1)
+    assert row_id in alice["todos"]
+    assert alice.query("SELECT title, n FROM todos") == [{"title": "a", "n": None}]
+    assert alice.conn.execute("SELECT title FROM todos").fetchall() == [{"title": "a"}]
+    alice.db.save()
+
+
+@pytest.mark.skipif(not hasattr(sqlite3.Connection, "autocommit"), reason="sqlite3 has it from Python 3.12 on")
+def test_writes_are_committed_although_the_app_has_set_autocommit(opened):
+    alice = opened()
+    alice.conn.autocommit = True
+    alice["todos"].insert(title="kept", row_id="a")
+    with pytest.raises(ValidationError), alice.transaction():
+        alice["todos"].upsert("a", title="rolled back", n="no number")
+    with pytest.raises(ValidationError, match="writes to the database"):
+        alice.query("DELETE FROM todos RETURNING row_id")
+    assert not alice.conn.in_transaction
+    alice.close()
+    assert [row["title"] for row in opened()["todos"]] == ["kept"]
