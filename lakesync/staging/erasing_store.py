@@ -112,7 +112,7 @@ class ErasingStore(ABC):
 
         return self._erase(gateway, newest_hlc, table=table, row_id=row_id)
 
-    def erase_client(self, gateway: str, client_id: str) -> Erasure:
+    def erase_client(self, gateway: str, client_id: str, *, is_known: bool = False) -> Erasure:
         """Erase everything that a client ever wrote, and its record.
 
         Rows with values of this client only are deleted; other rows lose the client's columns. Returns when done. If
@@ -121,6 +121,8 @@ class ErasingStore(ABC):
         Args:
             gateway: the gateway's id.
             client_id: the client's id.
+            is_known: whether another shard of the gateway knows the client. Then a store that never saw it records the
+                erasure too, so that it stores what the client wrote before and pushes later without values.
 
         Raises:
             NotFoundError: the gateway never had such a client.
@@ -131,7 +133,7 @@ class ErasingStore(ABC):
         def newest_hlc(commit: Commit) -> int:
             highest, record = commit.highest_hlc(client_id), commit.client(client_id)
             has_actions = commit.has_outcomes(client_id)
-            if highest < 0 and record is None and not has_actions:
+            if highest < 0 and record is None and not has_actions and not is_known:
                 raise NotFoundError(f"gateway {gateway!r} never saw a client {client_id!r}: check both ids")
             # an erased client has a record with the epoch `LOST`; another epoch shows that it came back since
             is_active = (record is not None and record.epoch != LOST) or has_actions

@@ -177,8 +177,8 @@ class ShardedPipeline:
         name = self.shards.of(table)
         return self._with_own_seq(name, self.stores[name].erase_row(gateway, table, row_id))
 
-    def erase_client(self, gateway: str, client_id: str) -> Erasure:
-        """Erase a client in every shard, as one erasure each.
+    def erase_client(self, gateway: str, client_id: str, *, is_known: bool = False) -> Erasure:
+        """Erase a client in every shard, as one erasure each, also in those that never saw it.
 
         Returns:
             The erasure of the first shard that knows the client, with the counts of all shards.
@@ -187,14 +187,18 @@ class ShardedPipeline:
             NotFoundError: no shard ever saw the client.
         """
         done: list[Erasure] = []
-        unknown: list[NotFoundError] = []
+        unknown: dict[str, NotFoundError] = {}
         for name, store in self.stores.items():
             try:
-                done.append(self._with_own_seq(name, store.erase_client(gateway, client_id)))
+                done.append(self._with_own_seq(name, store.erase_client(gateway, client_id, is_known=is_known)))
             except NotFoundError as error:
-                unknown.append(error)
+                unknown[name] = error
         if not done:
-            raise unknown[0]
+            raise next(iter(unknown.values()))
+        done += [
+            self._with_own_seq(name, self.stores[name].erase_client(gateway, client_id, is_known=True))
+            for name in unknown
+        ]
         return msgspec.structs.replace(
             done[0],
             arrival=max(each.arrival for each in done),

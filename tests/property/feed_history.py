@@ -206,6 +206,8 @@ class History:
                 self._first_sync(client, lost=detail[0] == 1)
             case "erase":
                 self._erase(ROWS[detail[0] - 1])
+            case "erase client":
+                self._erase_client(client.name)
 
     def _write_behind(self, store: StagingStore) -> None:
         """Write everything to the file, like an idle store, so that rows are read from there."""
@@ -248,6 +250,18 @@ class History:
         except NotFoundError:
             return
         self.world.erase(row_id, erasure.hlc)
+
+    def _erase_client(self, name: str) -> None:
+        try:
+            erasure = self.world.engine.store.erase_client("g", name)
+        except NotFoundError:
+            return
+        rows = [
+            row
+            for each in _files(self.world.engine.store)
+            for row in each.submit("g", lambda commit: commit.scan_rows(None, 100)).result()
+        ]
+        self.world.erase_client(name, erasure.hlc, rows)
 
     def _first_sync(self, client: StockClient, *, lost: bool) -> None:
         """Apply a checkpoint, if the client would request one and it exists."""

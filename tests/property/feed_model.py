@@ -9,8 +9,9 @@ from typing import Any, Protocol
 from lakesync.engine import Engine, SyncGateway
 from lakesync.model import hlc
 from lakesync.model.delta import delta_id
-from lakesync.model.types import Claims, ColumnValue, Op, RowDelta, SyncPull, SyncPush, SyncResponse
+from lakesync.model.types import Claims, ColumnValue, Op, RowDelta, Stamp, SyncPull, SyncPush, SyncResponse
 from lakesync.rules.model import SyncRules, matches
+from lakesync.staging.records import StoredRow
 
 TABLE = "notes"
 Row = dict[str, Any]
@@ -191,6 +192,18 @@ class StockClient:
         return True
 
 
+def _deltas_that_make(row: StoredRow) -> list[RowDelta]:
+    """Deltas whose merge is the row."""
+    state = row.copy().fold().state
+    stamps: list[tuple[Op, Stamp | None]] = [("DELETE", state.tombstone), ("INSERT", state.inserted)]
+    parts = [(op, stamp, ()) for op, stamp in stamps if stamp is not None]
+    cells = [(cell.origin.stamp, (ColumnValue(name, cell.value),)) for name, cell in state.cells.items()]
+    return [
+        RowDelta(op, row.table, row.row_id, client_id, columns, hlc, "")
+        for op, (hlc, client_id), columns in [*parts, *(("UPDATE", stamp, column) for stamp, column in cells)]
+    ]
+
+
 class Client(Protocol):
     """The protocol of every client."""
 
@@ -209,6 +222,7 @@ class World:
         self.ever_visible: dict[str, set[str]] = {client.name: set() for client in clients}
         self._seen: set[str] = set()
         self._erased: dict[str, int] = {}
+        self._erased_clients: dict[str, int] = {}
 
     @property
     def gateway(self) -> SyncGateway:
@@ -219,13 +233,27 @@ class World:
         """Record deltas that the gateway has."""
         new = [delta for delta in deltas if delta.delta_id not in self._seen]
         self._seen |= {delta.delta_id for delta in new}
-        self.log += [delta for delta in new if delta.hlc > self._erased.get(delta.row_id, -1)]
+        self.log += [delta for delta in new if not self._is_erased(delta)]
         self.look()
+
+    def _is_erased(self, delta: RowDelta) -> bool:
+        erased_up_to = max(self._erased.get(delta.row_id, -1), self._erased_clients.get(delta.client_id, -1))
+        return delta.hlc <= erased_up_to
 
     def erase(self, row_id: str, hlc: int) -> None:
         """Erase a row's values up to this time; they have no effect if they arrive later."""
         self._erased[row_id] = hlc
         self.log = [delta for delta in self.log if delta.row_id != row_id or delta.hlc > hlc]
+
+    def erase_client(self, name: str, hlc: int, rows: Sequence[StoredRow]) -> None:
+        """What a client wrote up to then is gone, and counts for nothing where it comes later.
+
+        The gateway no longer has what others wrote before into its columns, so what it has left is taken from its rows.
+        """
+        self._erased_clients[name] = hlc
+        self.log = [delta for row in rows for delta in _deltas_that_make(row)]
+        assert not any(self._is_erased(delta) for delta in self.log if delta.op != "DELETE"), name
+        self.look()
 
     def look(self) -> None:
         """Record the rows that each client may see now."""

@@ -90,3 +90,13 @@ def troubled(draw: st.DrawFn, trouble: st.SearchStrategy[tuple[Any, ...]]) -> li
     for step in draw(st.lists(trouble, min_size=1, max_size=4)):
         history.insert(draw(st.integers(0, len(history))), step)
     return history
+
+
+_CHANGES_OF_ACCESS = frozenset({"rules", "rules begin", "claims", "core claims"})
+
+
+@st.composite
+def with_erased_clients(draw: st.DrawFn) -> list[tuple[Any, ...]]:
+    """A history in which clients are erased. No access changes: what an erased client saw earlier is not kept."""
+    history = draw(troubled(st.tuples(st.just("erase client"), people, st.just(0))))
+    return [step for step in history if step[0] not in _CHANGES_OF_ACCESS]

@@ -11,7 +11,7 @@ import hypothesis.strategies as st
 from hypothesis import example, given, settings
 
 from tests.property.feed_history import play
-from tests.property.feed_steps import RULES, histories, skews
+from tests.property.feed_steps import RULES, histories, skews, with_erased_clients
 
 
 @settings(deadline=None, max_examples=150)
@@ -290,4 +290,12 @@ from tests.property.feed_steps import RULES, histories, skews
     rules=1,
 )
 def test_every_client_ends_with_its_rows(history: list[tuple[Any, ...]], skews: tuple[int, ...], rules: int) -> None:
+    play(history, skews, rules)
+
+
+@settings(deadline=None, max_examples=50)
+@given(history=with_erased_clients(), skews=skews, rules=st.integers(0, len(RULES) - 1))
+def test_every_client_ends_with_what_is_left_after_clients_were_erased(
+    history: list[tuple[Any, ...]], skews: tuple[int, ...], rules: int
+) -> None:
     play(history, skews, rules)

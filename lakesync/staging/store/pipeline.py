@@ -179,12 +179,13 @@ class ErasureStore(GatewayStore, Protocol):
             StagingUnavailableError: the erasure is recorded but not complete; a repeat continues it.
         """
 
-    def erase_client(self, gateway: str, client_id: str) -> Erasure:
+    def erase_client(self, gateway: str, client_id: str, *, is_known: bool = False) -> Erasure:
         """Erase everything that a client ever wrote from staging, and its record.
 
         Args:
             gateway: the gateway's id.
             client_id: the client's id.
+            is_known: whether to record the erasure also if the store never saw the client, for one shard of several.
 
         Raises:
             NotFoundError: there never was such a client.
