@@ -67,7 +67,7 @@ def visible_frames(files: Iterable[FrameFile], rules: SyncRules | None, claims: 
         claims: the claims of the client's token.
 
     Raises:
-        ValidationError: a file ends within a frame, or a frame is above 16 MB.
+        ValidationError: a file ends within a frame, or a frame is above 16 MiB.
     """
     for file in files:
         with file.open() as stream:

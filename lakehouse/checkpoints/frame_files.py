@@ -21,7 +21,7 @@ from lakehouse.checkpoints.row_messages import row_messages
 from lakehouse.data_files import DataFile, divide_files, on_s3, parse_uri, read_rows
 from lakehouse.tables.kernel import STORED
 from lakesync.model.types import SyncResponse
-from lakesync.wire.frames import MAX_FRAME_BYTES, encode_checkpoint_frame
+from lakesync.wire.frames import encode_checkpoint_frame
 from lakesync.wire.protobuf import encode_response
 
 if TYPE_CHECKING:
@@ -37,6 +37,10 @@ _READ = pa.schema([*STORED, ("_gone", pa.bool_())])
 """The columns of a state table that are read; `_gone` marks deleted rows."""
 _ROWS_AT_ONCE = 20_000
 """Rows that are decoded at once."""
+
+FRAME_BYTES = 16_000_000
+"""The most bytes of a message: 16 MB. The largest row that pushes allow is smaller. Readers accept 16 MiB, because
+checkpoints of earlier versions have such messages."""
 
 ROWS_PER_FILE = 200_000
 """Number of rows that one task reads and writes, approximately."""
@@ -158,9 +162,7 @@ class Frame(NamedTuple):
     """Number of rows in the message."""
 
 
-def frames(
-    batches: Iterable[pa.RecordBatch], table: str, arrival: int, limit: int = MAX_FRAME_BYTES
-) -> Iterator[Frame]:
+def frames(batches: Iterable[pa.RecordBatch], table: str, arrival: int, limit: int = FRAME_BYTES) -> Iterator[Frame]:
     """Encode rows, without deleted ones, in their order, as frames of a bounded size.
 
     Each row is encoded as a message of its own. Concatenated, they are one message: protobuf appends repeated fields.

@@ -43,7 +43,7 @@ MAX_ROW_COLUMNS = 1_000
 
 MAX_ROW_BYTES = 8 << 20
 """The most bytes of a row's values. A checkpoint (all rows, for a new client) sends each row in one message of at most
-16 MiB. There each column may be a delta of its own, with three ids of up to 2 KiB; and small values may add 1 KiB for
+16 MB. There each column may be a delta of its own, with three ids of up to 2 KiB; and small values may add 1 KiB for
 each column (`too_large_rows`)."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from lakehouse.checkpoints.frame_files import FRAME_BYTES
 from lakesync.engine.checks import MAX_ROW_BYTES, MAX_ROW_COLUMNS, check_row_sizes
 from lakesync.feed.push_rows import LARGE_BYTES, by_row
 from lakesync.model.merge import RowState
@@ -11,7 +12,6 @@ from lakesync.model.types import ColumnValue, RowDelta, SyncResponse
 from lakesync.model.validation import MAX_ID_CHARS, check_shape
 from lakesync.staging.records import StoredRow
 from lakesync.wire.encoded import row_deltas
-from lakesync.wire.frames import encode_checkpoint_frame
 from lakesync.wire.protobuf import encode_response
 
 
@@ -30,4 +30,4 @@ def test_the_largest_row_fits_into_a_frame_of_a_checkpoint() -> None:
         assert check_shape(delta) is None
         check_row_sizes({row.key: row}, by_row([delta]))
         row.state.merge(delta)
-    encode_checkpoint_frame(encode_response(SyncResponse(tuple(row_deltas(*row.key, row.state)), 1)))
+    assert len(encode_response(SyncResponse(tuple(row_deltas(*row.key, row.state)), 1))) <= FRAME_BYTES

@@ -100,6 +100,12 @@ def test_k2_a_frame_is_bounded_and_never_splits_a_row():
     assert seen == [f"row-{number}" for number in range(100)]
 
 
+def test_k2_a_frame_has_at_most_16_mb():
+    rows = [row(f"row-{number}", [("x", cell(1, f'"{"a" * 100_000}"'))]) for number in range(170)]
+    made = [frame.data for frame in frames([batch(*rows)], "t", 512)]
+    assert [len(data) <= 4 + 16_000_000 for data in made] == [True, True]
+
+
 def test_no_visible_row_makes_no_file_and_a_failure_leaves_no_partial_one(tmp_path):
     gone = batch(row("dead", [], tombstone={"hlc": 1, "client_id": "a"}, gone=True, arrival=1024))
     uri = (tmp_path / "t" / "00000.frames").as_uri()
