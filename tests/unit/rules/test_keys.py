@@ -38,11 +38,22 @@ def test_row_and_client_keys_of_an_equality_filter_are_equal():
     assert found.client_keys({}, unasked) == set()
 
 
-def test_buckets_with_different_filters_have_different_keys():
-    said = [(("o", "eq", "jwt:sub"),), (("p", "eq", "jwt:sub"),), (("o", "eq", "jwt:sub"), ("p", "neq", "z"))]
-    keys = [index(*filters).row_keys("t", row(o="u1", p="u1")) for filters in said]
-    assert len(frozenset().union(*keys)) == 3
-    assert keys[0] == index(*said[0]).row_keys("t", row(o="u1"))
+def test_buckets_with_different_definitions_have_different_keys():
+    filters = [
+        [Filter("o", "eq", "jwt:sub")],
+        [Filter("p", "eq", "jwt:sub")],
+        [Filter("o", "eq", "u1")],
+        [Filter("o", "gte", "u1")],
+        [Filter("o", "gte", "u0")],
+        [Filter("p", "gte", "u0")],
+        [Filter("o", "gte", "jwt:sub")],
+        [Filter("o", "lte", "jwt:sub")],
+        [Filter("o", "eq", "jwt:sub"), Filter("p", "neq", "z")],
+    ]
+    buckets = [Bucket("b", tables, tuple(each)) for each in filters for tables in ((), ("t",), ("t", "u"))]
+    keys = [BucketIndex(SyncRules(1, (bucket,))).row_keys("t", row(o="u1", p="u1")) for bucket in buckets]
+    assert len(frozenset().union(*keys)) == len(buckets)
+    assert keys[0] == BucketIndex(SyncRules(2, (buckets[0],))).row_keys("t", row(o="u1"))
 
 
 def test_list_claims_give_a_key_for_every_combination():

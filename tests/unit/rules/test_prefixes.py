@@ -55,14 +55,17 @@ def test_keys_of_equality_have_no_prefix():
     assert {prefixes_of(key) for key in (EVERYTHING, "@client [1,2,3]")} == {()}
 
 
+@pytest.mark.parametrize("other", ["in", "lte"])
 @pytest.mark.parametrize("width", [1, 300])
-def test_combinations_of_long_lists_are_looked_up_among_the_keys_in_use(width):
+def test_combinations_of_long_lists_are_looked_up_among_the_keys_in_use(width, other):
     teams = [f"t{n:03}".ljust(width, "x") for n in range(300)]
     filters = [{"column": column, "op": "in", "value": f"jwt:{column}"} for column in ("team", "owner")]
+    filters.append({"column": "level", "op": other, "value": "jwt:level"})
     known = BucketIndex(parse_rules({"version": 1, "buckets": [{"name": "both", "tables": [], "filters": filters}]}))
-    claims = {"team": teams, "owner": teams}
+    claims = {"team": teams, "owner": teams, "level": "3"}
     seen, unseen = [
-        known.row_keys("t", row(team=teams[7], owner=owner)) for owner in (teams[299], "nobody".ljust(width, "x"))
+        known.row_keys("t", row(team=teams[7], owner=owner, level="3"))
+        for owner in (teams[299], "nobody".ljust(width, "x"))
     ]
     in_use = seen | unseen
     asked = []
