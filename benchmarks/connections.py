@@ -72,7 +72,7 @@ class Connection(asyncio.Protocol):
     # -- asyncio's side ------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is none by its type
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's class is not a subclass of it
 
     def data_received(self, data: bytes) -> None:
         received = self._received
@@ -161,7 +161,7 @@ class Socket(asyncio.Protocol):
     # -- asyncio's side ------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is none by its type
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's class is not a subclass of it
 
     def data_received(self, data: bytes) -> None:
         self._received += data

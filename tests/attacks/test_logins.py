@@ -137,7 +137,7 @@ REFUSED = {
         "algorithm",
         lambda w: f"{part({'alg': 'none'})}.{part(w.claims)}.{w.good().rpartition('.')[2]}",
     ),
-    "alg none of nobody": ("algorithm", lambda w: f"{part({'alg': 'none'})}.{part(w.claims | {'iss': 'x'})}."),
+    "alg none, no issuer": ("algorithm", lambda w: f"{part({'alg': 'none'})}.{part(w.claims | {'iss': 'x'})}."),
     "no alg": ("algorithm", lambda w: f"{part({'typ': 'JWT'})}.{part(w.claims)}.{part(b'x')}"),
     "signature stripped": ("signature", lambda w: w.good().rpartition(".")[0] + "."),
     "signature of another": (
@@ -214,7 +214,7 @@ REFUSED = {
         lambda w: w.signed(STRANGER, header={"jwk": json.loads(RSAAlgorithm.to_jwk(STRANGER.public_key()))}),
     ),
     "x5c of its own": ("signature", lambda w: w.signed(STRANGER, header={"x5c": ["MIIB"]})),
-    "crit that nobody knows": ("form", lambda w: w.signed(w.first.keys[-1].private, header={"crit": ["x"], "x": 1})),
+    "unknown crit": ("form", lambda w: w.signed(w.first.keys[-1].private, header={"crit": ["x"], "x": 1})),
     # clocks
     "expired": ("exp", lambda w: w.good(exp=now() - 1)),
     "expired long ago": ("exp", lambda w: w.good(exp=1)),

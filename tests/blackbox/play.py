@@ -352,7 +352,7 @@ class Game(Exchange):
         while self.reindexing:
             self.reindexing = self.server.staging("cut_point", gateway=self.gateway)["rules_version"] is None
             if time.monotonic() > deadline:
-                raise WrongError(f"rows are not in line with the rules after {DEADLINE} s")
+                raise WrongError(f"rows are not reindexed by the rules after {DEADLINE} s")
             time.sleep(0.01)
 
     def _fill(self) -> None:

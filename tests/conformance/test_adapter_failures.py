@@ -247,16 +247,16 @@ def test_bigquery_that_dies_during_a_batch_stores_all_or_nothing(monkeypatch, tm
 
 def closed_door(kind, request):
     """An adapter whose server is not running, or rejects the login."""
-    (nobody,) = free_ports(1)
-    if kind == "postgres, nobody there":
-        return PostgresAdapter(f"postgresql://u:secret@127.0.0.1:{nobody}/db")
-    if kind == "mariadb, nobody there":
-        return MySqlAdapter(f"mysql://u:secret@127.0.0.1:{nobody}/db")
-    if kind == "parquet on s3, nobody there":
-        return ObjectDeltas(S3Objects("b", endpoint=f"http://127.0.0.1:{nobody}", **_KEYS))
-    if kind == "bigquery, nobody there":
+    (unused,) = free_ports(1)
+    if kind == "postgres, no server":
+        return PostgresAdapter(f"postgresql://u:secret@127.0.0.1:{unused}/db")
+    if kind == "mariadb, no server":
+        return MySqlAdapter(f"mysql://u:secret@127.0.0.1:{unused}/db")
+    if kind == "parquet on s3, no server":
+        return ObjectDeltas(S3Objects("b", endpoint=f"http://127.0.0.1:{unused}", **_KEYS))
+    if kind == "bigquery, no server":
         request.getfixturevalue("monkeypatch").setattr(bigquery, "_RETRY_SECONDS", 1.0)
-        return bigquery.BigQueryAdapter(f"bigquery://p/d?endpoint=http://127.0.0.1:{nobody}")
+        return bigquery.BigQueryAdapter(f"bigquery://p/d?endpoint=http://127.0.0.1:{unused}")
     if kind == "bigquery, no credentials":
         request.getfixturevalue("monkeypatch").setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nowhere/key.json")
         return bigquery.BigQueryAdapter("bigquery://p/d")
@@ -286,10 +286,10 @@ def closed_door(kind, request):
 @pytest.mark.parametrize(
     "kind",
     [
-        "postgres, nobody there",
-        "mariadb, nobody there",
-        "parquet on s3, nobody there",
-        "bigquery, nobody there",
+        "postgres, no server",
+        "mariadb, no server",
+        "parquet on s3, no server",
+        "bigquery, no server",
         "postgres, wrong password",
         "mariadb, wrong password",
         "bigquery, no credentials",

@@ -108,7 +108,7 @@ class System:
             if self.process.poll() is not None:
                 raise RuntimeError(f"lakesync up ended: {(self.folder / 'up.log').read_text()[-2000:]}")
             if time.monotonic() > deadline:
-                raise TimeoutError(f"waited {seconds:.0f} s in vain for {what}")
+                raise TimeoutError(f"waited {seconds:.0f} s for {what}")
             time.sleep(0.5)
         return found
 

@@ -15,7 +15,7 @@ from lakesync.rules.model import parse_rules
 NOTES = {"table": "notes", "columns": [{"name": "text", "type": "string"}, {"name": "team", "type": "string"}]}
 
 
-def test_a_note_reaches_everybody(lakesync_client):
+def test_a_note_reaches_every_client(lakesync_client):
     alice, bob = lakesync_client("alice", [NOTES]), lakesync_client("bob", [NOTES])
     alice["notes"].insert(text="hello")
     alice.sync()

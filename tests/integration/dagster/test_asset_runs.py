@@ -151,10 +151,10 @@ def test_a_run_reports_its_figures_and_publishes_no_faulty_checkpoint(house, spa
     assert not repeated.success
 
     planes = [dg.AssetKey(["tables", "planes"])]
-    mended = house.run("tables", planes, ops={"tables__planes": {"config": {"rebuild": True}}})
-    assert mended.success
-    assert failed(mended) == set()
-    assert metadata_of(mended)["tables/planes"]["dagster/row_count"] == 20
+    rebuilt = house.run("tables", planes, ops={"tables__planes": {"config": {"rebuild": True}}})
+    assert rebuilt.success
+    assert failed(rebuilt) == set()
+    assert metadata_of(rebuilt)["tables/planes"]["dagster/row_count"] == 20
 
 
 @pytest.mark.deep

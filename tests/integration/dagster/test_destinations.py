@@ -108,11 +108,11 @@ def poison(warehouse, name):
         with psycopg.connect(warehouse.postgres.uri) as sql:
             sql.execute("ALTER TABLE lakesync_deltas RENAME TO hidden")
 
-        def mend():
+        def repair():
             with psycopg.connect(warehouse.postgres.uri) as sql:
                 sql.execute("ALTER TABLE hidden RENAME TO lakesync_deltas")
 
-        return mend
+        return repair
     path = warehouse.folder / {"copy": "copy.db", "objects": "objects"}[name]
     aside = path.with_name(f"{path.name}.aside")
     path.rename(aside)
@@ -127,13 +127,13 @@ def poison(warehouse, name):
 
 def test_b11_a_failing_adapter_does_not_stop_the_others(warehouse):
     for number, poisoned in enumerate(LEAVES):
-        mend = poison(warehouse, poisoned)
+        repair = poison(warehouse, poisoned)
         pushed = [("flights", range(3), {"number": number}), ("planes", range(2), {"number": number})]
         warehouse.flush([*pushed, ("events", range(2), {"number": number})])
         runs = {name: warehouse.run(name) for name in LEAVES}
         assert {name: run.success for name, run in runs.items()} == {name: name != poisoned for name in LEAVES}
         assert all(metadata_of(run)["lag_seconds"] < 120 for name, run in runs.items() if name != poisoned)
-        mend()
+        repair()
         assert warehouse.run(poisoned).success
         assert {name: warehouse.compare(name).is_equal for name in LEAVES} == dict.fromkeys(LEAVES, True)
 

@@ -190,11 +190,11 @@ def poison_tenant(system, name):
     (table,) = TENANTS[name]
     system.register(name, table, {**NUMBER, "added": "string"})
 
-    def mend():
+    def repair():
         system.engine.gateway(name).retire_schema(table)
         system.register(name, table, NUMBER)
 
-    return {f"table/{table}/{name}", f"checkpoint/{name}"}, mend
+    return {f"table/{table}/{name}", f"checkpoint/{name}"}, repair
 
 
 def poison_table(system, name):
@@ -204,11 +204,11 @@ def poison_table(system, name):
         for file in table.inspect.files()["file_path"].to_pylist():
             Path(urlsplit(file).path).unlink()
 
-    def mend():
+    def repair():
         with session(system.config) as spark:
             spark.sql(f"DROP TABLE lake.tab_matrix.{name}")
 
-    return {f"{part}/{tenant}" for tenant in tenants for part in (f"table/{name}", "checkpoint")}, mend
+    return {f"{part}/{tenant}" for tenant in tenants for part in (f"table/{name}", "checkpoint")}, repair
 
 
 def poison_destination(system, name):
@@ -217,11 +217,11 @@ def poison_destination(system, name):
     path.rename(aside)
     path.write_text("no database")
 
-    def mend():
+    def repair():
         path.unlink()
         aside.rename(path)
 
-    return {f"destination/destinations/{name}/{name}/{tenant}" for tenant in TENANTS}, mend
+    return {f"destination/destinations/{name}/{name}/{tenant}" for tenant in TENANTS}, repair
 
 
 def poison_connector(system, name):
@@ -229,10 +229,10 @@ def poison_connector(system, name):
     api = system.sites[name].api
     token, api.token = api.token, "another"
 
-    def mend():
+    def repair():
         api.token = token
 
-    return {f"poll/desk/{name}"}, mend
+    return {f"poll/desk/{name}"}, repair
 
 
 POISONS = {
@@ -253,11 +253,11 @@ POISONS = {
 def test_b11_only_failing_parts_are_behind_and_they_catch_up_after_the_repair(system, members):
     poisoned = {kind: {name for each, name in members if each == kind} for kind in POISONS}
     before, expected = system.checkpoints(), set()
-    with ExitStack() as mending:
+    with ExitStack() as repairs:
         for kind, name in members:
-            parts, mend = POISONS[kind](system, name)
+            parts, repair = POISONS[kind](system, name)
             expected |= parts
-            mending.callback(mend)
+            repairs.callback(repair)
         system.write(extra=poisoned["tenant"])
         good = [name for name in DESTINATIONS if name not in poisoned["destination"]]
         seconds = system.work(expected, lambda: system.lacking(good, poisoned["connector"]))

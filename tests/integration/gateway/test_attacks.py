@@ -105,7 +105,7 @@ REFUSED = {
     "role true": good(role=True),
     "role null": good(role=None),
     "role an object": good(role={"admin": True}),
-    "crit that nobody knows": assembled(HS256 | {"crit": ["x"], "x": 1}, GOOD),
+    "unknown crit": assembled(HS256 | {"crit": ["x"], "x": 1}, GOOD),
     "b64 false": assembled(HS256 | {"b64": False, "crit": ["b64"]}, GOOD),
     "kid a path": assembled(HS256 | {"kid": "../../dev/null"}, GOOD, ""),
     "kid an injection": assembled(HS256 | {"kid": "x' UNION SELECT 'secret' --"}, GOOD, "secret"),

@@ -65,7 +65,7 @@ class Lake:
             for file in (Path(urlsplit(uri).path) for uri in table.frames)
         }
 
-    def mend(self):
+    def repair(self):
         """Remove the planted faults."""
         for table, snapshot in self.sound.items():
             self.spark.sql(f"CALL lake.system.rollback_to_snapshot('{table}', {snapshot})")
@@ -84,7 +84,7 @@ def shared_lake(spark, serve, tmp_path_factory):
 @pytest.fixture
 def lake(shared_lake):
     yield shared_lake
-    shared_lake.mend()
+    shared_lake.repair()
 
 
 def test_an_undamaged_lake_has_no_faults(lake, spark):
@@ -184,5 +184,5 @@ def test_frames_that_differ_from_their_snapshots_are_found(lake, spark):
     assert len(cut_short) == 2
     assert "were written" in cut_short[0]
     assert "ends within the frame" in cut_short[1]
-    lake.mend()
+    lake.repair()
     assert checkpoint_differences(spark, lake.checkpoint, lake.names) == []

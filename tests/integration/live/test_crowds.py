@@ -45,7 +45,7 @@ def test_a_thousand_connections_each_get_the_broadcast(serve):
         await asyncio.gather(desk.close(), *(line.close() for line in lines))
 
     crowded(run())
-    until(lambda: gauge(server.url, "lakesync_websocket_connections ") == 0, "everybody to be gone")
+    until(lambda: gauge(server.url, "lakesync_websocket_connections ") == 0, "the end of all connections")
 
 
 def test_clients_converge_through_a_storm_of_reconnects(serve):
@@ -74,7 +74,7 @@ def test_clients_converge_through_a_storm_of_reconnects(serve):
         await asyncio.gather(*(line.close() for line in lines))
 
     crowded(run())
-    until(lambda: gauge(server.url, "lakesync_websocket_connections ") == 0, "everybody to be gone")
+    until(lambda: gauge(server.url, "lakesync_websocket_connections ") == 0, "the end of all connections")
 
 
 def test_a_slow_reader_is_disconnected_while_others_continue(serve):

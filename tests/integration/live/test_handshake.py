@@ -55,7 +55,7 @@ def test_a_handshake_that_the_client_leaves_is_logged_like_a_request(engine):
 
 
 def test_an_unexpected_error_in_a_handshake_is_logged_with_its_traceback(engine, monkeypatch):
-    sent, fault = [], RuntimeError("nobody expected this")
+    sent, fault = [], RuntimeError("an unexpected error")
 
     async def send(message):
         sent.append(message)
@@ -66,6 +66,6 @@ def test_an_unexpected_error_in_a_handshake_is_logged_with_its_traceback(engine,
     monkeypatch.setattr("gateway.live.hub.authenticate", fail)
     logs = shake_hands(engine, send)
     assert sent[0]["status"] == 500
-    assert b"nobody expected this" not in b"".join(message.get("body", b"") for message in sent)
+    assert b"an unexpected error" not in b"".join(message.get("body", b"") for message in sent)
     assert [line["exc_info"] for line in logs if line["event"] == "request failed"] == [fault]
     assert [(line["status"], line["code"]) for line in logs if line["event"] == "request"] == [(500, "INTERNAL_ERROR")]

@@ -1,4 +1,4 @@
-"""A poll of several tables: how much it buffers, when it lands, and which tables are told of a failed landing."""
+"""A poll of several tables: how much it buffers, when it lands, and how a failed landing is reported."""
 
 import pytest
 
