@@ -8,8 +8,8 @@ several stores. `engine.adapter_gateway` calls `read_all`.
 A page is read through the gateway's sync rules, which are evaluated for each row. Each row is sent whole, as DELETE and
 INSERT, because the gateway does not know what a client has of it. A row that the client may not see now is sent as
 DELETE if an earlier version of it was shown to the client. That can be computed, because a source has all deltas of a
-row. An *access period* is the time in which the client read the source under certain rules and claims, the contents of
-its token.
+row. A version that an erasure emptied may have been shown to any client. An *access period* is the time in which the
+client read the source under certain rules and claims, the contents of its token.
 """
 
 from __future__ import annotations
@@ -166,8 +166,10 @@ def _deltas_for(history: _History, access_periods: Sequence[AccessPeriod]) -> li
     state, was_shown = RowState(), False
     for position, replaced_at, stored in zip(positions, replaced_positions, history.deltas, strict=True):
         state.merge(stored.delta)
+        is_emptied = stored.delta.op == "UPDATE" and not stored.delta.columns  # by an erasure
         was_shown = was_shown or any(
-            _overlaps(period, position, replaced_at) and _shows(period, history.key[0], state)
+            _overlaps(period, position, replaced_at)
+            and (_shows(period, history.key[0], state) or (is_emptied and _may_show(period, history.key[0])))
             for period in access_periods
         )
     row = StoredRow(history.key, arrival=0, state=state)
@@ -198,6 +200,12 @@ def _shows(period: AccessPeriod, table: str, state: RowState) -> bool:
         return False
     values = {column: msgspec.json.decode(raw) for column, raw in state.values().items()}
     return matches(period.rules, table, values, period.claims)
+
+
+def _may_show(period: AccessPeriod, table: str) -> bool:
+    """Return whether a period's rules show any version of rows of a table."""
+    buckets = period.rules.buckets
+    return not buckets or any(not bucket.tables or table in bucket.tables for bucket in buckets)
 
 
 def with_deletes(deltas: Sequence[RowDelta], record: ClientRecord) -> list[RowDelta]:

@@ -15,10 +15,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lakesync.adapters import DeltaBatch, SqliteAdapter, StoredDelta
+from lakesync.adapters.redaction import RedactionRequest
 from lakesync.engine import Engine, EngineLimits
-from lakesync.model.types import SyncPull, SyncResponse
+from lakesync.model.types import RowDelta, SyncPull, SyncResponse
 from lakesync.rules.model import SyncRules, matches, parse_rules
 from lakesync.staging import open_store
+from lakesync.staging.erasing_store import ERASER
 from lakesync.testing import ManualClock
 from tests.integration.embedded.embedded_support import Author
 from tests.property.held_store import HeldStore
@@ -84,6 +86,8 @@ class World:
             after = None if value is None else {"team": value, "n": self.batches}
             stored = StoredDelta("w", self.clock.now_ms << 16, self.etl.delta(row, after, table="reports"))
             self.source.insert_deltas(DeltaBatch(f"w.main.1.{self.batches}-{self.batches}", "w", (stored,)))
+        elif kind == "erase":
+            self.erase(row)
         elif kind == "own":
             self.other.push(self.gateway, self.other.delta(SHARED, {"team": "a", "n": 0}, table="reports"))
             self.other.push(self.gateway, self.other.delta(row, {"team": value or "b"}, table="own"))
@@ -106,6 +110,17 @@ class World:
             self.rules = TEAM if value else ALL
             self.gateway.set_rules(self.rules)
         self.note()
+
+    def erase(self, row: str) -> None:
+        """Empty a row's deltas in the source, which then gets the DELETE of the erasure."""
+        if not self.source.get_latest_state("w", "reports", [row]):
+            return
+        self.batches += 1
+        hlc = self.clock.now_ms << 16
+        self.source.redact([RedactionRequest("w", hlc, table="reports", row_id=row)])
+        deleted = StoredDelta("w", hlc, RowDelta("DELETE", "reports", row, ERASER, (), hlc, f"erasure {self.batches}"))
+        self.source.insert_deltas(DeltaBatch(f"w.main.1.{self.batches}-{self.batches}", "w", (deleted,)))
+        self.ever.add(("reports", row))  # nothing shows any more whether it was visible
 
     def pull(self, source: str | None, *, lost: bool = False, limit: int = 50) -> bool:
         """Pull a page, whose answer may be lost, but not every time; return whether there are more."""
@@ -160,6 +175,7 @@ teams = st.sampled_from(["a", "b", None])
 steps = st.one_of(
     st.tuples(st.just("source"), rows, teams),
     st.tuples(st.just("own"), st.sampled_from(ROWS), teams),
+    st.tuples(st.just("erase"), rows, st.just(None)),
     st.tuples(st.sampled_from(["pull", "pull from source", "pull from source"]), rows, st.booleans()),
     st.tuples(st.sampled_from(["reload", "claims", "rules"]), st.just("r1"), st.booleans()),
     st.tuples(st.just("claims in turn"), st.just("r1"), st.sampled_from([3, 9])),
@@ -170,6 +186,7 @@ steps = st.one_of(
 @example(story=[("source", "r1", "a"), ("own", "r1", "a"), ("pull", "r1", False), ("pull from source", "r1", True)])
 @example(story=[("own", "r1", "a"), ("pull", "r1", False), ("source", "x", "a"), ("pull from source", "r1", False)])
 @example(story=[*SENT_BY_RULES, ("claims in turn", "r1", 9)])
+@example(story=[*SENT_BY_RULES, ("erase", "r1", None)])
 @example(story=[*SENT_BY_RULES, ("claims in turn", "r1", MANY), ("reload", "r1", False)])
 @given(story=st.lists(steps, max_size=25))
 def test_a_client_of_a_source_ends_with_its_rows(story):
