@@ -174,9 +174,8 @@ class AdapterGateway:
         remaining = iter(deltas)
         total = 0
         while chunk := list(islice(remaining, _DELTAS_PER_READ)):
-            if total == 0 and not any(shard.last_seq for shard in self.backlog()):
-                # the clients' records were lost with the log: any client may have any row, as after a rebuild
-                self._store.submit(self.gateway_id, lambda commit: commit.put_client(ANY_CLIENT)).result()
+            if total == 0:
+                self.count_clients_as_seen()
             self._restore(chunk)
             total += len(chunk)
             if from_adapter:
@@ -186,6 +185,14 @@ class AdapterGateway:
                 # unchanged.
                 self.flusher.adopt([StoredDelta(self.gateway_id, 0, delta).identity for delta in chunk])
         return total
+
+    def count_clients_as_seen(self) -> None:
+        """Count every client as seen before if the store is empty; a sharded gateway does so in each empty shard.
+
+        The clients' records were lost with the log: any client may have any row, as after a rebuild.
+        """
+        if not any(shard.last_seq for shard in self.backlog()):
+            self._store.submit(self.gateway_id, lambda commit: commit.put_client(ANY_CLIENT)).result()
 
     def _restore(self, deltas: Sequence[RowDelta]) -> None:
         """Commit deltas as pushes of the clients that wrote them, unchecked; a sharded gateway overrides this.

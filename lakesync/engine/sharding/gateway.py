@@ -272,6 +272,11 @@ class ShardedGateway(SyncGateway):
         if errors:
             raise errors[0]
 
+    def count_clients_as_seen(self) -> None:
+        """Like `count_clients_as_seen` of the base class, also in shards of which nothing is restored."""
+        for shard in self._shards.values():
+            shard.count_clients_as_seen()
+
     def _restore(self, deltas: Sequence[RowDelta]) -> None:
         """Like `_restore` of the base class `AdapterGateway`, each delta in its shard."""
         for name, own in self._shard_map.divide(deltas).items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,25 @@ def test_both_shards_are_flushed_to_the_adapter_and_rehydrated_from_it(tmp_path:
         }
     finally:
         engine.close()
+
+
+def test_after_a_rehydration_no_shard_sends_a_plain_insert_of_a_row_that_was_not_flushed(tmp_path: Path) -> None:
+    outlet = Outlet(open_adapter(f"file://{tmp_path / 'kept'}"))
+    lost = SyncPush("alice", (delta("orders", 1),))
+    with closing(opened(tmp_path / "one", outlet)) as engine:
+        gateway = engine.gateway("g")
+        gateway.handle_push(SyncPush("alice", (delta("todos", 1),)))
+        gateway.flush()
+        gateway.handle_push(lost)
+        assert len(gateway.handle_pull(SyncPull("bob", 0)).deltas) == 2
+    with closing(opened(tmp_path / "two", outlet)) as engine:
+        gateway = engine.gateway("g")
+        assert gateway.rehydrate() == 1
+        gateway.handle_push(lost)
+        page = gateway.handle_pull(SyncPull("bob", 0))
+    assert [(each.op, each.table) for each in page.deltas] == [
+        (op, table) for table in ("todos", "orders") for op in ("DELETE", "INSERT")
+    ]
 
 
 def test_a_source_returns_rows_of_a_shard_that_was_flushed_after_another_one(
