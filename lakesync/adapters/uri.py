@@ -41,17 +41,15 @@ class BackendUri(msgspec.Struct, frozen=True):
                 resolved.
         """
         parts, port = split_uri(uri)
-        options = {
-            name: read_reference(f"{name} of {parts.scheme}://{parts.hostname or ''}", value, Path())
-            if value.startswith(REFERENCE_PREFIXES)
-            else value
-            for name, value in parse_qsl(parts.query, keep_blank_values=True)
-        }
+        options = dict(parse_qsl(parts.query, keep_blank_values=True))
         if unknown := options.keys() - allowed_options:
             raise ConfigurationError(
                 f"{without_password(uri)!r} has the option {min(unknown)!r}, which is unknown "
                 f"(known: {', '.join(sorted(allowed_options)) or 'none'})"
             )
+        for name, value in options.items():
+            if value.startswith(REFERENCE_PREFIXES):
+                options[name] = read_reference(f"{name} of {parts.scheme}://{parts.hostname or ''}", value, Path())
         if not options.get("endpoint", "http://").startswith(("http://", "https://")):
             raise ConfigurationError(
                 f"{without_password(uri)!r} has an endpoint that is not a URL: write http://HOST:PORT or https://HOST"

@@ -49,6 +49,8 @@ def test_an_option_may_be_a_reference(monkeypatch):
     monkeypatch.delenv("EMULATOR", raising=False)
     with pytest.raises(ConfigurationError, match="endpoint of bigquery://bikes refers to the variable EMULATOR"):
         BackendUri.parse(uri, frozenset({"location", "endpoint"}))
+    with pytest.raises(ConfigurationError, match="has the option 'endpoint', which is unknown"):
+        BackendUri.parse(uri, frozenset({"location"}))  # the reference of an unknown option is not read
     monkeypatch.setenv("EMULATOR", "http://127.0.0.1:9050")
     options = BackendUri.parse(uri, frozenset({"location", "endpoint"})).options
     assert options == {"location": "EU", "endpoint": "http://127.0.0.1:9050"}
