@@ -13,10 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from pathlib import Path
-from typing import Any
 
-import msgspec
 import structlog
 
 from gateway.metrics import Metrics
@@ -25,13 +22,12 @@ from lakesync.adapters.backend_config import open_backend, resolve_backend
 from lakesync.config import Config
 from lakesync.config.sections import DeclaredConnector, DeclaredGateway
 from lakesync.engine import Engine
+from lakesync.engine.declared_files import DeclaredFiles
 from lakesync.engine.housekeeping import Housekeeping
 from lakesync.engine.sources import SharedSource
 from lakesync.flush import FlushReport, FlushSettings, Outlet, open_object_queue
-from lakesync.model.errors import ConfigurationError, SchemaError, ValidationError, log_code
-from lakesync.model.schema import TableSchema, parse_schema
+from lakesync.model.errors import ConfigurationError, ValidationError, log_code
 from lakesync.model.secrets import REFERENCE_PREFIXES
-from lakesync.rules.model import SyncRules, parse_rules
 
 log = structlog.get_logger("gateway")
 
@@ -155,8 +151,7 @@ class Declarations:
         Raises:
             ConfigurationError: a file is missing or invalid; the message names it.
         """
-        self._schemas = {name: [_schema(path) for path in declared.schemas] for name, declared in gateways.items()}
-        self._rules = {name: _rules(declared.rules) for name, declared in gateways.items() if declared.rules}
+        self._files = {name: DeclaredFiles.of_gateway(declared) for name, declared in gateways.items()}
         self._connectors = connectors or {}
 
     def apply(self, engine: Engine) -> None:
@@ -178,10 +173,10 @@ class Declarations:
 
     def _apply_files(self, engine: Engine) -> None:
         """Register the schemas and activate the rules that the files declare, unless they were changed at run time."""
-        for name, schemas in self._schemas.items():
+        for name, files in self._files.items():
             gateway = engine.gateway(name)
             known = gateway.config()
-            for schema in schemas:
+            for schema in files.schemas:
                 if schema.table in known.retired:
                     log.info("declared schema is retired: not registered again", gateway=name, table=schema.table)
                     continue
@@ -189,7 +184,7 @@ class Declarations:
                 # columns that were added at run time are not in the file
                 if registered is None or not schema.types.items() <= registered.schema.types.items():
                     gateway.register_schema(schema)
-            rules = self._rules.get(name)
+            rules = files.rules
             if rules is None or rules == known.rules:
                 continue
             if known.rules_version == 0:  # no rules were ever activated
@@ -218,29 +213,3 @@ def _register_connector(engine: Engine, name: str, declared: DeclaredConnector) 
         raise ConfigurationError(f"connectors.{name} cannot be registered: {error}") from error
     if is_new:
         log.info("declared connector registered", gateway=declared.gateway, connector=name)
-
-
-def _schema(path: str) -> TableSchema:
-    """Read a schema's file; raise ConfigurationError with its path if that fails."""
-    try:
-        return parse_schema(_read(path))
-    except SchemaError as error:
-        raise ConfigurationError(f"{path}: {error}") from error
-
-
-def _rules(path: str) -> SyncRules:
-    """Read a file of sync rules; raise ConfigurationError with its path if that fails."""
-    try:
-        return parse_rules(_read(path))
-    except ValidationError as error:
-        raise ConfigurationError(f"{path}: {error}") from error
-
-
-def _read(path: str) -> Any:
-    """Read a JSON file; raise ConfigurationError with its path if that fails."""
-    try:
-        return msgspec.json.decode(Path(path).read_bytes())
-    except OSError as error:
-        raise ConfigurationError(f"{path} cannot be read: {error.strerror}; [gateways] names it") from error
-    except msgspec.DecodeError as error:
-        raise ConfigurationError(f"{path} is not JSON: {error}") from error

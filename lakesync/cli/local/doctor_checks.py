@@ -209,6 +209,18 @@ def issuers(config: Config) -> CheckResult:
     return _ok(f"{len(config.gateway.issuers)} with {count(keys, 'key')}")
 
 
+def files(config: Config) -> CheckResult:
+    """Check the files of schemas and sync rules that `[gateways]` names."""
+    from lakesync.engine.declared_files import DeclaredFiles
+
+    declared = [DeclaredFiles.of_gateway(each) for each in config.gateways.values()]
+    schemas = sum(len(each.schemas) for each in declared)
+    rules = sum(each.rules is not None for each in declared)
+    if not schemas and not rules:
+        return _off("none: no gateway in lakesync.toml names files of schemas or rules")
+    return _ok(f"{count(schemas, 'schema')}, sync rules of {count(rules, 'gateway')}")
+
+
 def java(config: Config) -> CheckResult:
     """Check the Java of the embedded Spark."""
     from lakesync.cli.up.spark_server import java_home
@@ -394,7 +406,7 @@ CHECKS: dict[str, Callable[[Config], CheckResult]] = {  # in the order of the ou
     each.__name__: each
     for each in (
         pipeline,
-        *(python, disk, memory, clock, ports, secret, issuers, java, jars),
+        *(python, disk, memory, clock, ports, secret, issuers, files, java, jars),
         *(staging, catalogue, gateway, write_scope, spark, dagster),
     )
 }

@@ -44,6 +44,8 @@ def test_up_reads_the_files_that_init_writes(run):
     assert loaded.remote.gateway == "shop"
     assert loaded.gateways["shop"].write_scope == "rules"
     Declarations(loaded.gateways)
+    checked = json.loads(run("doctor", "--only", "files", "--json").stdout)
+    assert (checked["state"], checked["found"]) == ("ok", "1 schema, sync rules of 1 gateway")
     assert run("rules", "validate", "rules.json", "--schemas", "schemas").exit_code == 0
 
 
@@ -219,6 +221,9 @@ def test_an_invalid_declared_file_is_named(run, schema, rules, named):
         Path("rules.json").unlink()
     with pytest.raises(ConfigurationError, match=named):
         Declarations(config.load().gateways)
+    checked = run("doctor", "--only", "files", "--json")
+    assert checked.exit_code == ExitCode.FAILED
+    assert re.search(named, json.loads(checked.stdout)["found"])
 
 
 def test_the_invalid_one_of_several_schemas_is_named(run):
