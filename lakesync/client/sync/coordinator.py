@@ -55,17 +55,17 @@ def check_mode(mode: str) -> None:
 
 
 def check_positive(name: str, value: float) -> None:
-    """Check that a setting is greater than 0.
+    """Check that a setting is a number greater than 0.
 
     Args:
         name: the setting's name, for the message.
         value: seconds or a count.
 
     Raises:
-        ConfigurationError: the value is 0 or negative.
+        ConfigurationError: the value is 0, negative or no number.
     """
-    if value <= 0:
-        raise ConfigurationError(f"{name} is {value}, it must be greater than 0")
+    if not isinstance(value, int | float) or not value > 0:  # NaN is not greater than 0
+        raise ConfigurationError(f"{name} is {value!r}, it must be greater than 0")
 
 
 class SyncCoordinator:

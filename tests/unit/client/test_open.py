@@ -127,6 +127,8 @@ def test_wrong_arguments_are_rejected_with_advice(opened, tmp_path):
         ({"token": ""}, "token is empty"),
         ({"client_id": "x" * 513}, "client_id has 513 characters"),
         ({"interval": 0}, "interval is 0, it must be greater than 0"),
+        ({"interval": "x"}, "interval is 'x', it must be greater than 0"),
+        ({"timeout": float("nan")}, "timeout is nan, it must be greater than 0"),
     ]:
         with pytest.raises(ConfigurationError, match=why):
             lakesync.open(tmp_path / "wrong.db", **{**somewhere, **options})
