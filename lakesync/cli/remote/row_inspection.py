@@ -15,7 +15,7 @@ gateway is one app's stream of deltas; `{gateway}` in the path of a request is i
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -283,10 +283,17 @@ def _in_gateway(remote: GatewayConnection, delta: TracedDelta, max_clients: int)
         "rowVisible": row["visible"],
         "inCheckpoint": None if checkpoint is None else int(checkpoint["arrivalHlc"]) >= delta.arrival_hlc,
         "clients": [
-            {"clientId": client, "verdict": each["verdict"], "why": each["reasons"][0] if each["reasons"] else ""}
-            for client, each in explained.items()
+            {"clientId": client, "verdict": each["verdict"], "why": _why(each)} for client, each in explained.items()
         ],
     }
+
+
+def _why(explanation: Mapping[str, Any]) -> str:
+    """Return the reason that says most: if the rules hide the row, which filter does, else the first one."""
+    reasons = explanation["reasons"] or [""]
+    if explanation["verdict"] == "hidden" and explanation["client"]["claimsFrom"] != "client id":
+        reasons = [*(each for each in reasons if " does not show it: " in each), *reasons]
+    return str(reasons[0])
 
 
 def _print_trace(delta: TracedDelta, in_gateway: dict[str, Any] | None) -> None:

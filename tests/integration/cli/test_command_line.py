@@ -207,6 +207,8 @@ def test_a_delta_is_traced_to_the_clients_with_it(played, project, tmp_path):
     assert result["holders"]["ownsColumns"] == ["owner"]
     verdicts = {each["clientId"]: each["verdict"] for each in result["holders"]["clients"]}
     assert (verdicts["tracy"], verdicts["alice"]) == ("waiting", "hidden")
+    (why,) = (each["why"] for each in result["holders"]["clients"] if each["clientId"] == "alice")
+    assert "column 'owner' is 'tracy', which is not eq 'alice'" in why
     alone = command("trace", delta["deltaId"], "--url", "http://127.0.0.1:1")
     assert alone.exit_code == ExitCode.PARTIAL
     assert "not flushed yet" in alone.stdout
