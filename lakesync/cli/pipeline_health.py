@@ -22,6 +22,8 @@ from lakesync.cli.output import count, duration
 
 _MAX_NAMED = 3
 """Parts that a sentence names, at most; also the most runs that get a sentence."""
+_ASSET_JOB = "__ASSET_JOB"
+"""Dagster's name of the job for all assets, which the user did not define."""
 _SILENT_SECONDS = 60.0
 """Sensors report every ten seconds. After this long without a report they are considered stopped."""
 
@@ -63,7 +65,8 @@ def stalled_runs(report: Mapping[str, Any], now_ms: float) -> list[str]:
     sentences = []
     for run in report["queued"][:_MAX_NAMED]:
         waited = duration((now_ms - run["sinceMs"]) / 1000)
-        sentences.append(f"a run of {run['job']} was requested {waited} ago and has not started ({run['runId']})")
+        job = job_title(run["job"])
+        sentences.append(f"a run of {job} was requested {waited} ago and has not started ({run['runId']})")
     silent_seconds = (now_ms - report["reportedMs"]) / 1000
     if silent_seconds > _SILENT_SECONDS:
         sentences.append(
@@ -105,6 +108,11 @@ def lag_text(part: Mapping[str, Any], now_ms: float) -> str:
     if not earlier_run_had_no_effect or until_retry_ms <= 0:
         return text
     return f"{text}, {count(part['requests'], 'run')}, the next in {duration(until_retry_ms / 1000)}"
+
+
+def job_title(name: str) -> str:
+    """Return a job's display name; runs of chosen assets are runs of Dagster's unnamed job for all assets."""
+    return "assets" if name == _ASSET_JOB else name
 
 
 def part_name(part: Mapping[str, Any]) -> str:

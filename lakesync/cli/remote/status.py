@@ -22,7 +22,7 @@ import typer
 from lakesync.cli import exit_codes, output
 from lakesync.cli.commands import ConnectionOptions, Json, command_app, examples
 from lakesync.cli.output import count
-from lakesync.cli.pipeline_health import lag_texts, problems
+from lakesync.cli.pipeline_health import job_title, lag_texts, problems
 from lakesync.model.errors import LakeSyncError
 from lakesync.model.hlc import wall_of
 
@@ -195,7 +195,7 @@ def _print_summary(summary: dict[str, Any]) -> None:
         print()
         rows = (
             {
-                "job": each["jobName"],
+                "job": job_title(each["jobName"]),
                 "status": each["status"].lower(),
                 "requested": output.utc_time(int(each["creationTime"] * 1000)),
                 "ended": output.utc_time(int(each["endTime"] * 1000)) if each["endTime"] else None,
@@ -204,7 +204,7 @@ def _print_summary(summary: dict[str, Any]) -> None:
             for each in summary["runs"]
         )
         output.print_rows(rows, as_json=False, columns=("job", "status=last run", "requested", "ended", "run"))
-        if errors := {each["jobName"]: each["error"] for each in summary["runs"] if each["error"]}:
+        if errors := {job_title(each["jobName"]): each["error"] for each in summary["runs"] if each["error"]}:
             print()
             output.print_fields(errors, as_json=False)
     if summary["tables"]:

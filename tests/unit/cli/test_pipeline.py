@@ -114,6 +114,10 @@ def part(requests=0, kind="table", name="planes"):
             ["a run of flush was requested 40.0 s ago and has not started (r1)"],
         ),
         (
+            {"reportedMs": 99_000, "behind": [], "queued": [{"runId": "r1", "job": "__ASSET_JOB", "sinceMs": 60_000}]},
+            ["a run of assets was requested 40.0 s ago and has not started (r1)"],
+        ),
+        (
             {"reportedMs": 0, "behind": [], "queued": []},
             ["the pipeline last reported 100.0 s ago; its sensors are stopped: restart `lakesync up`"],
         ),
@@ -170,7 +174,7 @@ def test_partitions_of_a_day_and_a_table_are_chosen_by_both(first, last, wanted,
 def test_status_names_the_error_of_a_failed_last_run(monkeypatch, capsys):
     times = {"creationTime": 1.0, "startTime": 2.0, "endTime": 3.0}
     runs = [{"runId": "1", "jobName": "flush", "status": "FAILURE", **times}]
-    runs += [{"runId": "2", "jobName": "poll", "status": "SUCCESS", **times}]
+    runs += [{"runId": "2", "jobName": "__ASSET_JOB", "status": "SUCCESS", **times}]
     monkeypatch.setattr(dagster_client.DagsterClient, "last_runs", lambda _client: runs)
     monkeypatch.setattr(dagster_client.DagsterClient, "error_of", lambda _client, run_id: f"no java in run {run_id}")
     monkeypatch.setattr(dagster_client.DagsterClient, "switched_off", lambda _client: ["flush_sensor"])
@@ -180,4 +184,6 @@ def test_status_names_the_error_of_a_failed_last_run(monkeypatch, capsys):
     assert state["switchedOff"] == ["flush_sensor"]
     assert [each["error"] for each in found] == ["no java in run 1", None]
     status._print_summary({"runs": found, "tables": [], "clients": []})
-    assert re.search(r"^flush:? +no java in run 1$", capsys.readouterr().out, re.MULTILINE)
+    printed = capsys.readouterr().out
+    assert re.search(r"^flush:? +no java in run 1$", printed, re.MULTILINE)
+    assert re.search(r"^assets +success ", printed, re.MULTILINE)
