@@ -24,7 +24,7 @@ CASES = {
         claims(0, team="c"), pull(0, 1),
         limit=1,
     ),
-    "rules change twice while rows are brought in line": case(
+    "rules change twice during a reindex": case(
         "stock stock",
         1,
         edit(1, "INSERT", "notes/r1", team="a"),
@@ -38,7 +38,7 @@ CASES = {
         ("rules", 0, 3),
         fill="alive",
     ),
-    "a row that left its writer's sight is inserted again": case(
+    "a row that became hidden from its writer is inserted again": case(
         "stock", 1,
         edit(0, "UPDATE", "notes/r3", team="b", kind="p", x=2), push(0), pull(0),
         edit(0, "INSERT", "notes/r3", team="a", x=2),
@@ -49,7 +49,7 @@ CASES = {
         claims(0, team=["a", "b"], kinds=["p", "q"]),
         limit=1,
     ),
-    "a claim goes and comes back": case(
+    "a claim is removed and added again": case(
         "named stock", 1,
         edit(1, "INSERT", "notes/r3", team="a"), push(1), pull(0), claims(0, team="b"), pull(0),
         edit(1, "INSERT", "notes/r1", team="a"), push(1), edit(1, "DELETE", "notes/r1"), push(1),
@@ -60,7 +60,7 @@ CASES = {
         edit(0, "INSERT", "misc/m1", team="e"), push(0), ("rules", 0, 8), pull(0, 1000, "request lost"),
         edit(0, "UPDATE", "misc/m1", team="e", y=1), push(0, "answer lost"), push(0, "answer lost"),
     ),
-    "a pull after new rules brings nothing and a push follows": case(
+    "a pull after new rules is empty and a push follows": case(
         "stock stock named",
         4,
         claims(2, team=["a", "b"]),
@@ -73,7 +73,7 @@ CASES = {
         edit(1, "DELETE", "misc/m1"),
         push(2),
     ),
-    "a row that left its client's sight is newer than an edit of it": case(
+    "a row that became hidden from its client is newer than an edit of it": case(
         "stock named",
         9,
         claims(0, team="b"),
@@ -98,14 +98,14 @@ CASES = {
         ("rules", 1, 6),
         limit=1, fill="alive",
     ),
-    "rules show everything while a client is away, then hide a row until it is in line": case(
+    "rules show everything while a client is away, then hide a row until it is reindexed": case(
         "named stock", 1,
         claims(0, level="1"), edit(1, "INSERT", "notes/r1", team="a", x=2),
         edit(1, "INSERT", "tasks/t2", team="a", x=2), edit(1, "INSERT", "misc/m1", team="a", x=2), push(1), pull(0),
         ("rules", 0, 0), ("rest", 0), ("rules", 0, 5), pull(0),
         fill="deleted",
     ),
-    "a row comes and goes twice under claims that its client had for one page": case(
+    "a row becomes visible and hidden twice under claims that its client had for one page": case(
         "stock stock", 1,
         edit(1, "INSERT", "notes/r3", team="a"), push(1), edit(1, "INSERT", "notes/r1", team="b"), push(1), pull(0),
         edit(1, "UPDATE", "notes/r1", team="e"), push(1), claims(0, team="b"), pull(0, 1), claims(0, team="a"),
@@ -149,7 +149,7 @@ CASES = {
         pull(0), edit(1, "UPDATE", "notes/r1", team="b"), push(1),
         claims(0, team=["a", "b"]), edit(0, "UPDATE", "tasks/r1", team="b"), push(0), claims(0),
     ),
-    "a row comes and goes between two pulls with another token": case(
+    "a row becomes visible and hidden between two pulls with another token": case(
         "stock stock", 1,
         edit(1, "INSERT", "notes/n1", team="c"), push(1), ("other token", 0, C, 1000), *GLIMPSE,
         ("other token", 0, C, 1000),
@@ -159,7 +159,7 @@ CASES = {
         edit(1, "INSERT", "notes/r2", team="a"), push(1), pull(0),
         claims(0, team="b"), edit(0, "INSERT", "tasks/r1", team="b"), push(0), *NINE, claims(0),
     ),
-    "a row gets more writers than are kept and leaves its client's sight": case(
+    "a row gets more writers than are kept and becomes hidden from its client": case(
         "named stock", 1,
         edit(1, "INSERT", "notes/r2", team="a"), push(1), pull(0), edit(1, "INSERT", "notes/r3", team="a"), push(1),
         edit(0, "INSERT", "tasks/r1", team="a"), push(0), *NINE, edit(1, "UPDATE", "tasks/r1", team="z"), push(1),
@@ -183,12 +183,12 @@ CASES = {
         pull(0), ("and", 0, 0.1), pull(1, 3), ("and", 0, 0.0), push(1), pull(1, 1), pull(1, 1),
         clients=[("named", B, 0), ("stock", C, -3)],
     ),
-    "a row of nine writers comes into a bucket that a client saw before with another token": case(
+    "a row of nine writers enters a bucket that a client saw before with another token": case(
         "stock stock", 1,
         *TOKENS_IN_TURNS, edit(0, "INSERT", "notes/r2", team="c"), push(0),
         *NINE, edit(1, "UPDATE", "tasks/r1", team="c"), push(1),
     ),
-    "a row comes into a bucket that a client saw when it sent a cursor that was never issued": case(
+    "a row enters a bucket that a client saw when it sent a cursor that was never issued": case(
         "stock stock", 1,
         claims(0, team=["a", "c"]), ("odd pull", 0, "ahead", 1000), claims(0), pull(0),
         edit(1, "INSERT", "notes/r1", team="c"), push(1), pull(0),

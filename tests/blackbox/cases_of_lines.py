@@ -19,7 +19,7 @@ CASES = {
         edit(1, "INSERT", "notes/r1", team="a"), push(1), pull(0), pull(0), ("wipe", 0), ("connect", 0),
         edit(1, "INSERT", "notes/r2", team="a"), push(1), ("hear", 0), ("hear", 0),
     ),
-    "lines of several claims are left behind": case(
+    "connections with several claims stay open": case(
         "stock stock", 1,
         edit(1, "INSERT", "notes/r1", team="a"), edit(1, "INSERT", "notes/r2", team="a"),
         edit(1, "INSERT", "notes/r3", team="b"), push(1),
@@ -27,7 +27,7 @@ CASES = {
         pull(0), ("connect", 0), ("connect", 0), claims(0, team="a"),
         limit=1,
     ),
-    "claims change after a connection and a row comes and goes": case(
+    "claims change after a connection and a row becomes visible and hidden": case(
         "stock stock", 1,
         ("connect", 0), pull(0), claims(0, team="b"), pull(0), claims(0, team="c"),
         edit(1, "INSERT", "notes/r1", team="b"), push(1), edit(1, "DELETE", "notes/r1"), push(1),
@@ -39,7 +39,7 @@ CASES = {
         *[("other token", 0, {**A, "team": team}, 1) for team in "cdcdcdcdcd"], claims(0),
         limit=1,
     ),
-    "a small page with another token comes beside a line, before rows that only the line shows": case(
+    "a small page with another token comes beside a WebSocket, before rows that only the WebSocket shows": case(
         "stock stock", 1,
         edit(1, "INSERT", "misc/m1", team="a"), push(1), pull(0), ("connect", 0), pull(0),
         edit(1, "INSERT", "notes/n1", team="c"), edit(1, "INSERT", "notes/n2", team="c"), push(1),
@@ -51,7 +51,7 @@ CASES = {
         edit(0, "INSERT", "notes/r2", team="c"), push(0), claims(0, team="b"), ("connect", 0),
         edit(1, "INSERT", "tasks/r1", team="a"), push(1), *NINE,
     ),
-    "a row that a line brought leaves its client's sight while the line is lost": case(
+    "a row that a WebSocket brought becomes hidden while the connection is lost": case(
         "stock stock", 4,
         edit(1, "INSERT", "notes/r2", x=1), push(1), ("connect", 0), pull(0),
         edit(1, "INSERT", "notes/r1", x=1), push(1), ("hear", 0, 5.0), ("cut", 0),
@@ -74,7 +74,7 @@ CASES = {
         ("connect", 0), edit(0, "INSERT", "notes/r2", team="a"), push(0), edit(1, "INSERT", "notes/r1", team="a"),
         push(1),
     ),
-    "a row that the line of a client that only pushed brought leaves its sight while the line is lost": case(
+    "a row that a WebSocket brought to a client that only pushed becomes hidden while the connection is lost": case(
         "stock stock", 1,
         edit(0, "INSERT", "notes/r2", team="a"), push(0), ("connect", 0),
         edit(1, "INSERT", "notes/r1", team="a"), push(1), ("hear", 0, 5.0), ("cut", 0),

@@ -3,7 +3,7 @@
 from tests.blackbox.cases import GLIMPSE, IN_TURNS, SIX, THREE, A, B, case, claims, edit, pull, push
 
 CASES = {
-    "a client starts again after its tokens with many teams came in turns": case(
+    "a client starts again after its tokens with many teams alternated": case(
         "stock stock", 1,
         edit(1, "INSERT", "tasks/t2", team="c"), push(1), claims(0, team="c"), pull(0),
         edit(1, "INSERT", "notes/r1", team="a"), push(1), claims(0), pull(0),
@@ -13,7 +13,7 @@ CASES = {
         "named", 8,
         edit(0, "UPDATE", "misc/m1", kind="q"), ("backup", 0), pull(0), push(0), ("restore", 0),
     ),
-    "a push names a cursor that was never handed out": case(
+    "a push names a cursor that was never issued": case(
         "named stock", 1,
         pull(0), edit(1, "INSERT", "notes/r1", team="a"), push(1),
         edit(0, "INSERT", "notes/r2", team="a"), ("odd push", 0),
@@ -44,12 +44,12 @@ CASES = {
         edit(0, "INSERT", "notes/r1", team="a"), push(0), ("backup", 0),
         edit(0, "DELETE", "notes/r1"), push(0), ("restore", 0),
     ),
-    "a backup lacks a row that its client made and others overwrote": case(
+    "a backup lacks a row that its client inserted and others overwrote": case(
         "named stock", 0,
         pull(0), ("backup", 0), edit(1, "INSERT", "misc/m1", x=1), push(1),
         edit(0, "INSERT", "notes/r1", x=1), edit(1, "INSERT", "notes/r1", x=2), push(0), push(1), ("restore", 0),
     ),
-    "edits of a backup are pushed again after their row was deleted and made again": case(
+    "edits of a backup are pushed again after their row was deleted and inserted again": case(
         "stock named",
         4,
         claims(1, team=["a"]),
@@ -68,72 +68,72 @@ CASES = {
         edit(1, "DELETE", "tasks/t2"), edit(1, "UPDATE", "tasks/t2", tick=0, team="a", kind="q"), pull(1), push(1),
         ("restore", 0), edit(0, "UPDATE", "tasks/t2", tick=5, team="a"),
     ),
-    "an old pull comes again after its client was put back from a backup": case(
+    "an old pull is repeated after its client was restored from a backup": case(
         "letter letter", 7,
         edit(0, "INSERT", "tasks/t2", team="b", y=1), push(0), ("backup", 1), pull(1, 2), pull(1, 2), ("restore", 1),
         pull(1, 1000, "answer lost"), ("old pull", 1, 2), edit(1, "INSERT", "notes/r2", kind="q"), push(1),
         limit=5,
     ),
-    "an old pull comes after its client began again, and brings nothing": case(
+    "an old pull arrives after its client started again, and is answered without deltas": case(
         "letter letter", 0,
         edit(1, "INSERT", "notes/r3", team="f"), push(1), pull(0), push(0), pull(0),
         edit(0, "INSERT", "notes/r1", team="a"), push(0), pull(0), ("wipe", 0),
         pull(0, 1), ("old pull", 0, 3), edit(0, "UPDATE", "notes/r3", team="b"), push(0),
     ),
-    "an old pull comes after its client began again, and brings another row": case(
+    "an old pull arrives after its client started again, and brings another row": case(
         "letter letter", 0,
         edit(1, "INSERT", "notes/r3", team="f"), push(1), pull(0), push(0), pull(0),
         edit(0, "INSERT", "notes/r1", team="a"), push(0), pull(0), ("wipe", 0),
         pull(0, 1), edit(1, "INSERT", "notes/r2", team="a"), push(1), ("old pull", 0, 3),
         edit(0, "UPDATE", "notes/r3", team="b"), push(0),
     ),
-    "an old pull comes after its client began again, and other shards have nothing for its first page": case(
+    "an old pull arrives after its client started again, and other shards have no rows for its first page": case(
         "letter stock", 0,
         edit(1, "INSERT", "misc/m1", team="a"), edit(1, "INSERT", "notes/r1", team="a"), push(1), pull(0), pull(0),
         ("wipe", 0), pull(0, 1), ("old pull", 0, 2), edit(0, "UPDATE", "misc/m1", team="c"), push(0),
         limit=1,
     ),
-    "an old pull comes after its client began again and lost the last page": case(
+    "an old pull arrives after its client started again and lost the last page": case(
         "stock stock", 0,
         *THREE, push(1), pull(0), pull(0), ("wipe", 0), pull(0, 1), pull(0, 1000, "answer lost"), ("old pull", 0, 3),
         edit(0, "INSERT", "notes/r1", team="a"), push(0),
     ),
-    "an old pull comes after its client was put back from a backup and lost the last page": case(
+    "an old pull arrives after its client was restored from a backup and lost the last page": case(
         "letter letter", 0,
         edit(1, "INSERT", "notes/r2", team="f"), push(1), pull(0), ("backup", 0), *THREE, push(1), pull(0), pull(0),
         ("restore", 0), pull(0, 1), pull(0, 1000, "answer lost"), ("old pull", 0, 3),
         edit(0, "INSERT", "notes/r1", team="a"), push(0),
     ),
-    "two old pulls come after their client began again": case(
+    "two old pulls arrive after their client started again": case(
         "letter letter", 0,
         *THREE[:2], push(1), pull(0), THREE[2], push(1), pull(0), pull(0), ("wipe", 0), pull(0, 1), ("old pull", 0, 3),
         ("old pull", 0, 2), edit(0, "INSERT", "notes/r1", team="a"), push(0),
     ),
-    "an old pull comes after its client began again twice": case(
+    "an old pull arrives after its client started again twice": case(
         "stock stock", 1,
         *SIX[:3], push(1), claims(0, team="b"), edit(0, "INSERT", "notes/r1", team="b"), push(0), pull(0), claims(0),
         pull(0), pull(0), ("wipe", 0), pull(0, 1), ("wipe", 0), pull(0, 1), ("old pull", 0, 3),
         edit(0, "INSERT", "notes/r2", team="a"), push(0),
     ),
-    "an old pull of an earlier page than the latest comes after its client began again": case(
+    "an old pull of an earlier page than the latest arrives after its client started again": case(
         "stock stock", 0,
         *THREE, push(1), pull(0, 1), pull(0), edit(0, "INSERT", "tasks/r1", x=1), push(0), ("wipe", 0),
         pull(0, 1), pull(0, 1), pull(0, 1), ("old pull", 0, 4), edit(0, "INSERT", "tasks/t2", x=1), push(0),
     ),
-    "an old pull of the middle of its pages comes after its client began again": case(
+    "an old pull of the middle of its pages arrives after its client started again": case(
         "stock letter", 0,
         edit(1, "INSERT", "notes/r1", team="a"), edit(1, "INSERT", "notes/r2", team="a"),
         edit(1, "INSERT", "notes/r3", team="a"), push(1), pull(0, 1), pull(0, 1), pull(0, 1), ("wipe", 0),
         pull(0, 1), ("old pull", 0, 2), edit(0, "INSERT", "tasks/r1", team="b"), push(0),
     ),
-    "an unknown cursor brings nothing of a shard, and another one comes after other claims brought a row": case(
+    "an unknown cursor gets no row of a shard, and another one comes after other claims brought a row": case(
         "stock letter", 8,
         edit(1, "INSERT", "misc/n70", team="b"), edit(1, "INSERT", "tasks/r1", team="c"), push(1),
         ("odd pull", 0, "ahead", 2), claims(0, team=["a"]), pull(0, 2), claims(0, team=["b"]),
         ("odd pull", 0, "below", 1),
         clients=[("stock", {**A, "team": ["a", "b"]}, 0), ("letter", B, 0)],
     ),
-    "a row comes and goes between two pulls with earlier claims, after a repeated push with others": case(
+    "a row becomes visible and hidden between two pulls with earlier claims, after a repeated push with others": case(
         "stock stock", 1,
         edit(0, "INSERT", "tasks/t2", team="a"), push(0, "answer lost"), claims(0, team="c"),
         pull(0, 1000, "answer lost"), claims(0), push(0, "answer lost"), *GLIMPSE,

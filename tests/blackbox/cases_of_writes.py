@@ -19,14 +19,14 @@ CASES = {
         claims(0, team="b"), edit(0, "INSERT", "notes/r2", team="a"), push(0), claims(0, team="a"),
         edit(0, "UPDATE", "notes/r2", x=2), edit(1, "UPDATE", "notes/r2", team="a", y=3), push(1),
     ),
-    "a client updates a row that it deleted and another made again": case(
+    "a client updates a row that it deleted and another client inserted again": case(
         "named stock", 9,
         claims(1, kinds=["q"]), edit(0, "DELETE", "tasks/r1"), pull(0), push(0),
         edit(1, "UPDATE", "tasks/r1", tick=9, team="a", kind="q", y=3), push(1),
         edit(0, "UPDATE", "tasks/r1", tick=9, team="b", kind="q", x=1), claims(0, team=["a"], kinds=["q"]), push(0),
         claims(0, team=[], kinds="p"),
     ),
-    "ids of one moment begin alike": case(
+    "ids of one time have a common prefix": case(
         "stock stock", 0,
         edit(0, "INSERT", "notes/r1", x=1), push(0), edit(0, "INSERT", "notes/r2", tick=0, x=1), push(0),
         ids="prefix",

@@ -96,9 +96,9 @@ PROFILES: list[dict[str, float]] = [
 ]
 LIVE = {"connect": 5.0, "cut": 1.0, "hear": 4.0, "cross": 4.0}
 NOTICES = {"late": 1.5, "deaf": 1.5}
-"""Of histories of several processes."""
+"""Additional steps of histories with several processes, with their weights."""
 NOTICES_EVERY = 4
-"""So many twenties of seeds: a process that lost notices doubts what all of its connections have."""
+"""One group of twenty seeds in so many has lost notices, after which a process is uncertain about all connections."""
 REQUESTS = {"pull", "push", "other token", "old pull", "old push", "rules", "flush", "connect"}
 """Steps that may run concurrently with others."""
 BEFORE = {"edit", "process"}

@@ -15,7 +15,7 @@ Key = tuple[str, str]
 """A table and a row id."""
 Values = dict[str, Any]
 Delta = dict[str, Any]
-"""As JSON spells it, with `hlc` as an integer."""
+"""A delta in JSON form, with `hlc` as an integer."""
 NEVER = (-1, "")
 
 

@@ -19,7 +19,7 @@ CASES_OF_PROCESSES = {
         ("process", 1, 0), edit(1, "INSERT", "notes/r3", team="a"), push(1), ("hear", 0, 5.0), ("release", 0),
         claims(0, team="c"),
     ),
-    "a process misses that another one sends a client rows over HTTP": case(
+    "a process misses the rows that another one sends over HTTP": case(
         "stock stock", 1,
         ("connect", 0), pull(0), edit(1, "INSERT", "notes/r1", team="a"), ("deaf", 0, 1, 1000), ("hear", 0, 5.0),
     ),
