@@ -163,7 +163,7 @@ def shared_postgres():
 
 @pytest.fixture(scope="session")
 def postgres_uri(shared_postgres):
-    """Its one database `postgres`, shared, any password."""
+    """The address of the shared Postgres and its only database, `postgres`."""
     return shared_postgres.uri
 
 

@@ -173,7 +173,7 @@ def test_schema_columns_may_have_the_names_of_system_columns(adapter):
     assert row["Deleted_at"] == "the app's"
 
 
-def test_d3_a_new_schema_column_never_takes_over_a_system_column(adapter):
+def test_d3_a_new_schema_column_never_replaces_a_system_column(adapter):
     adapter.ensure_schema(parse_schema({"table": "apps", "columns": [{"name": "title", "type": "string"}]}))
     grown = parse_schema({"table": "apps", "columns": [{"name": n, "type": "string"} for n in ("title", "props")]})
     put(adapter, 1, make_delta("c", 1, "r", table="apps", title="t", props="the app's"))

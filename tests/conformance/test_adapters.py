@@ -138,7 +138,7 @@ def test_two_concurrent_writers_of_one_batch_both_succeed(kind, tmp_path):
         each.close()
 
 
-def test_a_delta_in_two_batches_is_stored_once_where_deltas_are_identified(adapter, kind):
+def test_a_delta_in_two_batches_is_stored_once_if_deltas_are_identified(adapter, kind):
     delta = make_delta("c", 1, "r", x=1)
     adapter.insert_deltas(batch(1, delta))
     again = batch(2, delta, make_delta("c", 2, "r", x=2))

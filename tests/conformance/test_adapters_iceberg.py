@@ -60,7 +60,7 @@ def lake(tmp_path):
     catalog.close()
 
 
-def test_iceberg_queries_return_what_a_database_returns(lake, tmp_path):
+def test_iceberg_queries_return_the_same_as_a_database(lake, tmp_path):
     adapter, same = lake
     queries = [
         DeltaQuery(order=order, limit=limit, gateway=gateway, tables=tables, since=since, rows=rows)

@@ -305,7 +305,7 @@ def test_a_rebuild_restores_ids_and_ledger_without_unflushed_deltas(url, clock):
 
 
 @pytest.mark.parametrize("ours", [True, False], ids=["our client", "a stock client"])
-def test_l4_a_subscriber_that_may_hold_lost_rows_is_broadcast_no_plain_insert(url, clock, ours):
+def test_l4_a_subscriber_that_may_have_lost_rows_is_broadcast_no_plain_insert(url, clock, ours):
     engine = opened(url, clock)
     a, _ = story(engine, clock)
     engine = rebuilt(engine, url, clock)

@@ -119,7 +119,7 @@ def test_the_server_runs_a_gateway_without_java(tmp_path, dist):
 
 
 @pytest.mark.deep
-def test_the_client_alone_imports_no_server(tmp_path, dist):
+def test_the_client_without_extras_imports_no_server(tmp_path, dist):
     place = Installed(tmp_path, dist)
     place.run("python", "-c", "import lakesync; lakesync.open")
     assert "pip install 'lakesync[server]'" in place.run("lakesync", "gateway", code=1)

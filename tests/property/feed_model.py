@@ -246,9 +246,9 @@ class World:
         self.log = [delta for delta in self.log if delta.row_id != row_id or delta.hlc > hlc]
 
     def erase_client(self, name: str, hlc: int, rows: Sequence[StoredRow]) -> None:
-        """What a client wrote up to then is gone, and counts for nothing where it comes later.
+        """Erase a client's writes up to this time; they have no effect if they arrive later.
 
-        The gateway no longer has what others wrote before into its columns, so what it has left is taken from its rows.
+        The gateway no longer has the values that others wrote to these columns before, so its rows are the expectation.
         """
         self._erased_clients[name] = hlc
         self.log = [delta for row in rows for delta in _deltas_that_make(row)]

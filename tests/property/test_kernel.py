@@ -71,7 +71,7 @@ def test_m5_the_merge_of_columns_agrees_with_the_vectors():
     apart=st.sampled_from([0, 1 << 58]),
     seed=st.integers(0, 99),
 )
-def test_m5_the_merge_of_columns_equals_that_of_rows_at_once_and_in_overlapping_steps(deltas, at, apart, seed):
+def test_m5_the_merge_of_columns_equals_that_of_rows_in_one_step_and_in_overlapping_steps(deltas, at, apart, seed):
     """`apart`: stamps whose differences do not fit one integer, and are ranked."""
     given_deltas = [
         msgspec.structs.replace(

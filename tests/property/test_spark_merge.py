@@ -83,7 +83,7 @@ def test_m5_spark_agrees_with_the_vectors(spark):
         assert spelled(state) == case["state"], case["label"]
 
 
-def test_m5_spark_merges_random_histories_at_once_and_in_steps(spark):
+def test_m5_spark_merges_random_histories_in_one_step_and_in_several(spark):
     histories = generated(strategies.histories(max_size=10), CASES)
     cases = {f"row-{number}": renamed(deltas, f"row-{number}") for number, deltas in enumerate(histories)}
     pushes = [(256 * place, [delta]) for place, delta in enumerate(chain.from_iterable(cases.values()), 1)]

@@ -34,7 +34,7 @@ def observed(row: StoredRow) -> tuple[StoredRow, list[str]]:
 
 
 @given(st.lists(st.tuples(_WRITES, st.booleans()), max_size=4 * MAX_UNMERGED))
-def test_a_row_is_the_same_whether_deltas_are_merged_at_once_or_later(writes):
+def test_a_row_is_the_same_whether_deltas_are_merged_immediately_or_later(writes):
     now = later = StoredRow(("t", "r"), arrival=0, state=RowState())
     for at, ((op, client, names, late), looked_at) in enumerate(writes, 1):
         columns = () if op == "DELETE" else tuple(ColumnValue.of(name, at) for name in names)

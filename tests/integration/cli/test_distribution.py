@@ -47,7 +47,7 @@ def test_the_wheel_has_every_module_and_data_file_and_nothing_else(built):
         assert "lakesync = lakesync.cli:main" in archive.read(scripts).decode()
 
 
-def test_the_sdist_has_what_the_wheel_has(built):
+def test_the_sdist_has_every_file_of_the_wheel(built):
     [sdist] = built.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
         names = {member.name.partition("/")[2] for member in archive.getmembers() if member.isfile()}

@@ -78,7 +78,7 @@ def titles(client):
     return {row["row_id"]: row["title"] for row in client["todos"]}
 
 
-def test_the_users_running_app_receives_what_is_imported_for_the_user(opened):
+def test_the_users_running_app_receives_rows_imported_for_the_user(opened):
     dave = opened("dave", auto_sync=True, realtime=True, interval=0.05)
     dave["todos"].insert({"title": "his own", "owner": "dave"}, row_id="own")
     until(lambda: dave.pending() == [] and dave.status.connected, "his own row to be pushed")
@@ -119,7 +119,7 @@ def test_a_repeated_interrupted_import_loses_and_duplicates_nothing(opened, monk
         assert titles(dave) == {f"r{n}": f"imported {n}" for n in range(2500)}
 
 
-def test_deltas_with_stamps_of_their_own_are_imported_once(opened, gateway):
+def test_deltas_with_given_stamps_are_imported_once(opened, gateway):
     dave = opened("dave")
     file = "\n".join(json.dumps(delta(f"r{n}", {"title": "a", "owner": "dave"}, client="erin")) for n in range(3))
     logged = [imported(file)["accepted"], size(gateway)]

@@ -194,7 +194,7 @@ def test_stopping_auto_sync_waits_for_the_apps_sync_and_closing_cancels_it(line,
     assert ("cancelled" in str(raised[0])) == closing
 
 
-def test_a_broken_websocket_is_opened_again_at_once(line, client_options) -> None:
+def test_a_broken_websocket_is_opened_again_immediately(line, client_options) -> None:
     silence = line[1]
     with open_client(**client_options(realtime=True, interval=FOREVER)) as alice:
         alice.coordinator._auto_sync._heartbeat = FOREVER
@@ -208,7 +208,7 @@ def test_a_broken_websocket_is_opened_again_at_once(line, client_options) -> Non
         until(lambda: len(opened) == 3 and alice.status.live and alice.status.connected, "another line")
 
 
-def test_a_client_catches_up_by_requests_before_it_opens_a_websocket(served: Served, line, client_options) -> None:
+def test_a_client_catches_up_over_http_before_it_opens_a_websocket(served: Served, line, client_options) -> None:
     writer = served.client("writer", client_options()["gateway"])
     writer.push(*(delta(f"t{number}", {"title": "x"}, client="writer") for number in range(20)))
     with open_client(**client_options(realtime=True, limits=CoreLimits(pull_deltas=5))) as alice:

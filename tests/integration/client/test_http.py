@@ -321,7 +321,7 @@ def test_auto_sync_pushes_from_a_custom_queue(opened: Open, realtime: bool) -> N
     until(lambda: queue.depth() == 0, "the answer to hers")
 
 
-def test_deltas_from_a_custom_queue_do_not_come_back(opened: Open) -> None:
+def test_deltas_from_a_custom_queue_are_not_sent_back(opened: Open) -> None:
     bob = opened("bob")
     bob["todos"].insert({"title": "his"}, row_id="b")
     bob.sync()

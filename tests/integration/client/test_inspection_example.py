@@ -39,6 +39,6 @@ def test_two_inspectors_share_a_list_and_one_works_offline(inspector) -> None:
     assert "ann" in inspector("ben", "history", "1")
 
 
-def test_the_example_reports_what_it_cannot_do(inspector) -> None:
+def test_the_example_reports_commands_that_fail(inspector) -> None:
     with pytest.raises(SystemExit, match="there is no check 7: the list has 0"):
         inspector("cat", "done", "7")

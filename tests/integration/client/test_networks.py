@@ -130,7 +130,7 @@ def test_the_ca_argument_makes_a_private_certificate_trusted(served: Served, tmp
             doubter.sync()
 
 
-def test_a_tls_connection_is_not_corrupted_by_threads_that_use_it_at_once(tmp_path, monkeypatch) -> None:
+def test_a_tls_connection_is_not_corrupted_by_concurrent_threads(tmp_path, monkeypatch) -> None:
     handshakes = 300  # it failed for about one in forty clients that read in one thread and sent in another
 
     def answer(connection: ServerConnection) -> None:

@@ -26,7 +26,7 @@ def test_the_app_of_the_readme_syncs_and_prints_its_row(served: Served, tmp_path
     assert delta["table"] == "todos"
 
 
-def test_the_two_clients_of_the_page_print_what_it_shows(served: Served, tmp_path: Path) -> None:
+def test_the_two_clients_of_the_page_print_the_documented_output(served: Served, tmp_path: Path) -> None:
     page = PAGE.read_text()
     code = re.search(r"`notes\.py`:\n```python\n(.*?)```", page, re.DOTALL)
     commands = re.findall(r"^\$ LAKESYNC_TOKEN=… python notes\.py (.*)\n(.*)$", page, re.MULTILINE)

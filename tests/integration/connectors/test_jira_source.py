@@ -25,7 +25,7 @@ def acme():
         yield made
 
 
-def test_the_first_poll_brings_all_records(acme):
+def test_the_first_poll_lands_all_records(acme):
     issue = acme.site.add_issue(
         "SUP", "It broke", description=document("badly"), assignee="Grace", reporter="Ada", labels=["a", "b"]
     )
@@ -153,7 +153,7 @@ def test_many_projects_are_paged(acme):
     assert acme.ids("jira_projects") == acme.site.projects.keys()
 
 
-def test_a_census_finds_what_was_deleted(acme):
+def test_a_census_finds_deleted_records(acme):
     issues = [acme.site.add_issue("SUP", str(number)) for number in range(30)]
     acme.site.add_comment(issues[0], document("gone with it"))
     acme.poll()

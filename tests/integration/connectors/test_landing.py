@@ -361,7 +361,7 @@ def test_files_from_which_rows_were_deleted_are_read_without_them(spark, names, 
     assert [spark.table(f"{name}.delete_files").count() for name in (names.known, names.landing)] == [0, 0]
 
 
-def test_b7_an_erased_row_leaves_no_file_of_what_landed(spark, names, gateways):
+def test_b7_an_erased_row_is_in_no_file_of_the_landing(spark, names, gateways):
     gateway = gateways()
     rows = [SourceRow("a", {"uid": "1", "title": "the-erased-text"}), SourceRow("b", {"uid": "2", "title": "kept"})]
     landing = land(spark, names, [Page("issues", rows, cursor={"at": 1})])

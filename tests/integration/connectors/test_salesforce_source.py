@@ -22,7 +22,7 @@ def acme():
         yield made
 
 
-def test_the_first_poll_brings_all_records(acme):
+def test_the_first_poll_lands_all_records(acme):
     account = acme.org.add("Account", Name="Acme", AnnualRevenue=1_000_000.0, NumberOfEmployees=12, BillingCity="Rome")
     acme.org.add("Contact", LastName="Hopper", FirstName="Grace", AccountId=account.id)
     acme.org.add(
@@ -77,7 +77,7 @@ def test_deletes_and_restores_are_polled_with_the_changes(acme):
     assert acme.seen() == acme.expected()
 
 
-def test_a_census_finds_what_was_deleted_for_good_and_keeps_what_is_hidden(acme):
+def test_a_census_finds_permanently_deleted_records_and_keeps_hidden_ones(acme):
     purged, hidden, kept = (acme.org.add("Account", Name=name) for name in ("purged", "hidden", "kept"))
     acme.poll()
     acme.clock.advance(10_000_000)

@@ -209,7 +209,7 @@ def test_without_a_webhook_alerts_are_only_logged(instance, capsys):
 
 
 @pytest.mark.parametrize(("status", "requests"), [(500, 3), (429, 3), (404, 1), (302, 1)])
-def test_an_alert_is_repeated_at_once_only_if_that_may_succeed(receiver, alerts, status, requests):
+def test_an_alert_is_repeated_immediately_only_if_that_may_succeed(receiver, alerts, status, requests):
     receiver.takes, receiver.status = False, status
     with pytest.raises(AlertError, match=rf"did not accept an alert \({status}\)"):
         alerts.send(RECOVERED)

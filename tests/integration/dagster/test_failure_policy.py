@@ -63,7 +63,7 @@ def test_a_persistent_transient_error_fails_after_all_retries(tmp_path):
         KeyError("a defect of ours"),
     ],
 )
-def test_a_terminal_error_or_a_defect_fails_at_once(tmp_path, raised):
+def test_a_terminal_error_or_a_defect_fails_immediately(tmp_path, raised):
     result, tries = run(tmp_path, [raised] * 3)
     assert not result.success
     assert tries == [0]

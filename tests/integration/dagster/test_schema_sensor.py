@@ -80,7 +80,7 @@ def test_a_new_table_is_written_to_the_snapshot_and_the_location_reloaded(house,
     assert len(webserver.asked) == 1
 
 
-def test_partitions_begin_with_the_first_push_unless_the_settings_say_otherwise(house, webserver, watch):
+def test_partitions_start_on_the_day_of_the_first_push_unless_configured(house, webserver, watch):
     assert first_day(house.config, SchemaSnapshot()) == f"{datetime.now(UTC):%Y-%m-%d}"
     house.push()
     assert watch(SchemaSnapshot()) == f"loaded again with partitions from {DAY} on"

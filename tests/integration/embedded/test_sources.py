@@ -254,7 +254,7 @@ def test_the_gateways_feed_sends_no_plain_insert_of_a_row_that_a_source_may_have
     assert own.deltas[0].hlc <= own.deltas[1].hlc
 
 
-def test_a_client_of_sources_gets_broadcasts_of_its_own(gateway, writer, clock):
+def test_a_client_of_sources_gets_its_own_broadcasts(gateway, writer, clock):
     """A page for many followers does not take into account the rows that a client has from a source."""
     writer.put(("r1", {"x": 1}))
     page = pull(gateway, cursor_of(gateway))
@@ -304,7 +304,7 @@ def test_rows_follow_a_change_of_claims_or_rules(gateway, writer):
     assert pull(gateway, page.server_hlc, team="b").deltas == ()
 
 
-def test_clients_and_sources_have_positions_of_their_own(gateway, writer, tmp_path, clock):
+def test_each_client_has_its_own_position_in_each_source(gateway, writer, tmp_path, clock):
     writer.put(("r1", {"x": 1}))
     more = KINDS["sqlite"](tmp_path / "more")
     Writer(more, clock).put(("m1", {"x": 1}))

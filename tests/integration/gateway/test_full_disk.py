@@ -32,7 +32,7 @@ def ready(url: str) -> str:
     return requests.get(url + "/ready", timeout=DEADLINE).json().get("error", "ready").partition(":")[0]
 
 
-def test_a_full_disk_rejects_pushes_until_there_is_space_and_loses_none(spawn, small_disk):
+def test_a_full_disk_rejects_pushes_until_there_is_space_and_loses_no_acknowledged_one(spawn, small_disk):
     settings = {
         "LAKESYNC_STAGING_URL": f"sqlite://{small_disk}/staging",
         "LAKESYNC_LIMITS_MIN_FREE_DISK_BYTES": "500000",

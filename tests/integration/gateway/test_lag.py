@@ -229,7 +229,7 @@ def _key(delta):
     return delta["rowId"], delta["table"]
 
 
-def test_every_process_of_a_gateway_knows_what_the_others_sent(serve, own_database):
+def test_every_process_of_a_gateway_knows_the_rows_that_the_others_sent(serve, own_database):
     one, other = (World(serve(staging=own_database), "both") for _ in range(2))
     other.cursors = one.cursors
     for server in (one, other):

@@ -91,7 +91,7 @@ def test_peeked_pages_converge_to_the_visible_rows_during_writes(server, seed):
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("headers", [{}, {"X-LakeSync-Client": "1"}], ids=["stock", "ours"])
-def test_peeks_do_not_change_what_the_app_receives(server, seed, headers):
+def test_peeks_do_not_change_the_rows_that_the_app_receives(server, seed, headers):
     """One history in two gateways, one of which gets peeks between any two requests."""
     pages = {True: [], False: []}
     for looks in (True, False):

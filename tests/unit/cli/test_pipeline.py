@@ -76,7 +76,7 @@ def daily(monkeypatch):
     return launched
 
 
-def test_a_backfill_is_asked_for_its_status_even_if_an_earlier_one_used_up_the_time(run, daily):
+def test_the_status_of_a_backfill_is_queried_even_if_an_earlier_one_used_up_the_time(run, daily):
     result = run("backfill", "--dagster-url", "http://dagster", "a1", "a2", "--from", "2026-11-01", "--wait", "0.01")
     assert result.exit_code == 1
     assert result.stderr.count("has not ended") == 1

@@ -362,7 +362,7 @@ def test_doctor_compares_the_heap_with_the_containers_memory(run, monkeypatch, t
     assert (result["state"] == "problem", result["found"].startswith("1.5 GiB")) == (is_limited, is_limited)
 
 
-def test_doctor_says_that_an_exposed_gateway_needs_a_secret(run, monkeypatch):
+def test_doctor_reports_an_exposed_gateway_without_a_secret(run, monkeypatch):
     assert "on loopback accepts every caller" in json.loads(run("doctor", "--only", "secret", "--json").stdout)["found"]
     monkeypatch.setenv("LAKESYNC_GATEWAY_HOST", "0.0.0.0")
     result = run("doctor", "--only", "secret", "--json")
@@ -433,7 +433,7 @@ def test_doctor_finds_the_port_of_a_remote_gateway_used_by_another_program(run, 
     assert (result["state"], result["found"]) == ("warning", f"used by another program: {port} (--port)")
 
 
-def test_doctor_tells_forbidden_ports_from_used_ones(run, monkeypatch):
+def test_doctor_distinguishes_forbidden_ports_from_used_ones(run, monkeypatch):
     def bind(_socket, _address):
         raise PermissionError(13, "Permission denied")
 

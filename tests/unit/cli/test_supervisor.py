@@ -76,7 +76,7 @@ def test_a_service_starts_after_those_it_needs(watch):
     assert seen.states("b") == [State.STARTING, State.READY]
 
 
-def test_every_service_is_stopped_whatever_its_name(watch):
+def test_every_service_is_stopped_regardless_of_its_name(watch):
     seen = watch(Service("a", FOR_EVER, lambda: True), Service("gateway", FOR_EVER, lambda: True))
     seen.until(lambda: seen.supervisor.all_ready)
     processes = [seen.supervisor._services[name].process for name in ("a", "gateway")]

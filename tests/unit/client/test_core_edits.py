@@ -115,7 +115,7 @@ def test_a_client_pulls_while_the_gateway_is_too_busy_for_a_push_in_doubt():
     assert isinstance(me.core.next_request(), SyncPull), "a gateway that accepts no push still answers pulls"
 
 
-def test_only_overload_answers_in_a_row_refuse_edits():
+def test_only_consecutive_overload_answers_refuse_edits():
     me = CoreHarness(retry=RetryPolicy(pushes=2)).after_first_pull()
     me.edit("r1", None, {"x": 1})
     for answer in (error_answer("RATE_LIMITED"), error_answer("AUTH_ERROR"), error_answer("BACKPRESSURE_ERROR")):
@@ -129,7 +129,7 @@ def test_only_overload_answers_in_a_row_refuse_edits():
     assert [edit.status for edit in me.core.edits()] == ["refused"]
 
 
-def test_the_push_after_refused_edits_waits_as_long_as_the_gateway_asks():
+def test_the_push_after_refused_edits_waits_for_the_delay_of_the_gateway():
     me = CoreHarness(retry=RetryPolicy(pushes=1), limits=CoreLimits(push_deltas=1)).after_first_pull()
     me.edit("r1", None, {"x": 1})
     me.edit("r2", None, {"x": 1})
@@ -192,7 +192,7 @@ def test_a_push_rejected_without_names_is_halved_until_the_rejected_edit_is_alon
     assert sizes[:2] == [5, 2]
 
 
-def test_a_bad_token_refuses_no_edit_and_waits_for_reset_backoff():
+def test_an_invalid_token_refuses_no_edit_and_delays_requests_until_the_backoff_is_reset():
     me = CoreHarness().after_first_pull()
     me.edit("r1", None, {"x": 1})
     me.core.next_request()

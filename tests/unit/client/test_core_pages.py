@@ -40,7 +40,7 @@ def test_a_row_deleted_by_others_disappears_unless_an_edit_is_newer(at, seen):
     assert len(me.core.edits()) == 1
 
 
-def test_a_delete_from_the_gateway_removes_the_row_whatever_its_stamps():
+def test_a_delete_from_the_gateway_removes_the_row_regardless_of_stamps():
     me = CoreHarness().after_first_pull(1000, delta("INSERT", "r1", -10, x=1), delta("UPDATE", "r1", 50, y=1))
     me.pull_ok(2000, delta("DELETE", "r1", -10))
     assert me.row("r1") is None

@@ -82,7 +82,7 @@ def test_a_push_carries_the_cursor():
     assert me.core.next_request().last_seen_hlc == 5 << 16
 
 
-def test_the_cursor_of_a_push_is_taken_only_after_a_pull_on_this_connection():
+def test_the_cursor_of_a_push_is_adopted_only_after_a_pull_on_this_connection():
     me = CoreHarness().after_first_pull(5 << 16)
     me.edit("r1", None, {"x": 1})
     me.push_ok(9 << 16)
@@ -94,7 +94,7 @@ def test_the_cursor_of_a_push_is_taken_only_after_a_pull_on_this_connection():
     assert again.core.next_request() == SyncPull("me", 9 << 16, 1000, own_hlc=encode(START, 0))
 
 
-def test_after_a_lost_pull_the_cursor_of_a_push_is_not_taken():
+def test_after_a_lost_pull_the_cursor_of_a_push_is_not_adopted():
     me = CoreHarness().after_first_pull(5 << 16)
     me.core.request_pull()
     me.core.next_request()
@@ -207,7 +207,7 @@ def test_a_page_that_cannot_be_stored_is_pulled_again():
     assert me.row("r1") == {"x": 1}
 
 
-def test_pages_grow_while_there_is_more():
+def test_page_sizes_grow_while_the_gateway_has_more_pages():
     client = CoreHarness().after_first_pull()
 
     def asked(more):

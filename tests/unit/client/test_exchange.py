@@ -47,7 +47,7 @@ def test_a_failed_push_is_reported_although_a_later_pull_succeeds(opened, gatewa
     assert alice.pending() == []
 
 
-def test_an_edit_refused_because_the_clock_was_ahead_is_pushed_later_without_the_app(opened, gateway):
+def test_an_edit_refused_because_the_clock_was_ahead_is_pushed_later_by_itself(opened, gateway):
     class Drifting(LocalTransport):
         def push(self, push):
             rejected = [Rejection(delta.delta_id, "CLOCK_DRIFT", "10000 ms ahead") for delta in push.deltas]

@@ -14,7 +14,7 @@ def test_a_text_that_is_not_a_formatted_time_is_compared_as_text(text):
     assert settle(None, AgeHorizon(600), text)["settled"] == text
 
 
-def test_a_time_is_read_again_from_before_it():
+def test_a_poll_rereads_a_lookback_before_its_last_time():
     cursor = {"settled": "2024-01-15T10:15:00", "pending": []}
     assert start_value(cursor, 60_000) == datetime(2024, 1, 15, 10, 14)  # noqa: DTZ001 as a database without zones
     assert settle(None, AgeHorizon(60), "2024-01-15T10:15:00Z")["settled"] == "2024-01-15T10:14:00Z"

@@ -48,7 +48,7 @@ def test_a_small_poll_of_many_tables_is_one_landing():
     ] * 3
 
 
-def test_a_poll_holds_at_most_the_budget_and_one_page():
+def test_a_poll_buffers_at_most_the_budget_and_one_page():
     landing = Landing()
     report = poll(Source(), landing, budget_bytes=250)
     assert landing.together == [["issues"] * 3, ["comments"] * 3, ["projects"] * 3]

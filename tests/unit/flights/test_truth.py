@@ -37,7 +37,7 @@ def live(truth: Truth, name: str = "final") -> dict:
     return {column: json.loads(value) for column, value in rows}
 
 
-def test_each_column_goes_to_its_greatest_stamp(truth_of):
+def test_each_column_has_the_value_with_the_greatest_stamp(truth_of):
     truth = truth_of(
         write(3, "b", "UPDATE", dep_time=540, status="arrived"),
         write(1, "a", "INSERT", carrier="UA", dep_time=517),
@@ -59,7 +59,7 @@ def test_a_delete_hides_older_values_that_arrive_later(truth_of):
     assert truth.visible("final") == 0
 
 
-def test_a_later_update_undoes_a_deletion_with_its_own_columns_alone(truth_of):
+def test_a_later_update_undoes_a_deletion_only_with_its_own_columns(truth_of):
     truth = truth_of(
         write(1, "a", "INSERT", carrier="UA", status="scheduled"),
         write(2, "a", "DELETE"),
@@ -73,7 +73,7 @@ def test_an_insert_without_columns_is_visible(truth_of):
     assert truth_of(write(1, "a", "DELETE"), write(2, "a", "INSERT")).visible("final") == 1
 
 
-def test_the_state_in_the_middle_knows_only_what_had_arrived(truth_of):
+def test_the_state_in_the_middle_has_only_deltas_that_had_arrived(truth_of):
     truth = truth_of(write(9, "a", "UPDATE", status="late"), write(1, "b", "INSERT", carrier="UA", status="early"))
     truth.reduce("middle", 0)
     assert live(truth, "middle") == {"status": "late"}

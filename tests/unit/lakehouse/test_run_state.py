@@ -80,7 +80,7 @@ def test_data_is_valid_through_the_oldest_delta_that_a_gateway_without_a_cut_poi
     assert house.state.valid_through_ms() == NOON
 
 
-def test_after_a_cut_point_is_dropped_tables_are_merged_up_to_what_is_in_the_lake(house, monkeypatch):
+def test_after_a_cut_point_is_dropped_tables_are_merged_up_to_the_flushed_deltas(house, monkeypatch):
     house.push("failing")
     monkeypatch.setattr("lakehouse.history.flush.flushed_arrivals", lambda *_: {"failing": 1})
     monkeypatch.setattr("lakehouse.gateways_table.assign_namespaces", lambda *_: {})

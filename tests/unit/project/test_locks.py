@@ -24,7 +24,7 @@ def test_every_group_has_a_lock_file():
 
 
 @pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.stem)
-def test_a_lock_holds_names_versions_and_hashes_only(lock):
+def test_a_lock_file_has_only_names_versions_and_hashes(lock):
     text = lock.read_text()
     assert not re.search(r"[a-z]+://|--(extra-)?index|--find-links|/root|/home|/work", text)
     for line in text.splitlines():

@@ -28,7 +28,7 @@ def test_a_job_that_exists_is_not_replaced(store):
     assert jobs(store) == [b"first"]
 
 
-def test_a_job_is_taken_once_and_put_back_if_the_work_fails(store):
+def test_a_job_is_claimed_once_and_requeued_if_the_work_fails(store):
     add(store, "1", b"first")
 
     def failing(commit):

@@ -28,7 +28,7 @@ def test_a_batch_is_a_whole_prefix_within_the_budget(store, book):
     assert batch.batch_id == f"g.main.{batch.epoch}.1-2"
 
 
-def test_a_push_above_the_budget_is_a_batch_of_its_own(store, book):
+def test_a_push_above_the_budget_is_a_separate_batch(store, book):
     push(store, book, *many("c", 1, width=9)[0])
     push(store, book, *many("c", 1, start=9)[0])
     batch = store.plan("g", "main", 3)

@@ -155,7 +155,7 @@ def test_concurrent_processes_get_the_same_plan(stores):
         assert len({plan.result().batch_id for plan in plans}) == 1
 
 
-def test_pipelines_that_flush_at_once_carry_every_batch_once(stores):
+def test_concurrent_pipelines_flush_every_batch_once(stores):
     book = Book()
     sent = {}
     for number in range(1, 41):
