@@ -27,6 +27,7 @@ class EditClock:
     """A hybrid logical clock (wall milliseconds and a counter) that stays above every stamp that the gateway sent.
 
     Stamps from the gateway are trusted even if they are far ahead, because the gateway checks every push for drift.
+    Rows of a named source, which may have any stamps, are not (`Puller`).
     """
 
     def __init__(self, wall: Callable[[], int], last: int, gateway_hlc: int) -> None:

@@ -12,7 +12,7 @@ from lakesync.client.core import (
     Wait,
 )
 from lakesync.model.errors import ConfigurationError
-from lakesync.model.hlc import encode
+from lakesync.model.hlc import MAX_DRIFT_MS, encode
 from lakesync.model.types import PushResult, SyncPull, SyncPush
 from tests.unit.client.core_support import START, CoreHarness, delta, error_answer, page
 
@@ -140,6 +140,17 @@ def test_rows_of_a_named_source_survive_a_resync_and_do_not_move_the_cursor():
     me.core.receive(error_answer("RESYNC_REQUIRED"))
     me.after_first_pull(8 << 16)
     assert me.row("a") == {"x": 1}
+
+
+def test_a_row_of_a_source_from_the_far_future_leaves_the_stamps_of_edits_acceptable():
+    me = CoreHarness().after_first_pull(5 << 16)
+    me.core.request_pull("crm")
+    me.core.next_request()
+    rows = {"now": 3000, "later": 86_400_000}
+    me.core.receive(page(4 << 16, *[delta("INSERT", row, ahead, x=1) for row, ahead in rows.items()]))
+    assert me.row("later") == {"x": 1}
+    assert encode(START + 3000, 0) < me.edit("mine", None, {"x": 2}).delta.hlc < encode(START + MAX_DRIFT_MS, 0)
+    assert me.restarted().core.next_hlc() < encode(START + MAX_DRIFT_MS, 0)
 
 
 def test_an_unknown_source_is_pulled_once():
