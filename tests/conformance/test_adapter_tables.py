@@ -112,6 +112,19 @@ def test_a_table_may_have_the_name_of_a_pseudo_table_or_alias(adapter, table):
     assert adapter.remove_orphan_rows(DigestScope(schemas=(schema,), days=(0,))) == 1
 
 
+@pytest.mark.parametrize("column", ["true", "False", "rowid", "order", "excluded", "checksum"])
+def test_a_column_may_have_the_name_of_a_keyword_or_pseudo_column(adapter, column):
+    columns = [{"name": column, "type": "number"}]
+    schema = parse_schema({"table": "notes", "columns": columns, "primaryKey": [column]})
+    adapter.ensure_schema(schema)
+    for number in (1, 2):
+        put(adapter, number, make_delta("c", number, "r", **{column: number}))
+        adapter.materialise("g", schema, ["r"])
+        assert rows(adapter)["r"][column] == number
+    (digest,) = [each for each in adapter.digests(DigestScope(schemas=(schema,))) if each.rows]
+    assert digest.altered == 0
+
+
 def test_props_are_never_overwritten(adapter):
     """After every kind of merge: a row changed, deleted, restored, extended by a column, rewritten."""
     grown = parse_schema(

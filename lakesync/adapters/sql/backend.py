@@ -45,14 +45,15 @@ def on_conflict_statement(
     Args:
         table: the table to merge into.
         columns: the columns to write.
-        rows: the FROM clause of the rows to insert, with all clauses after it.
+        rows: the FROM clause of the rows to insert, with all clauses after it. They have these columns in this order.
         key: columns of the primary key.
         update: columns to replace in an existing row; empty leaves existing rows unchanged.
     """
     names = ", ".join(columns)
     action = f"UPDATE SET {', '.join(f'{column} = excluded.{column}' for column in update)}" if update else "NOTHING"
     into = f"{table} AS _lakesync_into"  # because the table itself may be called `excluded`
-    return f"INSERT INTO {into} ({names}) SELECT {names} {rows} ON CONFLICT ({', '.join(key)}) DO {action}"
+    # not `SELECT {names}`: SQLite renames the columns "true" and "false" of a subquery
+    return f"INSERT INTO {into} ({names}) SELECT * {rows} ON CONFLICT ({', '.join(key)}) DO {action}"
 
 
 class Dialect:
@@ -105,7 +106,7 @@ class Dialect:
             table: the target, quoted; unique by `key`.
             scratch: the source: a table name, or a query in parentheses that needs an alias. It may contain a key twice
                 only if `update` is empty.
-            columns: the columns to merge, quoted.
+            columns: the columns to merge, quoted; those of the source, in its order.
             key: quoted. A conflict with another unique key must fail.
             update: the columns, quoted, to update in existing rows; empty leaves existing rows unchanged.
         """
