@@ -445,7 +445,7 @@ def _deltas(
     spark: SparkSession, names: LakeNames, days: Collection[date] | None, snapshot: int | None = None
 ) -> DataFrame:
     """Return the history's rows of some days, or with None of all days, in a snapshot, or with None in the newest."""
-    rows = spark.table(names.deltas) if snapshot is None else at_snapshot(spark, names.deltas, snapshot)
+    rows = at_snapshot(spark, names.deltas, snapshot)
     return rows if days is None else rows.where(sf.col("day").isin(*days))
 
 

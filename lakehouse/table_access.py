@@ -96,14 +96,16 @@ def version_if_there(spark: SparkSession, name: str) -> TableVersion | None:
         return read_version(spark, name) if spark.catalog.tableExists(name) else None
 
 
-def at_snapshot(spark: SparkSession, name: str, snapshot: int) -> DataFrame:
+def at_snapshot(spark: SparkSession, name: str, snapshot: int | None) -> DataFrame:
     """Return the rows of a table at one of its snapshots.
 
     Args:
         spark: an open Spark session.
         name: the table's full, quoted name.
-        snapshot: id of the snapshot.
+        snapshot: id of the snapshot; None for the newest.
     """
+    if snapshot is None:
+        return spark.table(name)
     return spark.read.option("versionAsOf", str(snapshot)).table(name)
 
 

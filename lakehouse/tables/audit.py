@@ -20,7 +20,7 @@ import msgspec
 from pyspark.sql import functions as sf
 
 from lakehouse.spark_errors import lake_errors
-from lakehouse.table_access import marks_of, read_version
+from lakehouse.table_access import at_snapshot, marks_of, read_version
 from lakehouse.table_creation import ensure_deltas, typed_columns
 from lakehouse.table_definitions import UNFILLED_PROPERTY, LakeNames
 from lakehouse.tables.verification import MAX_SAMPLED_DELTAS, ROW_COLUMNS, stored_row
@@ -86,20 +86,22 @@ def rows_unlike_merge(
     keys, history = _sample(spark, table, names, gateways, days, seed)
     version = read_version(spark, names.state(table))
     row_ids = sorted({row for _, row in keys})
-    stored = _states(spark.table(names.state(table)).where(sf.col("_row").isin(row_ids)), table)
+    state = at_snapshot(spark, names.state(table), version.snapshot_id)
+    stored = _states(state.where(sf.col("_row").isin(row_ids)), table)
     rows = sorted((row for row in history if itemgetter(*_KEY)(row) in keys), key=itemgetter(*_KEY))
     marks = marks_of(version)
     differences = []
     for (gateway, row), deltas in groupby(rows, key=itemgetter(*_KEY)):
-        arrival, state = stored.get((gateway, row), (0, RowState()))
+        arrival, stored_state = stored.get((gateway, row), (0, RowState()))
         # A merge of chosen days does not move the table's mark, so a row may have later deltas, up to its own arrival.
         mark = max(marks.get(gateway, 0), arrival)
-        merged = state.copy() if days is not None else RowState()
+        merged = stored_state.copy() if days is not None else RowState()
         for delta in deltas:
             if delta["arrival"] <= mark:
                 merged.merge(delta_of_row(delta))
-        if merged != state:
-            differences.append(RowDifference(gateway, row, *(encode_state(each).decode() for each in (state, merged))))
+        if merged != stored_state:
+            texts = (encode_state(each).decode() for each in (stored_state, merged))
+            differences.append(RowDifference(gateway, row, *texts))
     return differences
 
 
@@ -210,7 +212,9 @@ def days_unlike_history(
     mark = sf.create_map(*keys_and_values)[sf.col("gateway")] if keys_and_values else sf.lit(None).cast("bigint")
     deltas = spark.table(names.deltas).where((sf.col("table_name") == table) & (sf.col("arrival") <= mark))
     # without any mark nothing was merged yet, so that every row of the table is a difference
-    state = spark.table(names.state(table)).where(sf.col("_gateway").isin(*marks) if marks else sf.lit(True))
+    state = at_snapshot(spark, names.state(table), version.snapshot_id).where(
+        sf.col("_gateway").isin(*marks) if marks else sf.lit(True)
+    )
     if gateways is not None:
         deltas = deltas.where(sf.col("gateway").isin(*gateways))
         state = state.where(sf.col("_gateway").isin(*gateways))

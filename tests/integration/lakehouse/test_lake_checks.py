@@ -11,6 +11,7 @@ from lakehouse.checkpoints.checkpoint import make_checkpoint
 from lakehouse.checks import duplicate_deltas, duplicate_keys, future_deltas, history_faults
 from lakehouse.table_access import TableSize, read_version, table_size
 from lakehouse.table_definitions import LakeNames
+from lakehouse.tables import audit
 from lakehouse.tables.audit import days_unlike_history, rows_unlike_merge
 from lakehouse.tables.merging import merge_table
 from lakesync.model.delta import delta_id
@@ -111,6 +112,20 @@ def test_a_state_that_differs_from_the_merge_is_found_in_the_whole_history_and_o
     assert rows_unlike_merge(spark, "t", lake.names, days=DAYS[1:]) == []
     (by_day,) = days_unlike_history(spark, "t", lake.names)
     assert (by_day.gateway, by_day.day, by_day.stored.rows, by_day.merged.rows) == ("g", DAYS[0].isoformat(), 1, 2)
+
+
+def test_a_commit_during_the_check_is_no_difference(lake, spark, monkeypatch):
+    """The rows are read at the snapshot to which the marks belong."""
+
+    def read_then_commit(*args):
+        version = read_version(*args)
+        lake.sql("DELETE FROM {state}")
+        return version
+
+    monkeypatch.setattr(audit, "read_version", read_then_commit)
+    assert days_unlike_history(spark, "t", lake.names) == []
+    lake.mend()
+    assert rows_unlike_merge(spark, "t", lake.names) == []
 
 
 def test_an_altered_value_is_found_on_its_day(lake, spark):
