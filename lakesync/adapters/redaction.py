@@ -82,7 +82,8 @@ class Redactable(Protocol):
         Can be repeated, also after a crash: rows are rebuilt even if their deltas are already empty. A row that is no
         longer visible is removed from its destination table, together with its column `props`, which the user may
         write. If the table has soft delete (deleted rows stay, marked as deleted), it is written again if it has
-        content left. The caller ensures that no process writes covered deltas meanwhile.
+        content left. The caller ensures that no process writes covered deltas meanwhile. Tasks of killed runs may go
+        on, so the texts of marks change, and `MarkStore.apply_arrow` fails with a mark that was read before.
 
         Args:
             requests: what to erase.

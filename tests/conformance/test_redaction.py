@@ -14,13 +14,17 @@ from lakesync.adapters.arrow import to_arrow
 from lakesync.adapters.composite import cold_tier_contents
 from lakesync.adapters.deltas import DeltaQuery, MarkUpdate
 from lakesync.adapters.redaction import RedactionRequest, require_redactable
+from lakesync.adapters.transfer.flows import RowFilter, run_flow
+from lakesync.adapters.transfer.follower import DeltaSelection, follow_history
+from lakesync.adapters.transfer.loads import WrittenStreams
 from lakesync.model.crash_points import VARIABLE
-from lakesync.model.errors import AdapterError, ConfigurationError, SchemaError, ValidationError
+from lakesync.model.errors import AdapterError, ConfigurationError, IntegrityError, SchemaError, ValidationError
 from lakesync.model.schema import parse_schema
 from lakesync.model.types import RowDelta
 from lakesync.staging.records import Erasure
 from tests.conformance.adapter_places import COARSE_ARRIVALS, DATABASES, TABLES, start_server
 from tests.conformance.book import make_delta
+from tests.conformance.history_batches import history, pushes
 from tests.conformance.test_adapter_tables import NOTES, parsed, rows
 from tests.conformance.test_adapters import everything
 
@@ -148,6 +152,48 @@ def test_a_repeated_redaction_completes_an_interrupted_one(tmp_path, kind, place
         texts = [file.read_bytes() for file in tmp_path.iterdir()]
         assert not any(SECRET.encode() in text for text in texts)
     adapter.close()
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres", "mariadb", "parquet on local disk"])
+def test_b7_a_follower_that_has_read_its_mark_before_an_erasure_writes_nothing(request, kind, tmp_path):
+    """As a Spark task of a killed run, which goes on while the erasure runs."""
+    request.param = kind
+    start_server(request)
+    adapter = DATABASES[kind](tmp_path)
+    made = pushes(4)
+
+    def follow(batches):
+        return list(follow_history(adapter, "leaf", DeltaSelection(), batches, [NOTES] if kind in TABLES else ()))
+
+    def erased_meanwhile(batches):
+        adapter.redact([ROW])
+        yield from batches
+
+    for part in (made[:2], made):  # the first without a mark
+        before = everything(adapter)
+        with pytest.raises(IntegrityError, match="another run has moved it"):
+            follow(erased_meanwhile(history(part)))
+        assert everything(adapter) == before
+        follow(history(part))
+        assert len(everything(adapter)) == sum(len(deltas) for _, _, deltas in part)
+    adapter.close()
+
+
+def test_b7_a_flow_that_has_read_its_mark_before_an_erasure_writes_nothing(tmp_path):
+    source, target = (SqliteAdapter(tmp_path / f"{name}.db") for name in ("source", "target"))
+    fill(source)
+
+    def erased_meanwhile():
+        target.redact([ROW])
+        return WrittenStreams()
+
+    with pytest.raises(IntegrityError, match="another run has moved it"):
+        list(run_flow(source, target, "f", RowFilter(), written=erased_meanwhile))
+    assert everything(target) == []
+    list(run_flow(source, target, "f", RowFilter()))
+    assert everything(target) == everything(source)
+    for each in (source, target):
+        each.close()
 
 
 def test_sqlite_reports_a_reader_that_keeps_erased_data_in_the_wal(tmp_path):

@@ -47,7 +47,7 @@ from lakesync.adapters.file_scan import (
     sort_unique,
     split_points,
 )
-from lakesync.adapters.object_store.base import LakeAdapter
+from lakesync.adapters.object_store.base import LakeAdapter, ObjectInfo
 from lakesync.adapters.object_store.delta_files import (
     DELTAS_PREFIX,
     DeltaFile,
@@ -203,6 +203,10 @@ class ObjectDeltas(ArrowAdapterBase):
         """Rewrite the objects with deltas that an erasure covers, one after another, and read each back."""
         count = 0
         touched: dict[TouchedRow, None] = {}
+        for mark in self._objects(f"{_MARKS_PREFIX}/"):
+            text = self.objects.get_object(mark.key)
+            if b"{" in text:  # JSON, which ignores the blank
+                self.objects.put_object(mark.key, b" " + text)
         for file in self._files():
             if not any(file.gateway == request.gateway and file.hlcs.low <= request.hlc for request in requests):
                 continue
@@ -311,14 +315,17 @@ class ObjectDeltas(ArrowAdapterBase):
 
     def _files(self, folder: str | None = None) -> Iterator[DeltaFile]:
         """Yield objects with deltas, in order of key: all, or those of a gateway (`GATEWAY`) or day (`GATEWAY/DAY`)."""
-        prefix = f"{DELTAS_PREFIX}/{folder}/" if folder else f"{DELTAS_PREFIX}/"
+        for info in self._objects(f"{DELTAS_PREFIX}/{folder}/" if folder else f"{DELTAS_PREFIX}/"):
+            file = parse_key(info.key)
+            if file is not None:
+                yield file._replace(etag=info.etag, size=info.size)
+
+    def _objects(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Yield the objects whose keys start with a prefix, in order of key."""
         after, has_more = "", True
         while has_more:
             page = self.objects.list_objects(prefix, after=after)
-            for info in page.objects:
-                file = parse_key(info.key)
-                if file is not None:
-                    yield file._replace(etag=info.etag, size=info.size)
+            yield from page.objects
             after = page.objects[-1].key if page.objects else after
             has_more = page.has_more
 

@@ -292,6 +292,7 @@ class SqlAdapter(ArrowAdapterBase):
         schemas = [schema for schema in schemas if self._ensure_table_with_rows(schema)]
         with self._connect() as connection:
             with connection.transaction():
+                follower_state.revoke_marks(connection)  # first: it waits for writers, whose deltas are then erased too
                 redacted = redact_deltas(connection, requests)
                 crash_point("sql.redacted_deltas")
                 touched = {*redacted.touched, *also}

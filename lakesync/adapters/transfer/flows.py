@@ -238,7 +238,8 @@ def run_flow(
         columns = progress.row_columns if progress.deltas else row_columns  # without deltas there are no rows
         rewrite_outdated_tables(target, name, schemas, row_columns, columns, transform, row_filter, cold)
     progress = replace(progress, row_columns=row_columns)
-    if in_mark is not None and in_mark.row_columns != row_columns:  # so that no run without deltas writes them again
+    # so that no run without deltas writes them again, and that an erasure can change the text of the first run's mark
+    if in_mark is None or in_mark.row_columns != row_columns:
         mark.write(progress)
         in_mark = progress
     stored_rows = partial(_stored_rows, (target, *cold))

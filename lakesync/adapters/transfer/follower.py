@@ -189,6 +189,8 @@ def follow_history(
         rewrite_outdated_tables(adapter, name, schemas, row_columns, written, transform, selection, cold)
     # `load=None`: a load that was not resumed is given up, and all of its deltas are applied again
     progress = replace(progress, row_columns=row_columns, load=None)
+    if in_mark is None:
+        mark.write(progress)  # before the history is read, so that an erasure can change the mark's text
     missing = _skip_applied(history, progress)
     if isinstance(adapter, ObjectDeltas):
         chunks = split_chunks(missing, ("batch_id",), min_deltas=1)
