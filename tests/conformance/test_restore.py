@@ -5,7 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from lakesync.adapters.deltas import DeltaBatch, DeltaQuery, StoredDelta
+from lakesync.adapters.arrow import to_arrow
+from lakesync.adapters.deltas import DeltaBatch, DeltaQuery, MarkUpdate, StoredDelta
 from lakesync.adapters.digests import ARRIVALS_PER_DAY, DigestScope, day_of, diff_digests, merge_digests
 from lakesync.adapters.transfer.follower import DeltaSelection, follow_history
 from lakesync.adapters.transfer.restore import restore
@@ -134,6 +135,22 @@ def test_surplus_deltas_are_removed(adapter):
     some = [push for push in made() if day_of(push[1]) == FIRST]
     restore(adapter, "leaf", history(some), DigestScope(schemas=SCHEMAS, days=(FIRST,)))
     assert diff_digests(before, adapter.digests(WHOLE)) == []
+
+
+@pytest.mark.parametrize("kind", ["parquet on local disk", "json on local disk"])
+def test_a_batch_over_midnight_has_each_delta_on_its_day(kind, tmp_path):
+    adapter = DATABASES[kind](tmp_path)
+    stored = [
+        StoredDelta("g", SECOND * ARRIVALS_PER_DAY + 256 * n, make_delta("c", 10 + n, "r", size=n)) for n in (-1, 0, 1)
+    ]
+    for _ in range(2):  # the repeat is that after a crash before the mark
+        adapter.apply_arrow("g.main.1.1-3", to_arrow(stored), MarkUpdate("leaf", None, "{}"))
+        found = merge_digests(adapter.digests(DigestScope()))
+        assert {key: each.deltas for key, each in found.items()} == {("notes", FIRST): 1, ("notes", SECOND): 2}
+    before = adapter.digests(DigestScope())
+    adapter.restore_arrow("leaf", "g.main.1.1-3", to_arrow(stored), DigestScope())
+    assert diff_digests(before, adapter.digests(DigestScope())) == []
+    adapter.close()
 
 
 @pytest.mark.parametrize("kind", ["parquet on local disk", "json on local disk", "parquet on s3"])

@@ -37,7 +37,15 @@ from lakesync.adapters.deltas import (
     checksum_of,
     states_of,
 )
-from lakesync.adapters.digests import Digest, DigestScope, day_of, day_text, digest_deltas, merge_digests
+from lakesync.adapters.digests import (
+    ARRIVALS_PER_DAY,
+    Digest,
+    DigestScope,
+    day_of,
+    day_text,
+    digest_deltas,
+    merge_digests,
+)
 from lakesync.adapters.file_scan import (
     FileCache,
     Segment,
@@ -178,7 +186,7 @@ class ObjectDeltas(ArrowAdapterBase):
         schemas: Sequence[TableSchema] = (),  # noqa: ARG002 there are no destination tables
         transform: ContentTransform = unchanged,  # noqa: ARG002
     ) -> BatchChecksum:
-        """Write one object for each gateway and table, then the mark.
+        """Write one object for each gateway and table, with JSON for each of its days too, then the mark.
 
         So a follower that later selects more tables can repeat a batch: it keeps the existing objects and adds those of
         the new tables.
@@ -187,8 +195,8 @@ class ObjectDeltas(ArrowAdapterBase):
         # after a crash keeps the objects that were written before the mark.
         mark.check(self.read_mark(mark.name))
         total = BatchChecksum()
-        for gateway, table, of_table in split_by_table(deltas):
-            total = total.plus(self.insert_arrow(f"{batch_id}.{table}", gateway, of_table))
+        for gateway, table, part in self._parts(deltas):
+            total = total.plus(self.insert_arrow(f"{batch_id}.{table}", gateway, part))
         crash_point("objects.before_mark")  # tests kill the process here
         self.objects.put_object(_mark_key(mark.name), mark.value.encode())
         return total
@@ -239,10 +247,10 @@ class ObjectDeltas(ArrowAdapterBase):
         A follower that stopped within a batch, at the end of a day, has written it as two objects. The rewritten object
         replaces both.
         """
-        for gateway, table, of_table in split_by_table(deltas):
-            file, data = self._encode(f"{batch_id}.{table}", gateway, of_table)
+        for gateway, table, part in self._parts(deltas):
+            file, data = self._encode(f"{batch_id}.{table}", gateway, part)
             self.objects.put_object(file.key, data)
-            first, last = value_range(of_table, "arrival")
+            first, last = value_range(part, "arrival")
             days = range(day_of(first), day_of(last) + 1)
             replaced = [
                 other.key
@@ -276,6 +284,22 @@ class ObjectDeltas(ArrowAdapterBase):
     def close(self) -> None:
         """Close the object store."""
         self.objects.close()
+
+    def _parts(self, deltas: pa.Table) -> Iterator[tuple[str, str, pa.Table]]:
+        """Yield `(gateway, table name, deltas of one object)`.
+
+        All deltas of a JSON object have its last arrival, so it must not have deltas of two days: each day is compared
+        with the lake.
+        """
+        import pyarrow.compute as pc
+
+        for gateway, table, of_table in split_by_table(deltas):
+            if self._format == "parquet":
+                yield gateway, table, of_table
+                continue
+            days = pc.divide(of_table.column("arrival"), ARRIVALS_PER_DAY)
+            for day in pc.unique(days):
+                yield gateway, table, of_table.filter(pc.equal(days, day))
 
     def _delta_file(self, batch_id: str, gateway: str, arrivals: ValueRange, hlcs: ValueRange) -> DeltaFile:
         """Return the file for a batch. Its key has the bounds of arrivals and HLCs, so that queries can skip files."""
