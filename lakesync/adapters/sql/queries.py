@@ -93,13 +93,16 @@ _SELECT = ", ".join(f"{ID_EXPRESSION} AS delta_id" if name == "delta_id" else na
 _MAX_EQUAL_VALUES = 10_001
 """Deltas with the same arrival, or hlc, that are sorted in memory: more than a push contains by default."""
 
+_MAX_PAGE_BYTES = 512 << 20
+"""A page with more is read again with fewer deltas. Arrow cannot sort texts of two gigabytes."""
+
 
 def read_page(connection: Connection, query: DeltaQuery) -> ArrowPage:
     """Return a page, using the index for the query's order.
 
     An index-only query finds the arrival or hlc at which the page ends. A second query reads all deltas up to that
     value, in the order of arrival or hlc. Several deltas may have the same value: this function sorts them, or the
-    database if there are too many.
+    database if there are too many. A page of large deltas has fewer than the query's limit.
     """
     where, values = _conditions(query)
     order = query.order
@@ -111,6 +114,8 @@ def read_page(connection: Connection, query: DeltaQuery) -> ArrowPage:
     statement = f"SELECT {_SELECT} FROM {DELTAS_TABLE} WHERE {where} ORDER BY"
     max_rows = query.limit + _MAX_EQUAL_VALUES
     found = connection.query_arrow(f"{statement} {order} LIMIT {max_rows}", values, _schema())
+    if found.nbytes > _MAX_PAGE_BYTES and query.limit > 1:
+        return read_page(connection, replace(query, limit=max(1, query.limit * _MAX_PAGE_BYTES // found.nbytes)))
     if len(found) == max_rows:
         sort_columns = ", ".join(SORT_COLUMNS[order])
         found = connection.query_arrow(f"{statement} {sort_columns} LIMIT {query.limit + 1}", values, _schema())

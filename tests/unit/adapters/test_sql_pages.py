@@ -3,6 +3,7 @@
 import pytest
 
 from lakesync.adapters import DeltaBatch, DeltaQuery, SqliteAdapter, StoredDelta
+from lakesync.adapters.arrow_access import read_pages
 from lakesync.adapters.sql import queries
 from tests.conformance.book import make_delta
 from tests.conformance.test_adapters import everything
@@ -25,4 +26,17 @@ def test_deltas_with_one_arrival_are_returned_once_and_in_order(tmp_path, monkey
     assert [(key(one), one.delta.client_id, one.delta.delta_id) for one in whole] == sorted(
         (key(one), one.delta.client_id, one.delta.delta_id) for one in stored
     )
+    adapter.close()
+
+
+def test_pages_of_large_deltas_are_smaller_and_complete(tmp_path, monkeypatch):
+    monkeypatch.setattr(queries, "_MAX_PAGE_BYTES", 50_000)
+    adapter = SqliteAdapter(tmp_path / "d.db")
+    made = [make_delta("c", n, f"r{n}", x="x" * (20_000 if n % 9 < 3 else 10)) for n in range(1, 60)]
+    adapter.insert_deltas(
+        DeltaBatch("g.1", "g", tuple(StoredDelta("g", 256 * (n // 3), each) for n, each in enumerate(made)))
+    )
+    pages = [page.deltas for page in read_pages(adapter, DeltaQuery())]
+    assert [hlc for page in pages for hlc in page.column("hlc").to_pylist()] == [each.hlc for each in made]
+    assert len(pages) > 5
     adapter.close()
