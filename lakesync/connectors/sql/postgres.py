@@ -61,7 +61,7 @@ _TYPES: dict[str, ColumnType] = {
     **dict.fromkeys(("json", "jsonb"), "json"),
 }
 """Postgres' type → the schema's; other types become strings."""
-_TIME_TYPES = ("date", "time", "timetz", "timestamp", "timestamptz", "interval")
+_TIME_TYPES = ("date", "time", "timetz", "timestamp", "timestamptz")
 """The types with values that Python's types cannot represent, such as `infinity`."""
 
 
@@ -202,9 +202,11 @@ class PostgresSnapshot:
 def _register_loaders(connection: psycopg.Connection[Any]) -> None:
     """Make a connection load every time and JSON text: no value may stop its table."""
     from psycopg.types.json import set_json_loads
+    from psycopg.types.string import TextLoader
 
     for name in _TIME_TYPES:
         connection.adapters.register_loader(name, _time_loader())
+    connection.adapters.register_loader("interval", TextLoader)  # a `timedelta` would have 30 days for a month
     set_json_loads(_json_decoder(connection.info.encoding), connection)
 
 

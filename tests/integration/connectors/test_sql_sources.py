@@ -183,7 +183,7 @@ TIMES = {
     "timetz": ["24:00:00+00"],
     "timestamp": ["infinity", "0044-03-15 00:00:00 BC"],
     "timestamptz": ["infinity", "20000-01-01 00:00:00+00"],
-    "interval": ["100000000 years"],
+    "interval": ["100000000 years", "1 mon", "30 days", "1 day 02:00:00"],
 }
 
 
