@@ -23,13 +23,14 @@ ColumnType = Literal["string", "number", "boolean", "json", "null"]
 RESERVED_COLUMNS = frozenset(
     {
         *("_gateway", "_row", "_cells", "_tombstone", "_inserted", "_gone", "_arrival"),
+        "_row_bucket",  # Iceberg's name for the partitions of a state table
         # Iceberg's metadata columns: a table with one of these names cannot be read
         *("_file", "_pos", "_deleted", "_spec_id", "_partition", "_row_id", "_last_updated_sequence_number"),
         *("_change_type", "_change_ordinal", "_commit_snapshot_id"),
     }
 )
-"""Names that no column may have: columns that the lake's state tables (Iceberg tables with the current rows) add, and
-Iceberg's metadata columns."""
+"""Names that no column may have: columns that the lake's state tables (Iceberg tables with the current rows) add, their
+partition field, and Iceberg's metadata columns."""
 
 RESERVED_TABLES = frozenset(
     f"lakesync_{name}" for name in ("deltas", "marks", "dead_letters", "incoming", "rows", "keys", "letters")
