@@ -37,14 +37,16 @@ _ROWS = 20
 
 def main() -> int:
     """Run the transfers, and return the exit code."""
-    parser = script_parser("scripts/move-storm", __doc__, "--pages 3 --moves migration,flow --targets sqlite,s3")
-    parser.add_argument("--pages", type=int, default=8, help="pages of each transfer (default: 8)")
+    parser = script_parser("scripts/move-storm", __doc__, "--pages 4 --moves migration,flow --targets sqlite,s3")
+    parser.add_argument("--pages", type=int, default=8, help="pages of each transfer, an even number (default: 8)")
     parser.add_argument("--page", type=int, default=50, help="deltas of a page (default: 50)")
     parser.add_argument("--moves", default=",".join(MOVES), help="kinds of transfers (default: %(default)s)")
     parser.add_argument(
         "--targets", default="sqlite,file,postgresql", help="schemes, also mysql and s3 (default: %(default)s)"
     )
     options = parser.parse_args()
+    if options.pages < 2 or options.pages % 2:  # a range of one page has no progress before its end
+        parser.error(f"--pages {options.pages}: give an even number, so that each range has two pages or more")
     total, reports = options.pages * options.page, []
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lakesync-storm-")))

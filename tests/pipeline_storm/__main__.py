@@ -29,7 +29,7 @@ from lakesync.analysis.catalogue import LakeReader
 from lakesync.analysis.scans import all_of, condition
 from lakesync.config import load
 from tests.conformance.test_adapters import everything
-from tests.pipeline_storm.poison import Poison
+from tests.pipeline_storm.poison import POISONED_GATEWAYS, Poison
 from tests.pipeline_storm.system import BROKEN, System
 from tests.storm_options import script_parser
 
@@ -187,6 +187,8 @@ def main() -> int:
     )
     parser.add_argument("--seed", type=int, default=1, help="seed of the accidents (default: 1)")
     options = parser.parse_args()
+    if options.poisoned and options.gateways < POISONED_GATEWAYS:
+        parser.error(f"--gateways {options.gateways}: --poisoned needs {POISONED_GATEWAYS} or more")
     random.seed(options.seed)
     times: dict[str, list[float]] = {}
     unhealed: list[str] = []

@@ -37,6 +37,8 @@ _COLUMN = {"name": "number", "type": "number"}
 _ISSUES = "jira_issues"
 _CONNECTOR = "desk"
 _POLL_MS = 30_000
+POISONED_GATEWAYS = 4
+"""Number of gateways that `Poison` poisons, each in another way."""
 
 
 def occupy(copy: Path, table: str) -> None:
@@ -51,7 +53,7 @@ class Poison:
     def __init__(self, system: System, closing: ExitStack) -> None:
         """Register the tables that are poisoned later, and the connectors; `closing` stops the Jira site."""
         self._system = system
-        self.frozen, self.wrecked, self.polled, self.refused = system.gateways[:4]
+        self.frozen, self.wrecked, self.polled, self.refused = system.gateways[:POISONED_GATEWAYS]
         system.own_tables = {self.frozen: [FROZEN], self.wrecked: [WRECKED]}
         for gateway, tables in system.own_tables.items():
             system.register(gateway, tables[0], [_COLUMN])
