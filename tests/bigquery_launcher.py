@@ -22,7 +22,7 @@ WORD, _, NUMBER = os.environ.get("BIGQUERY_DIES", "").partition(":")
 if WORD:
     passages, execute = count(1), engine.DuckDBEngine.execute
 
-    def mortal(self, sql, parameters=None):
+    def execute_or_die(self, sql, parameters=None):
         if not sql.lstrip().upper().startswith(WORD) or next(passages) < int(NUMBER):
             return execute(self, sql, parameters)
         execute(self, "BEGIN TRANSACTION")
@@ -30,6 +30,6 @@ if WORD:
         os.kill(os.getpid(), signal.SIGKILL)
         raise AssertionError("the emulator was killed")
 
-    engine.DuckDBEngine.execute = mortal
+    engine.DuckDBEngine.execute = execute_or_die
 
 sys.exit(main())

@@ -26,7 +26,7 @@ BACKEND = "https://backend.example.com"
 SHARED = "https://shared.example.com"
 SHARED_SECRET = "the secret that is shared with one backend"
 FILE_KEY = ed25519.Ed25519PrivateKey.generate()
-STRANGER = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+UNKNOWN_KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 
 _UPGRADE = {
     "Connection": "Upgrade",

@@ -25,7 +25,7 @@ from tests.attacks.login_support import (
     FILE_KEY,
     SHARED,
     SHARED_SECRET,
-    STRANGER,
+    UNKNOWN_KEY,
     WAYS,
     by_hand,
     issuers_of,
@@ -95,7 +95,7 @@ def kid(name):
 
 
 def signed_kid(name):
-    return lambda w: w.signed(STRANGER, header={"kid": name})
+    return lambda w: w.signed(UNKNOWN_KEY, header={"kid": name})
 
 
 REFUSED = {
@@ -169,7 +169,7 @@ REFUSED = {
         lambda w: jwt.encode(w.claims | {"iss": BACKEND, "gw": "gw"}, FILE_KEY, "EdDSA"),
     ),
     # other parties' keys
-    "a stranger's key with the issuer's kid": ("signature", lambda w: w.signed(STRANGER)),
+    "an unknown key with the issuer's kid": ("signature", lambda w: w.signed(UNKNOWN_KEY)),
     "another issuer's key with its own kid": (
         "key",
         lambda w: w.signed(w.second.keys[-1].private, header={"kid": w.second.keys[-1].kid}),
@@ -211,9 +211,9 @@ REFUSED = {
     # keys inside the token
     "jwk of its own": (
         "signature",
-        lambda w: w.signed(STRANGER, header={"jwk": json.loads(RSAAlgorithm.to_jwk(STRANGER.public_key()))}),
+        lambda w: w.signed(UNKNOWN_KEY, header={"jwk": json.loads(RSAAlgorithm.to_jwk(UNKNOWN_KEY.public_key()))}),
     ),
-    "x5c of its own": ("signature", lambda w: w.signed(STRANGER, header={"x5c": ["MIIB"]})),
+    "x5c of its own": ("signature", lambda w: w.signed(UNKNOWN_KEY, header={"x5c": ["MIIB"]})),
     "unknown crit": ("form", lambda w: w.signed(w.first.keys[-1].private, header={"crit": ["x"], "x": 1})),
     # clocks
     "expired": ("exp", lambda w: w.good(exp=now() - 1)),
@@ -292,7 +292,7 @@ def test_a_token_for_another_gateway_is_rejected(world):
 def test_a_key_that_a_token_names_is_never_fetched(world, name):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         header = {name: f"http://127.0.0.1:{listener.getsockname()[1]}/keys"}
-        forged = world.signed(STRANGER, header={**header, "kid": "1"})
+        forged = world.signed(UNKNOWN_KEY, header={**header, "kid": "1"})
         honest = world.signed(world.first.keys[-1].private, header=header)
         assert [shown_over(way, world.url, forged).status_code for way in WAYS] == [401] * len(WAYS)
         assert shown_over("HTTP", world.url, honest).status_code == 200
@@ -371,7 +371,9 @@ def test_tokens_with_unknown_keys_do_not_make_the_gateway_flood_the_provider(ser
         section = {"issuer": provider.issuer, "jwks_url": provider.url + provider.vendor.jwks_path}
         served = serve(issuers=issuers_of(tmp_path, section, cooldown=3600), sole_gateway="gw")
         assert shown_over("HTTP", served.url, provider.token(user)).status_code == 200
-        forged = [jwt.encode(payload_of(provider.token(user)), STRANGER, "RS256", {"kid": str(n)}) for n in range(60)]
+        forged = [
+            jwt.encode(payload_of(provider.token(user)), UNKNOWN_KEY, "RS256", {"kid": str(n)}) for n in range(60)
+        ]
         with ThreadPoolExecutor(8) as pool:
             answers = list(pool.map(lambda token: shown_over("HTTP", served.url, token).status_code, forged))
         assert answers == [401] * len(forged)
@@ -383,7 +385,7 @@ def test_an_unresponsive_provider_does_not_delay_others(serve, tmp_path, monkeyp
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"http://127.0.0.1:{silent.getsockname()[1]}"
         served = serve(issuers=issuers_of(tmp_path, {"issuer": address}), sole_gateway="gw")
-        token = jwt.encode({"iss": address, "sub": "x", "exp": now() + 60}, STRANGER, "RS256", {"kid": "1"})
+        token = jwt.encode({"iss": address, "sub": "x", "exp": now() + 60}, UNKNOWN_KEY, "RS256", {"kid": "1"})
         found = []
         waiting = threading.Thread(target=lambda: found.append(shown_over("HTTP", served.url, token)))
         waiting.start()
@@ -415,8 +417,8 @@ WEAK = rsa.generate_private_key(public_exponent=65537, key_size=1024)  # noqa: S
         [],
         [{"kty": "oct", "k": part(b"a secret that a public set should not have"), "kid": "1", "alg": "HS256"}],
         [{**json.loads(RSAAlgorithm.to_jwk(WEAK.public_key())), "kid": "1"}],
-        [{**json.loads(RSAAlgorithm.to_jwk(STRANGER.public_key())), "use": "enc"}],
-        [{**json.loads(RSAAlgorithm.to_jwk(STRANGER.public_key())), "alg": "HS256"}],
+        [{**json.loads(RSAAlgorithm.to_jwk(UNKNOWN_KEY.public_key())), "use": "enc"}],
+        [{**json.loads(RSAAlgorithm.to_jwk(UNKNOWN_KEY.public_key())), "alg": "HS256"}],
         [{"kty": "EC", "crv": "P-521", "x": "AA", "y": "AA"}],
         [{"kty": "EC", "crv": "P-256", "x": part(b"\1" * 32), "y": part(b"\1" * 32)}],
         ["key", None, 1],
@@ -438,6 +440,6 @@ def test_an_unsafe_key_is_rejected(entries):
 
 
 def test_only_the_public_part_of_a_private_key_is_kept():
-    entry = {**json.loads(RSAAlgorithm.to_jwk(STRANGER)), "kid": "1"}
+    entry = {**json.loads(RSAAlgorithm.to_jwk(UNKNOWN_KEY)), "kid": "1"}
     found = parse_keys(json.dumps({"keys": [entry]}).encode())
     assert isinstance(found[0].material, rsa.RSAPublicKey)

@@ -26,12 +26,12 @@ def edit(who: int, op: str, row: str, tick: int = 1, **values: object) -> Step:
     return ("edit", who, op, table, row_id, values, tick)
 
 
-def pull(who: int, limit: int = 1000, fate: str = "whole") -> Step:
-    return ("pull", who, limit, fate)
+def pull(who: int, limit: int = 1000, delivery: str = "whole") -> Step:
+    return ("pull", who, limit, delivery)
 
 
-def push(who: int, fate: str = "whole") -> Step:
-    return ("push", who, fate)
+def push(who: int, delivery: str = "whole") -> Step:
+    return ("push", who, delivery)
 
 
 def claims(who: int, **changed: object) -> Step:

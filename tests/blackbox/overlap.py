@@ -57,7 +57,7 @@ class _Sent:
     request: Any = None
     own: bool = False
     """Whether its client awaits the answer."""
-    fate: str = "whole"
+    delivery: str = "whole"
     """`repeated`: the network repeats it, unknown to the client."""
     line: Line | None = None
     """The connection over which it is sent; None for HTTP."""
@@ -127,21 +127,21 @@ class OverlappingGame(Game):
         line = self._lines.get(client.name)
         match kind:
             case "pull" | "push":
-                fate = detail[-1]
+                delivery = detail[-1]
                 if any(each.kind in (kind, "connect") for each in mine):
                     return None
                 if mine and (isinstance(client, NamedClient) or line is not None):
                     return None
                 if isinstance(client, NamedClient) and client.doubt:
                     new.kind = "push"
-                new.fate = "answer lost" if fate == "request lost" else fate
+                new.delivery = "answer lost" if delivery == "request lost" else delivery
                 new.own, new.line = True, line
                 return self._with_request(new, detail[0] if kind == "pull" else 0)
             case "other token":
-                new.kind, new.claims, new.fate = "pull", detail[0], "answer lost"
+                new.kind, new.claims, new.delivery = "pull", detail[0], "answer lost"
                 new.request = client.pull_request(detail[1])
             case "old pull" | "old push":
-                new.kind, new.fate = kind.removeprefix("old "), "repeated"
+                new.kind, new.delivery = kind.removeprefix("old "), "repeated"
                 requests = client.pulls if new.kind == "pull" else client.pushes
                 if not requests:
                     return None
@@ -260,7 +260,7 @@ class OverlappingGame(Game):
         if not each.own:
             return
         client.proven = client.proven or not self.reindexing
-        if each.fate == "answer lost" or cursor is None:
+        if each.delivery == "answer lost" or cursor is None:
             self._cut(client)
             client.answer_lost(push=True)
         else:
@@ -268,7 +268,7 @@ class OverlappingGame(Game):
 
     def _take_pull(self, each: _Sent, group: list[_Sent]) -> None:
         client = each.client
-        lost = each.fate == "answer lost"
+        lost = each.delivery == "answer lost"
         if each.line is not None:
             each.page = self._answer(client, drop=lost)
         elif (answer := each.answer) is not None and answer.status == 200:

@@ -207,10 +207,10 @@ class Game(Exchange):
             return "0123456789abcdef" + digest[16:]
         return f"id-{digest[:20]}" if style == "text" else digest
 
-    def _pull(self, client: AnyClient, limit: int, fate: str) -> None:
-        if isinstance(client, NamedClient) and client.doubt and not self._push(client, fate):
+    def _pull(self, client: AnyClient, limit: int, delivery: str) -> None:
+        if isinstance(client, NamedClient) and client.doubt and not self._push(client, delivery):
             return
-        if fate == "request lost":
+        if delivery == "request lost":
             self._cut(client)
             client.answer_lost(push=False)
             return
@@ -220,12 +220,12 @@ class Game(Exchange):
         if (line := self._lines.get(client.name)) is not None:
             line.await_frame(self.setting.get("late", 0.0))
             self._ask_live(client, request)
-            self._take_live(client, fate)
+            self._take_live(client, delivery)
             return
         page = self._page(client, self._ask(client, request), request)
         if page is None:
             return
-        if fate == "answer lost":
+        if delivery == "answer lost":
             client.answer_lost(push=False)
         elif client.take(page) and not page["hasMore"]:
             client.proven = client.proven or (client.cursor > 1 and not self.reindexing)
@@ -246,7 +246,7 @@ class Game(Exchange):
         client.claims = before
         client.answer_lost(push=False)
 
-    def _at_once(self, client: AnyClient, claims: dict[str, Any], limit: int, fate: str) -> None:
+    def _at_once(self, client: AnyClient, claims: dict[str, Any], limit: int, delivery: str) -> None:
         """A push and a pull with another token at the same time: the server may serve them in either order.
 
         The client takes the page after the answer to its push, and has the new token from then on. It drops a page that
@@ -274,9 +274,9 @@ class Game(Exchange):
         self._check_page(client, page, now=False)
         client.pushed(push["deltas"], int(pushed.json["serverHlc"]))
         rows = {key_of(each) for each in push["deltas"]}
-        if fate == "whole":
+        if delivery == "whole":
             client.claims, client.shown = claims, [client.claims]
-        if fate != "whole" or not rows.isdisjoint(map(key_of, page["deltas"])) or not client.take(page):
+        if delivery != "whole" or not rows.isdisjoint(map(key_of, page["deltas"])) or not client.take(page):
             client.answer_lost(push=False)
 
     def _odd_pull(self, client: AnyClient, kind: str, limit: int) -> None:
@@ -294,18 +294,18 @@ class Game(Exchange):
         if page is not None and (not page["deltas"] or not client.take(page)):
             client.cursor = before
 
-    def _push(self, client: AnyClient, fate: str, *, odd: bool = False) -> bool:
+    def _push(self, client: AnyClient, delivery: str, *, odd: bool = False) -> bool:
         """Push the unpushed edits; return whether the outcome is known."""
         request = self._push_request(client, odd=odd)
         if request is None:
             return True
-        if fate == "request lost":
+        if delivery == "request lost":
             self._cut(client)
             client.answer_lost(push=True)
             return False
         cursor = self._give_live(client, request) if client.name in self._lines else self._give(client, request)
         client.proven = client.proven or not self.reindexing
-        if fate == "answer lost" or cursor is None:
+        if delivery == "answer lost" or cursor is None:
             self._cut(client)
             client.answer_lost(push=True)
             return False
@@ -508,14 +508,14 @@ class Game(Exchange):
             self._push(other, "whole")
         self._take_live(client, "crossed")
 
-    def _take_live(self, client: AnyClient, fate: str) -> None:
+    def _take_live(self, client: AnyClient, delivery: str) -> None:
         """Apply the answer to a pull, after the broadcasts that came before it."""
-        page = self._answer(client, drop=fate == "answer lost")
-        if page is None or fate == "answer lost":
+        page = self._answer(client, drop=delivery == "answer lost")
+        if page is None or delivery == "answer lost":
             self._cut(client)
             client.answer_lost(push=False)
             return
-        self._check_page(client, page, now=fate != "crossed")
+        self._check_page(client, page, now=delivery != "crossed")
         line = self._lines[client.name]
         line.more = page["hasMore"]
         if not client.take(page):
@@ -523,7 +523,7 @@ class Game(Exchange):
             return
         line.pulled = True
         client.proven = client.proven or (client.cursor > 1 and not self.reindexing and not page["hasMore"])
-        if not page["hasMore"] and fate != "crossed":
+        if not page["hasMore"] and delivery != "crossed":
             self._compare(client, "after a complete page on its line")
 
     def _await_rows(self, client: AnyClient) -> None:

@@ -37,8 +37,8 @@ def _at_once(random: Random, who: int, world: World) -> list[Step]:
     """A client that often has every row sends a push and, with another token, a concurrent pull."""
     steps: list[Step] = random.choice([[], [("pull", who, 1000, "whole")], [("pull", who, 1000, "whole")] * 2])
     steps += [edit(random, who, world) for _ in range(random.choice([1, 1, 2]))]
-    fate = random.choice(["whole", "answer lost"])
-    steps.append(("at once", who, some_claims(random, world), random.choice([*world.limits, 1000]), fate))
+    delivery = random.choice(["whole", "answer lost"])
+    steps.append(("at once", who, some_claims(random, world), random.choice([*world.limits, 1000]), delivery))
     return [*steps, *random.choice([[], [("pull", who, random.choice(world.limits), "whole")]])]
 
 
@@ -361,9 +361,9 @@ def changed_twice(random: Random, who: int, world: World, last: list[int] | None
     """
     people = [who, who + 1, who + 2]
 
-    def pulls(chance: float, limits: list[int], fates: list[str]) -> list[Step]:
+    def pulls(chance: float, limits: list[int], deliveries: list[str]) -> list[Step]:
         chosen = [each for each in people if random.random() < chance]
-        return [("pull", each, random.choice(limits), random.choice(fates)) for each in chosen]
+        return [("pull", each, random.choice(limits), random.choice(deliveries)) for each in chosen]
 
     def written() -> list[Step]:
         writer = random.choice(people)

@@ -144,7 +144,7 @@ def rebuilt(engine, url, clock):
     return opened(url, clock)
 
 
-def story(engine, clock):
+def random_history(engine, clock):
     """Rows of two teams: changed, moved and deleted."""
     a, b = Client("a", "red"), Client("b", "blue")
     hlc = clock.now_ms << 16
@@ -163,7 +163,7 @@ def test_clients_with_old_cursors_converge(url, clock, ours):
     engine.gateway("g").set_rules(RULES)
     settings = {"projectId": "p", "dataset": "d"}
     registered = engine.gateway("g").register_connector({"name": "bq", "type": "bigquery", "bigquery": settings})
-    a, b = story(engine, clock)
+    a, b = random_history(engine, clock)
     a.rows = {f"r{n}": {"team": "red", "x": n} for n in range(10)}  # its own deltas
     a.pull(engine)
     b.pull(engine)
@@ -201,7 +201,7 @@ def test_clients_with_old_cursors_converge(url, clock, ours):
 
 def test_a_reference_client_that_lost_its_cursor_keeps_its_rows(url, clock):
     engine = opened(url, clock)
-    story(engine, clock)
+    random_history(engine, clock)
     reader = Client("reader", "red")
     reader.pull(engine)
     assert len(reader.rows) == 14
@@ -217,7 +217,7 @@ def test_a_reference_client_that_lost_its_cursor_keeps_its_rows(url, clock):
 @pytest.mark.parametrize("limit", [1, 100], ids=["between pages", "at the end"])
 def test_a_peek_cursor_from_before_a_rebuild_is_rejected(url, clock, limit):
     engine = opened(url, clock)
-    a, _ = story(engine, clock)
+    a, _ = random_history(engine, clock)
     lake = Lake()
     carry(lake, engine)
     a.push(engine, make_delta("a", (clock.now_ms << 16) + 5, "lost", x=7))
@@ -234,7 +234,7 @@ def test_a_peek_cursor_from_before_a_rebuild_is_rejected(url, clock, limit):
 @pytest.mark.parametrize("ours", [True, False], ids=["our client", "a stock client"])
 def test_explain_predicts_the_next_pull_after_a_rebuild(url, clock, ours):
     engine = opened(url, clock)
-    a, _ = story(engine, clock)
+    a, _ = random_history(engine, clock)
     reader = Client("reader", "red")
     reader.pull(engine, limit=100)
     engine = rebuilt(engine, url, clock)
@@ -263,7 +263,7 @@ def test_explain_predicts_the_next_pull_after_a_rebuild(url, clock, ours):
 def test_a_deletion_known_only_to_the_lake_reaches_clients_with_the_row(url, clock, cursor):
     engine = opened(url, clock)
     engine.gateway("g").set_rules(RULES)
-    a, _ = story(engine, clock)
+    a, _ = random_history(engine, clock)
     reader = Client("reader", "red")
     reader.pull(engine)
     a.push(engine, make_delta("a", (clock.now_ms << 16) + 7, "r5"))
@@ -279,7 +279,7 @@ def test_a_deletion_known_only_to_the_lake_reaches_clients_with_the_row(url, clo
 
 def test_a_rebuild_restores_ids_and_ledger_without_unflushed_deltas(url, clock):
     engine = opened(url, clock)
-    a, b = story(engine, clock)
+    a, b = random_history(engine, clock)
     lake = Lake()
     carry(lake, engine)
     sent = [delta for push in lake.entries["g"] for delta in push.deltas]
@@ -307,7 +307,7 @@ def test_a_rebuild_restores_ids_and_ledger_without_unflushed_deltas(url, clock):
 @pytest.mark.parametrize("ours", [True, False], ids=["our client", "a stock client"])
 def test_l4_a_subscriber_that_may_have_lost_rows_is_broadcast_no_plain_insert(url, clock, ours):
     engine = opened(url, clock)
-    a, _ = story(engine, clock)
+    a, _ = random_history(engine, clock)
     engine = rebuilt(engine, url, clock)
     gateway, claims = engine.gateway("g"), {"sub": "bob"}
     page = gateway.submit_pull(SyncPull("bob", 0, 100), claims, knows_resync=ours, live=True).result()
@@ -328,7 +328,7 @@ def test_l4_a_subscriber_that_may_have_lost_rows_is_broadcast_no_plain_insert(ur
 def test_arrivals_are_not_reused_after_the_clock_was_set_back(url, clock):
     clock.advance(3_600_000)
     engine = opened(url, clock)
-    a, _ = story(engine, clock)
+    a, _ = random_history(engine, clock)
     lake = Lake()
     carry(lake, engine)
     clock.advance(30_000)
@@ -342,7 +342,7 @@ def test_arrivals_are_not_reused_after_the_clock_was_set_back(url, clock):
 
 def test_an_existing_store_is_replaced_only_on_request(url, clock):
     engine = opened(url, clock)
-    story(engine, clock)
+    random_history(engine, clock)
     with pytest.raises(ConfigurationError, match="--replace"):
         rebuild(url, clock, Lake())
     with pytest.raises(StagingUnavailableError):
@@ -357,7 +357,7 @@ def test_an_existing_store_is_replaced_only_on_request(url, clock):
 def test_the_old_store_stays_if_the_new_one_cannot_be_renamed(tmp_path, clock, monkeypatch):
     folder = tmp_path / "store"
     engine = opened(f"sqlite://{folder}", clock)
-    story(engine, clock)
+    random_history(engine, clock)
     gateways = engine.gateways()
     engine.close()
     rename = Path.rename
@@ -390,7 +390,7 @@ def test_other_files_in_the_folder_of_a_store_are_not_deleted(tmp_path, clock):
 
 def test_a_failed_rebuild_leaves_the_store_unchanged(url, clock):
     engine = opened(url, clock)
-    story(engine, clock)
+    random_history(engine, clock)
     lake = Lake()
     carry(lake, engine)
     expected = everything(engine, "red")
@@ -424,7 +424,7 @@ rebuild(sys.argv[1], ManualClock(1_700_000_000_500), lake, replace=True)
 def test_a_killed_rebuild_does_not_look_like_an_empty_store(tmp_path, clock, crash_at):
     url = f"sqlite://{tmp_path / 'staging'}"
     engine = opened(url, clock)
-    story(engine, clock)
+    random_history(engine, clock)
     engine.close()
     script = [sys.executable, "-c", SCRIPT, url]
     killed = subprocess.run(script, env={**os.environ, VARIABLE: crash_at}, check=False, timeout=120)

@@ -192,7 +192,7 @@ class History:
             player.client.claims = {**player.client.claims, "group": group}
             self._note_visible()
 
-    def _do_estrange(self, player: Player) -> None:
+    def _do_forget_client(self, player: Player) -> None:
         """The gateway loses the client's cursors, as after a restore of its store."""
         self._do_disconnect(player)
 

@@ -64,7 +64,7 @@ class LiveClient:
         self.sent_ids: set[str] = set()
         self.named: set[str] = set()
         self.frames: Frames | None = None
-        self.heard = False
+        self.has_pulled = False
         """Whether it has applied the answer to a pull on this connection."""
         self.stuck = False
         self.last: SyncResponse | None = None
@@ -118,7 +118,7 @@ class LiveClient:
         """Close the connection, and lose its frames."""
         if self.frames is not None:
             self.frames.cut = True
-        self.frames, self._asked, self.awaited, self.heard = None, None, None, False
+        self.frames, self._asked, self.awaited, self.has_pulled = None, None, None, False
 
     def _ask(self, part: Sequence[RowDelta]) -> None:
         assert self.frames is not None
@@ -193,7 +193,7 @@ class LiveClient:
             self.cursor = answer.server_hlc
             self.stuck = self.stuck and bool(self.outbox)
         elif self._apply(answer):
-            self.last, self.heard = answer, live
+            self.last, self.has_pulled = answer, live
             if answer.deltas:
                 self.cursor = answer.server_hlc
         else:

@@ -31,7 +31,7 @@ edit = st.tuples(
 whole = st.tuples(st.just("go"), people)
 part = st.tuples(st.sampled_from(["start", "execute", "execute", "answer", "answer", "lose", "busy", "again"]), people)
 trouble = st.one_of(
-    st.tuples(st.sampled_from(["restart", "drop", "retry", "estrange"]), people),
+    st.tuples(st.sampled_from(["restart", "drop", "retry", "forget_client"]), people),
     st.tuples(st.sampled_from(["connect", "broadcast", "deliver", "disconnect"]), people),
     st.tuples(st.just("skew"), people, st.sampled_from([-30, -3, 0, 3, 60_000])),
     st.tuples(st.just("claims"), people, st.sampled_from(GROUPS)),
@@ -63,14 +63,14 @@ LOST_PUSH = [
     *[("edit", 2, "SET", "r1", {"group": "b"}), ("go", 2), ("go", 0), ("go", 0)],
 ]
 """A push's answer is lost, and then its row becomes hidden."""
-STRANGER = [
+LOST_CURSORS = [
     *[("rules", 1), ("edit", 2, "SET", "r1", {"group": "a"}), ("go", 2), ("go", 2), ("go", 2), ("go", 0), ("go", 0)],
-    *[("estrange", 0), ("edit", 2, "SET", "r1", {"group": "b"}), ("go", 2)],
+    *[("forget_client", 0), ("edit", 2, "SET", "r1", {"group": "b"}), ("go", 2)],
 ]
 """The gateway no longer knows which rows it sent to a client, and these rows are hidden."""
 FORGOTTEN = [
     *[("rules", 1), ("go", 1), ("go", 1), ("edit", 2, "SET", "r2", {"group": "b"}), ("go", 2), ("go", 2), ("go", 2)],
-    *[("go", 1), ("estrange", 1), ("claims", 1, "a"), ("edit", 0, "SET", "r1", {"group": "b"})],
+    *[("go", 1), ("forget_client", 1), ("claims", 1, "a"), ("edit", 0, "SET", "r1", {"group": "b"})],
     *[("go", 0), ("go", 0), ("go", 0), ("go", 1), ("go", 1)],
 ]
 """The gateway no longer knows a client's rows; its claims change before a row enters its old bucket."""
@@ -94,7 +94,7 @@ UNKNOWN_BUCKET = [("go", 0), ("go", 0), ("edit", 0, "SET", "r1", {}), ("go", 0),
 @example(steps=LOST_PAGE, skews=(0, 0, 0), page=3)
 @example(steps=CROSSING, skews=(0, 0, 0), page=3)
 @example(steps=LOST_PUSH, skews=(0, 0, 0), page=3)
-@example(steps=STRANGER, skews=(0, 0, 0), page=3)
+@example(steps=LOST_CURSORS, skews=(0, 0, 0), page=3)
 @example(steps=FORGOTTEN, skews=(0, 0, 0), page=3)
 @example(steps=REFUSED, skews=(0, 0, 0), page=3)
 @example(steps=AHEAD, skews=(0, 0, 60_000), page=3)

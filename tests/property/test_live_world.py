@@ -83,7 +83,7 @@ async def end(crowd: Crowd, filtered: bool) -> None:
             await crowd.play()
         assert not client.outbox
     for client in crowd.clients:
-        if client.frames is not None and client.heard:
+        if client.frames is not None and client.has_pulled:
             assert client.rows == wanted(client), f"{client.name} was not sent every change"
     for client in crowd.clients:
         await caught_up(crowd, client)

@@ -18,10 +18,10 @@ from tests.property.test_client_core import (
     AHEAD,
     CROSSING,
     FORGOTTEN,
+    LOST_CURSORS,
     LOST_PAGE,
     LOST_PUSH,
     REFUSED,
-    STRANGER,
     histories,
     skews,
 )
@@ -46,7 +46,7 @@ REPLACED = [
 @example(steps=LOST_PAGE, skews=(0, 0, 0))
 @example(steps=CROSSING, skews=(0, 0, 0))
 @example(steps=LOST_PUSH, skews=(0, 0, 0))
-@example(steps=STRANGER, skews=(0, 0, 0))
+@example(steps=LOST_CURSORS, skews=(0, 0, 0))
 @example(steps=FORGOTTEN, skews=(0, 0, 0))
 @example(steps=REFUSED, skews=(0, 0, 0))
 @example(steps=AHEAD, skews=(0, 0, 60_000))

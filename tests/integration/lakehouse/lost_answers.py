@@ -82,15 +82,16 @@ class Proxy:
 
 
 @contextmanager
-def unheard(catalogue: Path) -> Iterator[None]:
+def failing_after_commit(catalogue: Path) -> Iterator[None]:
     """Let commits to a catalogue on SQLite succeed, then raise an error; pyiceberg's transactions are rolled back."""
     _execute(
-        catalogue, "CREATE TRIGGER unheard AFTER UPDATE ON iceberg_tables BEGIN SELECT RAISE(FAIL, 'unheard'); END"
+        catalogue,
+        "CREATE TRIGGER lost AFTER UPDATE ON iceberg_tables BEGIN SELECT RAISE(FAIL, 'lost'); END",
     )
     try:
         yield
     finally:
-        _execute(catalogue, "DROP TRIGGER unheard")
+        _execute(catalogue, "DROP TRIGGER lost")
 
 
 @contextmanager

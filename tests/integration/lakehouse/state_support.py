@@ -26,7 +26,7 @@ def delta(op, row, hlc, client="a", table="t", **values):
     return RowDelta(op, table, row, client, columns, hlc, identity)
 
 
-def story(rng, gateway, days=DAYS, pushes_a_day=6):
+def random_history(rng, gateway, days=DAYS, pushes_a_day=6):
     """`(arrival, deltas)` over several days: few rows, few clients, stamps in another order than the arrivals."""
     pushes = []
     for day in days:

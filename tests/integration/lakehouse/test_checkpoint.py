@@ -53,7 +53,7 @@ def schema(table):
     return parse_schema({"table": table, "columns": [{"name": name, "type": kind} for name, kind in COLUMNS.items()]})
 
 
-def story(seed):
+def random_history(seed):
     """Pushes to two tables over three days, some rows deleted, a few rows of more than one stamp."""
     rng = random.Random(seed)
     pushes = []
@@ -117,7 +117,7 @@ def deltas_upto(pushes, arrival):
 
 def test_k1_frames_have_the_state_at_the_arrival_and_nothing_newer(spark, names, store, served, tmp_path):
     served.engine.gateway("shop")
-    pushes, others = story(1), story(2)
+    pushes, others = random_history(1), random_history(2)
     fill(spark, names, pushes, "shop")
     fill(spark, names, others, "other")
     middle, last = pushes[6][0], pushes[-1][0]
@@ -158,7 +158,7 @@ def test_k1_frames_have_the_state_at_the_arrival_and_nothing_newer(spark, names,
 
 def test_k3_a_killed_checkpoint_is_not_published_and_is_repeated(spark, spark_server, names, store, served, tmp_path):
     served.engine.gateway("killed")
-    pushes = story(3)
+    pushes = random_history(3)
     fill(spark, names, pushes, "killed")
     last = pushes[-1][0]
     lake = {"system_namespace": names.system, "namespace": names.tables, "checkpoints": str(tmp_path)}

@@ -26,7 +26,7 @@ from lakesync.model.types import ColumnValue, RowDelta, SyncPush
 from lakesync.staging import open_store
 from tests.cluster.rest_catalogue import rest_catalogue
 from tests.integration.gateway_support import wall_ms
-from tests.integration.lakehouse.lost_answers import OF_REST, OF_SQL, Proxy, locked, unheard
+from tests.integration.lakehouse.lost_answers import OF_REST, OF_SQL, Proxy, failing_after_commit, locked
 from tests.mute_server import mute_server
 
 SCHEMA = parse_schema({"table": "t", "columns": [{"name": "n", "type": "number"}]})
@@ -187,19 +187,19 @@ def test_b1_answers_that_are_late_or_lost_at_any_commit_damage_nothing(behind):
     proxy.lost = 2  # the answers to repeats are lost too
     lab.flush()
     limits = MaintenanceSection.model_construct(min_input_files=2, max_manifests=1, snapshot_retention_hours=0)
-    heard = 0
+    forwarded = 0
     proxy.lost = 0
     while proxy.lost == 0:  # lose the first commit's answer, then the second's, until there are no more commits
         lab.push(5)
         lab.flush()
-        proxy.lost, proxy.after = 1, heard
+        proxy.lost, proxy.after = 1, forwarded
         lab.merge()
         lab.merge(rebuild=True)
         lab.tidy("t", limits)
         lab.tidy(None, limits)
         lab.check()
-        heard += 1
-    assert heard > 5
+        forwarded += 1
+    assert forwarded > 5
 
 
 @pytest.mark.deep
@@ -237,7 +237,7 @@ def test_b1_the_default_catalogue_fails_after_it_has_committed_and_while_it_is_l
     catalogue = tmp_path / "catalogue.db"
     # each driver has its own name for the timeout
     patience = {".uri": f"jdbc:sqlite:file:{catalogue}?timeout=0.1", ".jdbc.busy_timeout": "100"}
-    tried = lab("unheard", {".type": "jdbc", ".jdbc.schema-version": "V1", **patience})
+    tried = lab("failing_after_commit", {".type": "jdbc", ".jdbc.schema-version": "V1", **patience})
     tried.push(5)
     tried.flush()
     tried.push(5)
@@ -246,10 +246,10 @@ def test_b1_the_default_catalogue_fails_after_it_has_committed_and_while_it_is_l
     tried.flush()
     tried.merge()
     tried.push(5)
-    with unheard(catalogue), suppress(TransientError):
+    with failing_after_commit(catalogue), suppress(TransientError):
         tried.flush()
     tried.flush()
-    with unheard(catalogue), suppress(TransientError):
+    with failing_after_commit(catalogue), suppress(TransientError):
         tried.merge()
     tried.merge()
     tried.check()

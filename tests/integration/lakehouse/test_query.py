@@ -44,7 +44,7 @@ VALUES = {
 pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute on a busy machine
 
 
-class Story:
+class RandomPushes:
     """Random pushes, the arrival of each, and the expected content of every table after each of them."""
 
     def __init__(self, engine, seed):
@@ -110,8 +110,8 @@ def asked(config, moment=None, where=""):
 class Place:
     """A lake with one checkpoint, deltas that are flushed but not merged, and unflushed deltas."""
 
-    def __init__(self, config, story, moments, checkpoint):
-        self.config, self.story, self.moments, self.checkpoint = config, story, moments, checkpoint
+    def __init__(self, config, pushes, moments, checkpoint):
+        self.config, self.pushes, self.moments, self.checkpoint = config, pushes, moments, checkpoint
 
 
 @pytest.fixture(scope="module")
@@ -127,8 +127,8 @@ def place(spark_server, tmp_path_factory):
     )
     engine = Engine(open_store(url, wall_ms), wall_ms)
     engine.open()
-    story = Story(engine, 7)
-    moments = [story.push(gateway) for gateway in ("shop", "other", "shop", "other", "shop", "shop")]
+    pushes = RandomPushes(engine, 7)
+    moments = [pushes.push(gateway) for gateway in ("shop", "other", "shop", "other", "shop", "shop")]
     with session(config) as spark:
         store = engine.store
         flush_backlog(spark, store, names=names)
@@ -136,27 +136,27 @@ def place(spark_server, tmp_path_factory):
         checkpoint = make_checkpoint(
             spark, store, store.cut_point("shop"), [schema], directory_uri=folder.as_uri(), names=names
         )
-        moments += [story.push(gateway) for gateway in ("other", "shop", "other")]
+        moments += [pushes.push(gateway) for gateway in ("other", "shop", "other")]
         flush_backlog(spark, store, names=names)
-    moments += [story.push("shop"), story.push("other"), story.push("shop", 2, "drafts")]
-    yield Place(config, story, moments, checkpoint)
+    moments += [pushes.push("shop"), pushes.push("other"), pushes.push("shop", 2, "drafts")]
+    yield Place(config, pushes, moments, checkpoint)
     engine.close()
 
 
 def test_a_current_query_returns_every_acknowledged_delta(place):
-    assert asked(place.config) == place.story.rows(place.moments[-1])
+    assert asked(place.config) == place.pushes.rows(place.moments[-1])
 
 
 def test_a_query_as_of_a_time_returns_the_rows_that_had_arrived(place):
     for moment in place.moments:
-        assert asked(place.config, AsOf(arrival=moment)) == place.story.rows(moment)
-    assert asked(place.config, AsOf(arrival=place.moments[3] - 1)) == place.story.rows(place.moments[3] - 1)
+        assert asked(place.config, AsOf(arrival=moment)) == place.pushes.rows(moment)
+    assert asked(place.config, AsOf(arrival=place.moments[3] - 1)) == place.pushes.rows(place.moments[3] - 1)
 
 
 def test_a_snapshot_is_read_without_later_deltas(place):
     snapshot = place.checkpoint.tables[0].snapshot_id
     there = asked(place.config, AsOf(snapshot=snapshot), "WHERE _gateway = 'shop'")
-    expected = place.story.rows(place.checkpoint.arrival)
+    expected = place.pushes.rows(place.checkpoint.arrival)
     assert there == {key: row for key, row in expected.items() if key[0] == "shop"}
     with pytest.raises(NotFoundError, match=r"has the snapshot 5, .* the newest snapshots are [0-9]+ of tasks"):
         asked(place.config, AsOf(snapshot=5))
@@ -187,7 +187,7 @@ def test_the_history_has_every_delta_once_with_its_batch(place):
             "bool_and(day = CAST(hlc_time(arrival) AS DATE)) AS days FROM deltas",
         )
     )
-    pushed = place.story.pushed
+    pushed = place.pushes.pushed
     waiting = sum(arrival in place.moments[-3:] for _, arrival, _ in pushed)
     assert row == {"n": len(pushed), "ids": len(pushed), "flushed": len(pushed) - waiting, "days": True}
     history = f"lake.{place.config.lake.system_namespace}.deltas"
@@ -215,10 +215,10 @@ def test_an_unknown_table_or_column_lists_known_ones(place):
 
 
 def test_the_history_of_a_row_has_every_delta_with_its_outcome(place):
-    counts = Counter((gateway, each.row_id) for gateway, _, each in place.story.pushed if each.table == "tasks")
+    counts = Counter((gateway, each.row_id) for gateway, _, each in place.pushes.pushed if each.table == "tasks")
     (gateway, row), count = counts.most_common(1)[0]
     found = row_history(place.config, "tasks", row, gateway)
-    mine = [each for name, _, each in place.story.pushed if (name, each.row_id, each.table) == (gateway, row, "tasks")]
+    mine = [each for name, _, each in place.pushes.pushed if (name, each.row_id, each.table) == (gateway, row, "tasks")]
     assert [each.delta_id for each in found] == [each.delta_id for each in mine]
     assert len(found) == count
     live = {cell.column for each in found for cell in each.columns if cell.outcome == "live"}
@@ -239,9 +239,9 @@ def test_the_command_prints_rows_on_stdout(place, monkeypatch):
     sql = "SELECT _row, title FROM tasks ORDER BY ALL"
     shown_rows = CliRunner().invoke(app, ["query", sql, "--json"], catch_exceptions=False)
     rows = [json.loads(line) for line in shown_rows.stdout.splitlines()]
-    assert len(rows) == len(place.story.rows(place.moments[-1]))
+    assert len(rows) == len(place.pushes.rows(place.moments[-1]))
     early = CliRunner().invoke(app, ["query", sql, "--as-of", str(place.moments[2])], catch_exceptions=False)
-    expected = place.story.rows(place.moments[2])
+    expected = place.pushes.rows(place.moments[2])
     assert all(row_id in early.stdout for _, row_id in expected)
     assert f"{len(expected)} rows" in early.stderr
     row_id = next(iter(expected))[1]

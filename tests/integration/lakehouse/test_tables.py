@@ -9,7 +9,7 @@ from lakehouse.table_access import open_table
 from lakehouse.tables import merge_job, writes
 from lakehouse.tables.merging import forget_marks, merge_table
 from lakesync.model.schema import parse_schema
-from tests.integration.lakehouse.state_support import DAYS, FIRST, content, delta, lake, merged, schema, story
+from tests.integration.lakehouse.state_support import DAYS, FIRST, content, delta, lake, merged, random_history, schema
 from tests.lake_support import arrivals, fill
 
 pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute on a busy machine
@@ -26,7 +26,7 @@ SLICES = pytest.mark.parametrize(
 def test_b4_state_equals_the_merge_of_deltas_in_any_steps(spark, names, monkeypatch, limit, value):
     monkeypatch.setattr(merge_job, limit, value)
     rng = random.Random(1)
-    one, two = story(rng, "one"), story(rng, "two")
+    one, two = random_history(rng, "one"), random_history(rng, "two")
     fill(spark, names, one, "one")
     fill(spark, names, two, "two")
     expected = merged(one, "one") | merged(two, "two")
@@ -64,7 +64,7 @@ def test_b4_state_equals_the_merge_of_deltas_in_any_steps(spark, names, monkeypa
 def test_b4_merge_on_read_equals_copy_on_write(spark, names, monkeypatch, limit, value):
     monkeypatch.setattr(merge_job, limit, value)
     rng = random.Random(2)
-    pushes = story(rng, "g", pushes_a_day=9)
+    pushes = random_history(rng, "g", pushes_a_day=9)
     fill(spark, names, pushes)
     merge_table(spark, schema(), {"g": pushes[3][0]}, names=names)
     monkeypatch.setattr(writes, "_suits_merge_on_read", lambda *_: True)
@@ -90,7 +90,7 @@ def test_b4_merge_on_read_equals_copy_on_write(spark, names, monkeypatch, limit,
 
 @pytest.mark.parametrize(("small", "point"), [(False, "tables.planned"), (True, "tables.on_branch")])
 def test_b4_a_killed_merge_leaves_the_old_table(spark, names, monkeypatch, small, point):
-    pushes = story(random.Random(4), "g", pushes_a_day=4)
+    pushes = random_history(random.Random(4), "g", pushes_a_day=4)
     last = {"g": pushes[-1][0]}
     fill(spark, names, pushes)
     merge_table(spark, schema(), {"g": pushes[5][0]}, names=names)
@@ -112,7 +112,7 @@ def test_b4_a_killed_merge_leaves_the_old_table(spark, names, monkeypatch, small
 
 
 def test_b4_a_rebuild_repairs_a_damaged_table(spark, names):
-    pushes = story(random.Random(4), "g", pushes_a_day=4)
+    pushes = random_history(random.Random(4), "g", pushes_a_day=4)
     last = {"g": pushes[-1][0]}
     fill(spark, names, pushes)
     merge_table(spark, schema(), last, names=names)
@@ -125,7 +125,7 @@ def test_b4_a_rebuild_repairs_a_damaged_table(spark, names):
 
 def test_a_growing_table_gets_more_buckets(spark, names, monkeypatch):
     monkeypatch.setattr(writes, "ROWS_PER_BUCKET", 2)
-    pushes = story(random.Random(5), "g", pushes_a_day=4)
+    pushes = random_history(random.Random(5), "g", pushes_a_day=4)
     fill(spark, names, pushes)
     for arrival in (pushes[0][0], pushes[5][0], pushes[-1][0]):
         merge_table(spark, schema(), {"g": arrival}, names=names)

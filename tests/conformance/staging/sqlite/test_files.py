@@ -114,7 +114,7 @@ def test_a_state_of_an_older_version_is_upgraded_in_place(store, folder, clock, 
 
 def read_range(view):
     """The rows of everyone's bucket, joined."""
-    return view.read_range(["*"], 0, view.arrival, 10, Reader(-1, b'"stranger"', 0, "@stranger"))
+    return view.read_range(["*"], 0, view.arrival, 10, Reader(-1, b'"newcomer"', 0, "@newcomer"))
 
 
 def _age(file, version, rows):
@@ -226,10 +226,10 @@ def test_a_state_of_another_store_is_not_used(store, folder, tmp_path, clock, bo
     push(store, book, *numbered(3))
     expected = seen(store)
     store.close()
-    other, stranger = SqliteStore(tmp_path / "other", clock), Book()
-    other.open(stranger)
+    other, newcomer = SqliteStore(tmp_path / "other", clock), Book()
+    other.open(newcomer)
     other.ensure_gateway("g")
-    push(other, stranger, *numbered(2, start=50))
+    push(other, newcomer, *numbered(2, start=50))
     other.close()
     (folder / "state.db").write_bytes((tmp_path / "other" / "state.db").read_bytes())
     again = SqliteStore(folder, clock)

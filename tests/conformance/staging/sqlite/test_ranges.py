@@ -11,7 +11,7 @@ from tests.conformance.book import EVERYONE, make_delta
 from tests.conformance.calls import push, read
 from tests.conformance.places import PLACES, Place
 
-STRANGER = Reader(-1, encode_client_id("stranger"), 2**62, "@stranger")
+NEW_READER = Reader(-1, encode_client_id("newcomer"), 2**62, "@newcomer")
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def place(request, clock):
     here.close()
 
 
-def look(store, reader=STRANGER, since=0, limit=100):
+def look(store, reader=NEW_READER, since=0, limit=100):
     """Return a range from a position, and the same rows one by one."""
 
     def work(view):
@@ -85,9 +85,9 @@ def test_a_deleted_row_is_empty_in_a_range_for_a_reader_that_never_had_it(store,
     push(store, book, make_delta("d", 3, "r1"))
     written_behind(store)
     assert list(map(ord, look(store)[0].counts)) == [1, 0]
-    assert look(store, Reader(before, encode_client_id("stranger"), before, "@stranger"), since=before)[0] is None
+    assert look(store, Reader(before, encode_client_id("newcomer"), before, "@newcomer"), since=before)[0] is None
     wrote(store, "d", "r1")
-    assert look(store, Reader(-1, encode_client_id("d"), 2**62, "@stranger"), since=before)[0] is None
+    assert look(store, Reader(-1, encode_client_id("d"), 2**62, "@newcomer"), since=before)[0] is None
 
 
 @pytest.mark.parametrize("client", ["c", "d", 'quo"te'])
@@ -95,9 +95,9 @@ def test_a_range_with_a_row_that_the_reader_wrote_is_not_served_whole(store, boo
     push(store, book, make_delta("e", 1, "r1", x=1), make_delta("e", 2, "r2", x=1))
     wrote(store, client, "r1")
     assert look(store)[0] is not None
-    assert look(store, Reader(-1, encode_client_id(client), 2**62, "@stranger"))[0] is None
+    assert look(store, Reader(-1, encode_client_id(client), 2**62, "@newcomer"))[0] is None
     place_of_first = look(store)[1][0].changed
-    assert look(store, Reader(-1, encode_client_id(client), 2**62, "@stranger"), since=place_of_first)[0] is not None
+    assert look(store, Reader(-1, encode_client_id(client), 2**62, "@newcomer"), since=place_of_first)[0] is not None
 
 
 def test_a_range_with_a_row_that_the_reader_had_is_not_served_whole(store, book):
@@ -106,7 +106,7 @@ def test_a_range_with_a_row_that_the_reader_had_is_not_served_whole(store, book)
     push(store, book, make_delta("d", 2, "r2", x=1))
     push(store, book, make_delta("d", 3, "r1", y=1))
     written_behind(store)
-    reader = Reader(base, encode_client_id("stranger"), base, "@stranger")
+    reader = Reader(base, encode_client_id("newcomer"), base, "@newcomer")
     assert look(store, reader, since=base)[0] is None
     assert look(store, reader, since=base, limit=1)[0].text == look(store, limit=1)[1][0].encoded
 
@@ -140,7 +140,7 @@ def moved(store, *moves):
     written_behind(store)
 
 
-def counts(store, buckets, reader=STRANGER, since=0):
+def counts(store, buckets, reader=NEW_READER, since=0):
     """Return the number of deltas sent for each entry of several buckets; None if the rows are read one by one."""
     stretch = read(store, lambda view: view.read_range(buckets, since, view.arrival, 100, reader))
     return None if stretch is None else list(map(ord, stretch.counts))
@@ -161,7 +161,7 @@ def test_a_range_with_a_row_that_moved_between_buckets_is_not_served_whole(store
     moved(store, ("r1", ("a", "join")))
     base = read(store, lambda view: view.arrival)
     moved(store, ("r2", ("b", "join")))
-    there = Reader(base, encode_client_id("stranger"), base, "@stranger")
+    there = Reader(base, encode_client_id("newcomer"), base, "@newcomer")
     assert counts(store, ["a", "b"], there, since=base) == [1]
     moved(store, ("r1", ("a", "leave"), ("b", "join")))
     assert counts(store, ["a", "b"], there, since=base) is None
@@ -170,8 +170,8 @@ def test_a_range_with_a_row_that_moved_between_buckets_is_not_served_whole(store
 
 def test_a_range_with_a_hidden_row_of_the_readers_own_is_not_served_whole(store, book):
     push(store, book, make_delta("c", 1, "r1", x=1))
-    moved(store, ("r1", ("a", "join")), ("r1", ("@stranger", "own")))
+    moved(store, ("r1", ("a", "join")), ("r1", ("@newcomer", "own")))
     assert counts(store, ["a", "b"]) == [0, 1]
     moved(store, ("r1", ("a", "leave")))
     assert counts(store, ["a", "b"]) is None
-    assert counts(store, ["a", "b"], STRANGER._replace(own="@another")) == [0]
+    assert counts(store, ["a", "b"], NEW_READER._replace(own="@another")) == [0]

@@ -92,19 +92,20 @@ def flush_all(store) -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@example(story=[("push", "c1", [("r1", 3, {"team": "a"})]), ("rules", "c1", [])], rows=10**9)
-@example(story=[("push", "c1", [("r1", 0, {"x": 0}), ("r1", 0, None), ("r1", 0, {"x": 0})])], rows=10**9)
+@example(steps_of_clients=[("push", "c1", [("r1", 3, {"team": "a"})]), ("rules", "c1", [])], rows=10**9)
+@example(steps_of_clients=[("push", "c1", [("r1", 0, {"x": 0}), ("r1", 0, None), ("r1", 0, {"x": 0})])], rows=10**9)
 @example(
-    story=[("push", "c1", [("r1", 0, {"x": 0})]), ("push", "c2", [("r1", 0, None)]), ("again", "c1", [])], rows=10**9
+    steps_of_clients=[("push", "c1", [("r1", 0, {"x": 0})]), ("push", "c2", [("r1", 0, None)]), ("again", "c1", [])],
+    rows=10**9,
 )
-@given(story=st.lists(steps, max_size=14), rows=st.sampled_from([0, 3, 10**9]))
-def test_a_power_cut_changes_nothing_visible(story, rows):
+@given(steps_of_clients=st.lists(steps, max_size=14), rows=st.sampled_from([0, 3, 10**9]))
+def test_a_power_cut_changes_nothing_visible(steps_of_clients, rows):
     clock = ManualClock()
     with tempfile.TemporaryDirectory() as folder:
         engine = Engine(SqliteStore(Path(folder) / "live", clock, WriteBehindLimits(3600, rows)), clock, ANYWHERE)
         engine.open()
         clients = Clients(engine.gateway("g"), clock)
-        for kind, client, edits in story:
+        for kind, client, edits in steps_of_clients:
             clients.play(kind, client, edits)
             if kind == "flush":
                 flush_all(engine.store)

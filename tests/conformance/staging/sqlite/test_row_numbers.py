@@ -12,7 +12,7 @@ from tests.conformance.book import Book, make_delta
 from tests.conformance.calls import push, read
 
 LAZY = WriteBehindLimits(seconds=3600, rows=10**9, bytes=10**12)
-STRANGER = Reader(-1, b'"stranger"', 2**62, "@stranger")
+NEW_READER = Reader(-1, b'"newcomer"', 2**62, "@newcomer")
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_rows_of_a_bucket_are_stored_together(opened, book, at_once):
     teams = [team for team, _ in groupby(int(row_id[1:]) % 2 for row_id, *_ in kept(store))]
     assert teams == [0, 1]
     for team, first in (('"a"', 0), ('"b"', 1)):
-        text = read(store, lambda view, bucket=team: view.read_range([bucket], 0, view.arrival, 100, STRANGER)).text
+        text = read(store, lambda view, bucket=team: view.read_range([bucket], 0, view.arrival, 100, NEW_READER)).text
         places = [text.index(f'"r{number}"'.encode()) for number in range(first, 40, 2)]
         assert places == sorted(places)
         assert text.count(b'"op"') == 20
@@ -67,10 +67,10 @@ def test_a_row_whose_entry_was_read_before_it_was_written_keeps_its_number(opene
     assert [entry.row_id for entry in read(store, lambda view: view.entries_after(["*"], 0, 10))] == ["r1", "r2"]
     (first, number, spelled), _ = kept(store)
     assert (first, spelled) == ("r1", 0)
-    assert read(store, lambda view: view.read_range(["*"], 0, view.arrival, 10, STRANGER)) is None
+    assert read(store, lambda view: view.read_range(["*"], 0, view.arrival, 10, NEW_READER)) is None
     write_behind(store)
     assert kept(store)[0] == (first, number, 1)
-    assert read(store, lambda view: view.read_range(["*"], 0, view.arrival, 10, STRANGER)).deltas == 2
+    assert read(store, lambda view: view.read_range(["*"], 0, view.arrival, 10, NEW_READER)).deltas == 2
 
 
 def test_row_numbers_of_a_failed_transaction_are_not_kept(opened, book):
@@ -89,7 +89,8 @@ def test_row_numbers_of_a_failed_transaction_are_not_kept(opened, book):
     write_behind(store)
     assert [row_id for row_id, *_ in kept(store)] == ["r1", "r3"]
     assert (
-        read(store, lambda view: view.read_range(["*"], 0, view.arrival, 10, STRANGER)).text.count(b'"rowId":"r3"') == 1
+        read(store, lambda view: view.read_range(["*"], 0, view.arrival, 10, NEW_READER)).text.count(b'"rowId":"r3"')
+        == 1
     )
 
 
