@@ -201,13 +201,13 @@ def settings(config: Config, port: int) -> dict[str, str]:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.local.dir": str(folder / "local"),
-        "spark.sql.warehouse.dir": (folder / "warehouse").as_uri(),
+        "spark.sql.warehouse.dir": f"file:{folder / 'warehouse'}",
         "spark.sql.catalogImplementation": "in-memory",
         "spark.port.maxRetries": "0",  # otherwise Spark silently uses the next port
         **_web_ui_settings(config),
         "spark.cleaner.periodicGC.interval": _COLLECTION_INTERVAL,
         "spark.scheduler.mode": "FAIR",
-        "spark.scheduler.allocation.file": (folder / "pools.xml").as_uri(),
+        "spark.scheduler.allocation.file": f"file:{folder / 'pools.xml'}",  # Hadoop does not decode %20
         "spark.python.daemon.module": "lakehouse.worker_daemon",  # imports what tasks need before it forks workers
         "spark.connect.session.manager.defaultSessionTimeout": _SESSION_TIMEOUT,
         "spark.sql.session.timeZone": "UTC",

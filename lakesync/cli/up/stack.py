@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Callable, Iterator
@@ -58,6 +59,7 @@ def run(config: Config, display: Display, *, with_gateway: bool = True) -> None:
     os.umask(UMASK)
     stop = stop_event()
     folder = config.data_dir
+    _check_path(folder)
     with _sole_owner(folder):
         (folder / "up.json").unlink(missing_ok=True)  # left by a run that was killed
         _check_disk(folder)
@@ -162,6 +164,18 @@ def _sole_owner(folder: Path) -> Iterator[None]:
         lock.write(str(os.getpid()))
         lock.flush()
         yield
+
+
+def _check_path(folder: Path) -> None:
+    """Raise StartupError if other folders than the data folder would be written to.
+
+    Spark divides a list of folders at commas, and SQLAlchemy decodes `%20` in the path of a database.
+    """
+    if re.search(",|%[0-9A-Fa-f]{2}", str(folder)):
+        raise StartupError(
+            f"The path of the data folder, {folder}, has a comma, or % with two hexadecimal digits, which Spark and "
+            "Dagster do not support. Choose another folder with --data."
+        )
 
 
 def _check_disk(folder: Path) -> None:

@@ -57,6 +57,15 @@ def test_settings_of_the_user_take_precedence(conf):
     assert spark_server.settings(conf, 1)["spark.sql.ansi.enabled"] == "no"
 
 
+def test_sparks_files_are_found_in_a_folder_with_spaces(conf, tmp_path):
+    folder = tmp_path / "my data é"
+    conf = conf.replace(data_dir=folder)
+    spark_server.prepare(conf, port=4, token="t", jars=[])
+    paths = {name: value for name, value in spark_server.settings(conf, 4).items() if value.startswith("file:")}
+    assert paths["spark.scheduler.allocation.file"] == f"file:{folder}/spark/pools.xml"  # Hadoop decodes no %20
+    assert [name for name, value in paths.items() if "%" in value] == []
+
+
 def test_spark_and_pyiceberg_open_the_same_sqlite_catalogue(conf, tmp_path):
     assert spark_server.catalogue(conf)["spark.sql.catalog.lake.uri"] == f"jdbc:sqlite:file:{tmp_path}/catalog.db"
     assert conf.lake.catalog_uri == f"sqlite:///{tmp_path}/catalog.db"

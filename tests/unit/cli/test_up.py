@@ -112,6 +112,13 @@ def test_a_full_disk_is_reported_before_anything_starts(conf, monkeypatch):
         run(conf, Display(json_events=False))
 
 
+@pytest.mark.parametrize("name", ["a,b", "my%20data"])
+def test_a_path_that_spark_or_dagster_would_read_as_another_is_rejected(conf, tmp_path, name):
+    with pytest.raises(StartupError, match="has a comma, or % with two hexadecimal digits"):
+        run(conf.replace(data_dir=tmp_path / name), Display(json_events=False))
+    assert not (tmp_path / name).exists()
+
+
 def test_services_outlive_a_disk_that_becomes_full(conf, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
