@@ -94,8 +94,10 @@ class _RowEffect:
             self.inserted = True
         elif not self.inserted:
             self.updated_first = True
-        if tombstone is not None and delta.stamp <= tombstone:
-            self.copy_differs |= state.visible  # an older DELETE covers the delta, which the sender has in its copy
+        is_emptied = op == "UPDATE" and not delta.columns  # by an erasure of the sender or the row
+        if is_emptied or (tombstone is not None and delta.stamp <= tombstone):
+            # the sender has in its copy what an erasure or an older DELETE has removed from the merged row
+            self.copy_differs |= state.visible
 
     def _record_lost_columns(self, state: RowState, delta: RowDelta, lost: Iterable[str], row_arrival: int) -> None:
         """Record the columns that a delta lost, to a tombstone or to another value.

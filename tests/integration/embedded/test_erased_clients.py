@@ -72,3 +72,18 @@ def test_an_erased_delta_of_a_visible_row_does_not_admit_a_delta_of_a_hidden_row
         hidden = make_delta("ann", hlc.encode(clock.now_ms, 0), "b", note="hidden")
         with pytest.raises(ForbiddenError):
             gateway.handle_push(SyncPush("ann", (offline, hidden)), A)
+
+
+def test_an_erased_client_is_sent_the_row_that_it_changed_before_the_erasure_and_pushed_later(clock):
+    with gateway_over(clock) as gateway:
+        gateway.handle_push(SyncPush("ben", (make_delta("ben", hlc.encode(clock.now_ms, 0), "a", note="of ben"),)))
+        cursor = gateway.handle_pull(SyncPull("ann", 0, 100)).server_hlc
+        gateway._store.erase_client("shop", "ann")
+        cursor = gateway.handle_pull(SyncPull("ann", cursor, 100)).server_hlc
+        offline = make_delta("ann", hlc.encode(clock.now_ms, 0), "a", note="of ann")
+        cursor = gateway.handle_push(SyncPush("ann", (offline,), cursor)).server_hlc
+        page = gateway.handle_pull(SyncPull("ann", cursor, 100))
+    assert [(each.op, [cell.decoded() for cell in each.columns]) for each in page.deltas] == [
+        ("DELETE", []),
+        ("INSERT", ["of ben"]),
+    ]
