@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from lakesync.model.errors import LakeUnavailableError
+from lakesync.model.secrets import without_password
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -61,7 +62,7 @@ def open_catalogue(config: Config) -> Catalog:
     try:
         return open_iceberg(lake.catalog, uri, {"warehouse": lake.warehouse, **settings})
     except (RESTError, requests.ConnectionError, requests.Timeout) as error:
-        raise _unavailable(config) from error
+        raise _unavailable(config, error) from error
 
 
 def open_iceberg(name: str, uri: str, settings: Mapping[str, str]) -> Catalog:
@@ -187,7 +188,13 @@ class LakeReader:
     def _load(self, namespace: str, name: str) -> Table:
         """Return a table, which is loaded at its first use only."""
         if (namespace, name) not in self._loaded:
-            self._loaded[namespace, name] = self._catalogue.load_table((namespace, name))
+            try:
+                self._loaded[namespace, name] = self._catalogue.load_table((namespace, name))
+            except OSError as error:
+                raise LakeUnavailableError(
+                    f"the table {namespace}.{name} of the lake cannot be read: {str(error).rstrip('.')}; check that "
+                    "its storage can be reached with the settings and credentials of this process"
+                ) from error
         return self._loaded[namespace, name]
 
     def _names(self, namespace: str) -> list[str]:
@@ -203,7 +210,22 @@ class LakeReader:
         except NoSuchNamespaceError:
             return []
         except (SQLAlchemyError, RESTError, requests.ConnectionError, requests.Timeout) as error:
-            raise _unavailable(self._config) from error
+            if self._has_no_tables_yet():
+                return []
+            raise _unavailable(self._config, error) from error
+
+    def _has_no_tables_yet(self) -> bool:
+        """Return whether the catalogue is a database that can be read, and in which no catalogue was created yet."""
+        from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
+        from sqlalchemy import inspect
+        from sqlalchemy.exc import SQLAlchemyError
+
+        try:
+            return isinstance(self._catalogue, SqlCatalog) and not inspect(self._catalogue.engine).has_table(
+                IcebergTables.__tablename__
+            )
+        except SQLAlchemyError:
+            return False
 
 
 def merge_marks(table: Table) -> dict[str, int]:
@@ -252,10 +274,21 @@ def column_bounds(table: Table, file: DataFile, column: str) -> tuple[str | int 
     )
 
 
-def _unavailable(config: Config) -> LakeUnavailableError:
-    """Return the error for a catalogue that is missing or does not answer, without its password."""
+def _unavailable(config: Config, error: Exception | None = None) -> LakeUnavailableError:
+    """Return the error for a catalogue that does not exist or does not answer, without its password.
+
+    Args:
+        config: names the catalogue.
+        error: why it cannot be read; None if it does not exist.
+    """
     location = config.lake.catalog_uri.rpartition("@")[2]
+    if error is None:
+        return LakeUnavailableError(
+            f"there is no Iceberg catalogue at {location}; name the data folder of a `lakesync up` with --data, or set "
+            "LAKESYNC_LAKE_CATALOG_URI"
+        )
+    cause = str(getattr(error, "orig", None) or error).partition("\n")[0]
     return LakeUnavailableError(
-        f"there is no Iceberg catalogue at {location}; name the data folder of a `lakesync up` with --data, or set "
-        "LAKESYNC_LAKE_CATALOG_URI"
+        f"the Iceberg catalogue at {location} cannot be read: {without_password(cause)}; start its server, or correct "
+        "[lake] catalog_uri"
     )

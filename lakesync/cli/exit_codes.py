@@ -108,9 +108,10 @@ def report_error(error: Exception, *, as_json: bool) -> ExitCode | None:
         why = f"the package {missing_module!r} is not installed; run pip install 'lakesync[{extra}]'"
         return _report(why, "PACKAGE_MISSING", ExitCode.FAILED, as_json=as_json)
     code = code_of(type(error))
-    if code is None and isinstance(error, OSError) and error.strerror and error.errno != errno.EPIPE:
+    if code is None and isinstance(error, OSError) and str(error) and error.errno != errno.EPIPE:
         where = f"{error.filename}: " if error.filename is not None else ""
-        return _report(f"{where}{error.strerror}", "OS_ERROR", ExitCode.FAILED, as_json=as_json)
+        reason = error.strerror or str(error)  # pyarrow's errors have no strerror
+        return _report(f"{where}{reason}", "OS_ERROR", ExitCode.FAILED, as_json=as_json)
     if code is None:
         return None
     known: LakeSyncError = error  # type: ignore[assignment] # it has an exit code

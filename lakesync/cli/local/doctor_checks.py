@@ -309,6 +309,38 @@ def catalogue(config: Config) -> CheckResult:
         return _ok(f"{count(len(lake.state_tables), 'state table')}, history {'not empty' if lake.deltas else 'empty'}")
 
 
+def warehouse(config: Config) -> CheckResult:
+    """Check that the S3 buckets of the warehouse and of the checkpoints exist and can be read."""
+    on_s3 = [uri for uri in (config.lake.warehouse, config.lake.checkpoints) if uri.startswith("s3://")]
+    if not on_s3:
+        return _off("not needed: the lake is in folders")
+    if _is_missing("pyiceberg"):
+        return _off("pyiceberg is not installed", "run pip install 'lakesync[query]' to check the buckets")
+    from pyiceberg.io.pyarrow import PyArrowFileIO
+
+    from lakesync.analysis.catalogue import open_catalogue
+    from lakesync.wire.frame_storage import s3_file_system
+
+    with open_catalogue(config) as catalogue:
+        file_io = PyArrowFileIO(catalogue.properties)
+    buckets = list(dict.fromkeys(urlsplit(uri).netloc for uri in on_s3))
+    for uri in on_s3:
+        bucket = urlsplit(uri).netloc
+        is_warehouse = uri == config.lake.warehouse  # opened with the catalogue's settings, as by Spark
+        file_system = file_io.fs_by_scheme("s3", bucket) if is_warehouse else s3_file_system()
+        try:
+            exists = file_system.get_file_info(bucket).type.name != "NotFound"
+        except OSError as error:
+            return _problem(
+                f"the bucket {bucket} of {uri} cannot be read: {error}",
+                "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION and AWS_ENDPOINT_URL, and the catalogue's "
+                "settings in [spark.settings]; see docs/cluster.md",
+            )
+        if not exists:
+            return _problem(f"there is no bucket {bucket}, which {uri} names", "create it, or correct [lake]")
+    return _ok(", ".join(buckets))
+
+
 def gateway(config: Config) -> CheckResult:
     """Check that the gateway is ready."""
     url = gateway_url(config)
@@ -407,7 +439,7 @@ CHECKS: dict[str, Callable[[Config], CheckResult]] = {  # in the order of the ou
     for each in (
         pipeline,
         *(python, disk, memory, clock, ports, secret, issuers, files, java, jars),
-        *(staging, catalogue, gateway, write_scope, spark, dagster),
+        *(staging, catalogue, warehouse, gateway, write_scope, spark, dagster),
     )
 }
 
