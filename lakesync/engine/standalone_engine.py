@@ -7,9 +7,12 @@ committed to a *staging store* and, if an *adapter* is given, flushed to that da
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+
+import structlog
 
 from lakesync.adapters.registry import Adapter, open_adapter
 from lakesync.engine.checks import EngineLimits
@@ -76,6 +79,7 @@ def open_gateway(
         StagingUnavailableError: staging cannot be opened.
         FlushError: the final flush failed. The deltas stay in a durable staging store.
     """
+    log_to_stderr()
     settings = flush or FlushSettings()
     with ExitStack() as closing:
         if isinstance(adapter, str):
@@ -104,6 +108,12 @@ def open_gateway(
         if background:
             housekeeping.start()
         yield gateway
+
+
+def log_to_stderr() -> None:
+    """Let this process log to stderr, unless it has configured structlog; by default structlog logs to stdout."""
+    if not structlog.is_configured():
+        structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))
 
 
 def _limits(settings: FlushSettings, max_backpressure_bytes: int | None, *, flushes: bool) -> EngineLimits:

@@ -75,7 +75,9 @@ def migrate(
     """
     from lakesync.adapters import as_database, open_adapter
     from lakesync.adapters.transfer.migration import MigrationInFile, MigrationScope, migrate_adapter
+    from lakesync.engine.standalone_engine import log_to_stderr
 
+    log_to_stderr()
     scope = MigrationScope(
         gateway,
         tuple(table or ()),
@@ -192,8 +194,10 @@ def _process_queue(data: Path | None, stop: threading.Event, *, once: bool) -> i
     from lakesync.adapters import open_adapter
     from lakesync.adapters.base import Materialisable
     from lakesync.adapters.registry import as_database
+    from lakesync.engine.standalone_engine import log_to_stderr
     from lakesync.flush import Materialiser, open_object_queue
 
+    log_to_stderr()
     flush = load_settings(data).flush
     if not flush.queue or not flush.to_uri:
         raise ConfigurationError(

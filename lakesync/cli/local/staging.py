@@ -124,6 +124,7 @@ def rebuild(
     """
     from lakesync.cli.local.lake_history import LakeHistory
     from lakesync.engine.rebuild import rebuild as rebuild_stores
+    from lakesync.engine.standalone_engine import log_to_stderr
     from lakesync.model.hlc import OffsetClock
     from lakesync.staging.shards import shard_map
 
@@ -135,6 +136,7 @@ def rebuild(
         raise typer.BadParameter("--shard needs [shard_config] in the settings, which has none; leave out --shard")
     if staging and shards is not None:  # the lake's tables belong to several stores
         raise typer.BadParameter("--staging names one store, but the settings have [shard_config]; leave out --staging")
+    log_to_stderr()
     with _progress_bar() as advance, LakeHistory(config) as history:
         rebuilt = rebuild_stores(
             staging or config.staging.url,  # with shards: the default shard's store
@@ -217,10 +219,12 @@ def open_store(config: Config) -> Iterator[PipelineStore]:
         ConfigurationError: there is no store, or a gateway owns it and there is no service token.
     """
     from lakesync.engine import Engine
+    from lakesync.engine.standalone_engine import log_to_stderr
     from lakesync.model.hlc import OffsetClock
     from lakesync.staging import configured_store, store_urls
     from lakesync.staging.remote import RemoteStore
 
+    log_to_stderr()
     if config.staging.url.startswith("sqlite:"):
         store_urls.store_status(config.staging.url)  # raises if there is no store; opening would create one
     wall = OffsetClock(config.clock_offset_file).now_ms

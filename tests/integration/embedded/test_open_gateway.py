@@ -387,3 +387,15 @@ def test_an_unregistered_source_is_unknown_to_every_client(clock, tmp_path):
         gateway.unregister_source("s")
         with pytest.raises(NotFoundError):
             gateway.handle_pull(SyncPull("a", 0, 10, "s"))
+
+
+def test_an_application_without_structlog_gets_the_log_on_stderr():
+    script = (
+        "import lakesync\n"
+        "action = lakesync.make_action('desk', 'open', {}, client_id='c', hlc=lakesync.HLC().now())\n"
+        "with lakesync.open_gateway('shop') as gateway:\n"
+        "    gateway.handle_action(lakesync.ActionPush('c', (action,)))\n"
+    )
+    process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert process.stdout == ""
+    assert "action rejected" in process.stderr
