@@ -23,7 +23,7 @@ from lakesync.client.sync.coordinator import (
     check_mode,
     check_positive,
 )
-from lakesync.client.transports.base import SyncTransport
+from lakesync.client.transports.base import RealtimeTransport, SyncTransport
 from lakesync.client.transports.tokens import Token, claims
 from lakesync.model.errors import ConfigurationError
 from lakesync.model.schema import TableSchema
@@ -97,6 +97,13 @@ def open_client(
     problem = None if client_id is None else check_id("client_id", client_id)
     if problem is not None:
         raise ConfigurationError(problem)
+    if transport is not None and (url is not None or gateway is not None):
+        raise ConfigurationError("a transport was passed with url or gateway, which it replaces: leave them out")
+    if realtime and transport is not None and not isinstance(transport, RealtimeTransport):
+        raise ConfigurationError(
+            f"realtime=True needs a transport with broadcasts, and {type(transport).__name__} has none: leave it out, "
+            "and shorten interval"
+        )
     http_transport = None
     if transport is None:
         http_transport = _http_transport(url, gateway, token, realtime=realtime, proxy=proxy, ca=ca, timeout=timeout)
