@@ -44,6 +44,8 @@ _MAX_IDLE_SECONDS = 60.0
 """An idle connection is not used again after this time, because a router may have dropped it silently."""
 _PROTOBUF = "application/x-protobuf"
 """The content type of actions."""
+_PROXY_CODES = frozenset({502, 503, 504})
+"""Status codes of a proxy that gets no answer from the gateway."""
 
 
 class _ErrorBody(msgspec.Struct, rename="camel"):
@@ -301,7 +303,10 @@ def error_from_response(status: int, body: bytes, headers: Mapping[str, str]) ->
     except msgspec.MsgspecError:
         if status == requests.codes.request_entity_too_large:  # a retry would fail in the same way
             return ValidationError("the response is 413: a server before the gateway rejects requests of this size")
-        reason = f"the response is {status} and not from a gateway: check the address"
+        if status in _PROXY_CODES:
+            reason = f"the response is {status} from a proxy: no gateway answers behind it; retry later"
+        else:
+            reason = f"the response is {status} and not from a gateway: check the address"
         if location := headers.get("Location"):
             reason = f"the response is {status}, a redirect to {location}: check whether that is the gateway's address"
         return UnreachableError(reason, retry_after=retry_after)

@@ -14,6 +14,7 @@ from lakesync.client import Client, DbError, HttpTransport, MemoryQueue, Unreach
 from lakesync.client.core import Changes, CoreLimits
 from lakesync.client.sync import prefetch
 from lakesync.client.transports import tokens as client_tokens
+from lakesync.client.transports.http import error_from_response
 from lakesync.model.action_handlers import ActionDescriptor
 from lakesync.model.delta import extract_delta
 from lakesync.model.errors import AuthError, ClockDriftError, NotFoundError, SchemaError
@@ -388,3 +389,10 @@ def test_an_address_that_is_not_a_gateways_is_named_in_the_error(served: Served)
         transport.describe_actions()
     assert transport.clock_offset is not None
     transport.close()
+
+
+def test_a_proxy_without_a_gateway_behind_it_is_named() -> None:
+    error = error_from_response(502, b"<html><h1>502 Bad Gateway</h1></html>", {"Retry-After": "3"})
+    assert isinstance(error, UnreachableError)
+    assert str(error) == "the response is 502 from a proxy: no gateway answers behind it; retry later"
+    assert error.retry_after == 3
