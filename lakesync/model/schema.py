@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 
@@ -127,7 +127,8 @@ def parse_schema(obj: Any) -> TableSchema:
     try:
         schema = msgspec.convert(_references_as_text(obj), TableSchema)
     except msgspec.ValidationError as error:
-        raise SchemaError(f"the table schema is not of the documented form: {error}") from None
+        types = f"; a column's type is one of {', '.join(get_args(ColumnType))}" if "enum" in str(error) else ""
+        raise SchemaError(f"the table schema is not of the documented form: {error}{types}") from None
     check_schema(schema)
     return schema
 
