@@ -178,7 +178,10 @@ def secret(config: Config) -> CheckResult:
     """Check the secret that signs tokens: whether it is set and long enough."""
     signing = signing_secret(config)
     if signing is None and config.gateway.issuers:
-        return _ok("none: login providers sign all tokens")
+        return _ok(
+            "none: login providers sign all tokens, so that `lakesync status` and others need one with --token-file; "
+            "with LAKESYNC_JWT_SECRET, set here and for the gateway, they sign their own"
+        )
     is_exposed = config.gateway.host not in LOOPBACK_HOSTS
     remedy = "run export LAKESYNC_JWT_SECRET=$(openssl rand -hex 32), with the same value for every gateway"
     if signing is None and is_exposed:

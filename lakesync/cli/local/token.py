@@ -80,9 +80,9 @@ def create(
     secret = signing_secret(config)
     if not secret:
         raise ConfigurationError(
-            f"There is no secret to sign with, and none in {config.data_dir}. Set LAKESYNC_JWT_SECRET, or name the "
-            "data folder of a `lakesync up` with --data. A gateway without a secret accepts requests from its own "
-            "machine without a token."
+            f"There is no secret to sign with, and none in {config.data_dir}. Set LAKESYNC_JWT_SECRET here and for the "
+            "gateway, or name the data folder of a `lakesync up` with --data. A gateway without a secret and without "
+            "[[gateway.issuers]] accepts requests from its own machine without a token."
         )
     signed = sign_token(secret, gateway_id, client, role, seconds=hours * 3600, claims=parse_claim_options(claim))
     if as_json:
