@@ -125,6 +125,17 @@ def test_a_column_may_have_the_name_of_a_keyword_or_pseudo_column(adapter, colum
     assert digest.altered == 0
 
 
+def test_a_row_of_a_thousand_columns_has_a_checksum_in_sqlite(tmp_path):
+    columns = [{"name": f"c{n}", "type": "string"} for n in range(1000)]
+    schema = parse_schema({"table": "notes", "columns": columns})
+    adapter = SqliteAdapter(tmp_path / "d.db")
+    adapter.ensure_schema(schema)
+    put(adapter, 1, make_delta("c", 1, "r", **{each["name"]: "x" for each in columns}))
+    adapter.materialise("g", schema, ["r"])
+    assert [each.altered for each in adapter.digests(DigestScope(schemas=(schema,)))] == [0, 0]
+    adapter.close()
+
+
 def test_props_are_never_overwritten(adapter):
     """After every kind of merge: a row changed, deleted, restored, extended by a column, rewritten."""
     grown = parse_schema(

@@ -50,6 +50,8 @@ _SCRATCH = "lakesync_rows"
 """The scratch (temporary) table that rows are loaded into, before one statement merges them."""
 _KEYS = "_lakesync_keys"
 """Alias of `ROW_KEYS_TABLE` in statements that name a destination table too, which cannot have this prefix."""
+_GROUP = 32
+"""Columns in one group of a row's checksum: a table of 1,000 columns has about as many groups."""
 _SAVEPOINT_NUMBERS = count(1)
 """Makes savepoint names unique: in MySQL a second savepoint with the same name removes the first."""
 
@@ -91,7 +93,9 @@ def row_checksum(dialect: Dialect, schema: TableSchema) -> str:
     parts = [f"COALESCE('=' || {dialect.text_expression(cell)}, '-')" for cell in cells]
     if schema.soft_delete:
         parts.append(f"CASE WHEN {dialect.quote(system_column(schema, 'deleted_at'))} IS NULL THEN '-' ELSE '+' END")
-    return dialect.checksum_expression(" || '|' || ".join(parts))
+    # in groups, because SQLite limits how deep an expression is nested
+    groups = (" || '|' || ".join(parts[start : start + _GROUP]) for start in range(0, len(parts), _GROUP))
+    return dialect.checksum_expression(" || '|' || ".join(f"({group})" for group in groups))
 
 
 @contextmanager
