@@ -19,6 +19,7 @@ import logging
 import os
 import sys
 from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -36,6 +37,7 @@ from lakehouse.tables.kernel import STORED
 from lakehouse.tables.merge_job import ROWS_PER_SLICE, Division, merged_frames
 from lakesync.analysis.as_of import AsOf
 from lakesync.analysis.catalogue import LakeReader
+from lakesync.analysis.expression_trees import combine
 from lakesync.analysis.plans import INFERRED_TYPE, KEYS, HistoryPlan, Planner, StatePlan, explain_unknown_column
 from lakesync.analysis.statement import Statement, parse_statement
 from lakesync.analysis.unflushed import unflushed_table
@@ -171,7 +173,7 @@ class _Views:
         if plan.table is None and not newer_count:
             raise self._planner.unknown_table(wanted)
         stored = [each.select(*STORED.names) for each in bases]  # the columns that a merge reads
-        base = reduce(lambda first, second: first.unionAll(second), stored) if stored else None
+        base = combine(lambda first, second: first.unionAll(second), stored) if stored else None
         increment = newer if newer is not None and newer_count else self._spark.createDataFrame([], DELTAS_FIELDS)
         total = newer_count + sum(plan.row_count(each.snapshot) for each in plan.parts.bases)
         division = Division.of(total, max(1, -(-total // ROWS_PER_SLICE)))  # slices of the key range, to bound memory
@@ -186,7 +188,7 @@ class _Views:
         are_filled = all(plan.typed.keys() <= plan.fields_of(each.snapshot) for each in plan.parts.bases)
         if bases and are_filled and not newer_count and not untyped:  # nothing to merge: the stored rows are the result
             stored = [each.select(*result, "_gone") for each in bases]
-            rows = reduce(lambda first, second: first.unionAll(second), stored)
+            rows = combine(lambda first, second: first.unionAll(second), stored)
         else:
             rows = merged_frames(increment, base, [*plan.typed.items(), *untyped.items()], division)
         return rows.where(~sf.col("_gone")).select(*result)  # `_gone`: the row is deleted
@@ -236,9 +238,8 @@ def _after_marks(marks: Mapping[str, int]) -> Column:
             the snapshot lacks all deltas of a gateway that is missing.
     """
     is_lacking = ~sf.col("gateway").isin(*marks) if marks else sf.lit(True)
-    for gateway, mark in marks.items():
-        is_lacking |= (sf.col("gateway") == gateway) & (sf.col("arrival") > mark)
-    return is_lacking
+    newer = [(sf.col("gateway") == gateway) & (sf.col("arrival") > mark) for gateway, mark in marks.items()]
+    return combine(or_, [is_lacking, *newer])
 
 
 def _with_views(sql: str, views: dict[tuple[str | None, str], str]) -> str:

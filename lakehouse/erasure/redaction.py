@@ -19,7 +19,6 @@ writes these tables.
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from functools import reduce
 from itertools import chain
 from operator import or_
 from typing import TYPE_CHECKING
@@ -35,6 +34,7 @@ from lakehouse.table_access import at_snapshot, marks_of, overwrite, read_versio
 from lakehouse.table_creation import StateTable, typed_columns
 from lakehouse.tables.merge_job import merged_frames
 from lakehouse.tables.writes import replace_rejected
+from lakesync.analysis.expression_trees import combine
 from lakesync.model.crash_points import crash_point
 
 if TYPE_CHECKING:
@@ -224,7 +224,7 @@ def _covered_rows(requests: Sequence[Erasure]) -> Column:
         _has_covered(each) if each.client_id is not None else (sf.col("_row") == each.row_id) & _has_covered(each)
         for each in requests
     ]
-    return reduce(or_, conditions, sf.lit(False))
+    return combine(or_, conditions)
 
 
 def _has_covered(request: Erasure) -> Column:

@@ -16,7 +16,6 @@ from __future__ import annotations
 import time
 import uuid
 from contextlib import contextmanager, suppress
-from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -36,6 +35,7 @@ from lakehouse.landing.rows import POSITION, REPORT, Constants, LandedFile, Read
 from lakehouse.landing.tables import ConnectorTables, commit_rows
 from lakehouse.spark_errors import brief, lake_errors
 from lakehouse.table_definitions import LakeNames
+from lakesync.analysis.expression_trees import combine
 from lakesync.connectors.base import Usage
 from lakesync.connectors.polling import PollReport, TableReport
 from lakesync.model import hlc
@@ -209,7 +209,7 @@ class LakeLanding(LandedTables):
             FlushError: rows were lost with a Spark executor; nothing was committed.
             CommitConflictError: another poll of the connector landed rows meanwhile; nothing was committed.
         """
-        is_failed = reduce(or_, (sf.col("table_name") == table for table in sorted(failed)), sf.lit(False))
+        is_failed = combine(or_, [sf.lit(False), *(sf.col("table_name") == table for table in sorted(failed))])
         is_report = sf.col("kind") == REPORT
         cause = sf.get_json_object("columns", "$.failure.message")
         is_lost = is_report & cause.isNotNull() & (sf.get_json_object("columns", "$.lands_partially") == "false")

@@ -14,7 +14,6 @@ has a mark (`Mark`): the last page whose deltas the gateway has (`delivered`), a
 from __future__ import annotations
 
 from contextlib import suppress
-from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING
 
@@ -41,6 +40,7 @@ from lakehouse.spark_errors import lake_errors
 from lakehouse.table_access import open_table
 from lakehouse.table_creation import set_properties
 from lakehouse.task_runner import in_tasks
+from lakesync.analysis.expression_trees import combine
 from lakesync.model.errors import CommitConflictError
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ class LandedTables:
             return None
         first, last = min(first_page for first_page, _ in page_ranges), max(last_page for _, last_page in page_ranges)
         landed = LandedTable(table, self._identity(table), tuple(files), known=(), since=NO_PAGE)
-        wanted = reduce(or_, (sf.col("page").between(first_page, last_page) for first_page, last_page in page_ranges))
+        wanted = combine(or_, (sf.col("page").between(first_page, last_page) for first_page, last_page in page_ranges))
         return self._deltas_of_pages(landed, first - 1, last, sum(file.rows for file in files)).where(wanted)
 
     @lake_errors

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from itertools import groupby
-from operator import itemgetter
+from operator import add, itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -25,6 +25,7 @@ from lakehouse.table_creation import ensure_deltas, typed_columns
 from lakehouse.table_definitions import UNFILLED_PROPERTY, LakeNames
 from lakehouse.tables.verification import MAX_SAMPLED_DELTAS, ROW_COLUMNS, stored_row
 from lakesync.adapters.digests import ARRIVALS_PER_DAY
+from lakesync.analysis.expression_trees import combine
 from lakesync.model.merge import RowState, encode_state
 from lakesync.wire.history import delta_of_row
 
@@ -235,7 +236,8 @@ def _stored_rows(state: DataFrame, columns: Collection[str]) -> DataFrame:
     values = {name: sf.col(f"`{name}`") for name in columns}
     typed = [value.isNotNull().cast("int") for value in values.values()]
     hashed = [_hashed(name, value) for name, value in values.items()]
-    return state.withColumns({"_typed": sum(typed, sf.lit(0)), "_typed_sum": sum(hashed, sf.lit(0))}).selectExpr(
+    sums = {"_typed": combine(add, [sf.lit(0), *typed]), "_typed_sum": combine(add, [sf.lit(0), *hashed])}
+    return state.withColumns(sums).selectExpr(
         "_gateway AS gateway",
         "_row AS row_id",
         "_arrival AS arrival",

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyiceberg import expressions as ice
 from pyiceberg.types import BooleanType, DateType, DoubleType, IntegerType, LongType, StringType
 
+from lakesync.analysis.expression_trees import combine
+
 if TYPE_CHECKING:
     import duckdb
     from pyiceberg.expressions import BooleanExpression
@@ -57,18 +59,12 @@ def condition(column: str, op: str, value: object) -> BooleanExpression:
 
 def all_of(*conditions: BooleanExpression) -> BooleanExpression:
     """Return the conjunction of conditions; without any, a condition that every row meets."""
-    row_filter: BooleanExpression = ice.AlwaysTrue()
-    for each in conditions:
-        row_filter = ice.And(row_filter, each)
-    return row_filter
+    return combine(ice.And, [ice.AlwaysTrue(), *conditions])
 
 
 def any_of(conditions: Iterable[BooleanExpression]) -> BooleanExpression:
     """Return the disjunction of conditions; without any, a condition that no row meets."""
-    row_filter: BooleanExpression = ice.AlwaysFalse()
-    for each in conditions:
-        row_filter = ice.Or(row_filter, each)
-    return row_filter
+    return combine(ice.Or, [ice.AlwaysFalse(), *conditions])
 
 
 def scan_condition(
