@@ -124,7 +124,7 @@ def test_a_commit_during_the_check_is_no_difference(lake, spark, monkeypatch):
 
     monkeypatch.setattr(audit, "read_version", read_then_commit)
     assert days_unlike_history(spark, "t", lake.names) == []
-    lake.mend()
+    lake.repair()
     assert rows_unlike_merge(spark, "t", lake.names) == []
 
 
