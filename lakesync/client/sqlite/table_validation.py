@@ -312,7 +312,7 @@ def _is_unique(db: sqlite3.Connection, table: str) -> bool:
     """Return whether a unique index has exactly the column `row_id`, compared by its bytes."""
     for _, index, unique, _, partial in db.execute(f'PRAGMA index_list("{table}")').fetchall():
         columns = db.execute(f'PRAGMA index_xinfo("{index}")').fetchall()
-        keys = [(str(name).lower(), collation) for _, _, name, _, collation, is_key in columns if is_key]
+        keys = [(str(name).lower(), str(collation).upper()) for _, _, name, _, collation, is_key in columns if is_key]
         if unique and not partial and keys == [("row_id", "BINARY")]:
             return True
     return False
