@@ -92,6 +92,8 @@ def troubled(draw: st.DrawFn, trouble: st.SearchStrategy[tuple[Any, ...]]) -> li
     return history
 
 
+late_skews = st.tuples(*[st.sampled_from([-3_600_000, -30, 0])] * 3)
+"""Some clients' edits are older than any erasure."""
 _CHANGES_OF_ACCESS = frozenset({"rules", "rules begin", "claims", "core claims"})
 
 

@@ -11,7 +11,7 @@ import hypothesis.strategies as st
 from hypothesis import example, given, settings
 
 from tests.property.feed_history import play
-from tests.property.feed_steps import RULES, histories, skews, with_erased_clients
+from tests.property.feed_steps import RULES, histories, late_skews, skews, with_erased_clients
 
 
 @settings(deadline=None, max_examples=150)
@@ -294,7 +294,21 @@ def test_every_client_ends_with_its_rows(history: list[tuple[Any, ...]], skews: 
 
 
 @settings(deadline=None, max_examples=50)
-@given(history=with_erased_clients(), skews=skews, rules=st.integers(0, len(RULES) - 1))
+@given(history=with_erased_clients(), skews=late_skews, rules=st.integers(0, len(RULES) - 1))
+@example(  # after the erasure, the client pushes an earlier edit of a row that others wrote
+    history=[
+        ("edit", 1, "INSERT", "r1", {"x": 1}),
+        ("push", 1, "whole"),
+        ("pull", 0, 3, "whole"),
+        ("erase client", 0, 0),
+        ("pull", 0, 3, "whole"),
+        ("pull", 0, 3, "whole"),
+        ("edit", 0, "UPDATE", "r1", {"x": 2}),
+        ("push", 0, "whole"),
+    ],
+    skews=(-3_600_000, 0, 0),
+    rules=0,
+)
 def test_every_client_ends_with_what_is_left_after_clients_were_erased(
     history: list[tuple[Any, ...]], skews: tuple[int, ...], rules: int
 ) -> None:

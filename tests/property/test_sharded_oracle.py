@@ -18,7 +18,7 @@ from lakesync.staging.sharded import ShardedStore
 from lakesync.staging.shards import ShardMap
 from tests.property import test_feed_oracle
 from tests.property.feed_history import History, play
-from tests.property.feed_steps import RULES, histories, skews, with_erased_clients
+from tests.property.feed_steps import RULES, histories, late_skews, skews, with_erased_clients
 
 SHARDS = ShardMap({"orders": "shard-orders", "products": "shard-products"}, "shard-default")
 TABLES = {"r2": "orders", "r3": "products"}
@@ -120,7 +120,7 @@ def test_every_client_of_a_sharded_gateway_ends_with_its_rows(
 
 
 @settings(deadline=None, max_examples=50)
-@given(history=with_erased_clients(), skews=skews, rules=st.integers(0, len(RULES) - 1))
+@given(history=with_erased_clients(), skews=late_skews, rules=st.integers(0, len(RULES) - 1))
 @example(  # a shard never saw the client, whose earlier edit of a row there is pushed after the erasure
     history=[
         ("edit", 1, "UPDATE", "r3", {"group": "b"}),
