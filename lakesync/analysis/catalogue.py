@@ -110,6 +110,10 @@ def may_have_catalogue(config: Config) -> bool:
     return not is_file or (Path(path).is_file() and Path(path).stat().st_size > 0)
 
 
+class MissingFilesError(LakeUnavailableError):
+    """The catalogue names a file that does not exist, for example because the lake was moved."""
+
+
 class LakeReader:
     """The lake's tables at one moment: each is loaded at most once. Use it as a context manager."""
 
@@ -186,10 +190,20 @@ class LakeReader:
         return self._load(space, name) if name in self._names(space) else None
 
     def _load(self, namespace: str, name: str) -> Table:
-        """Return a table, which is loaded at its first use only."""
+        """Return a table, which is loaded at its first use only.
+
+        Raises:
+            MissingFilesError: the metadata of the table does not exist.
+            LakeUnavailableError: it cannot be read.
+        """
         if (namespace, name) not in self._loaded:
             try:
                 self._loaded[namespace, name] = self._catalogue.load_table((namespace, name))
+            except FileNotFoundError as error:
+                raise MissingFilesError(
+                    f"the catalogue names a file of the lake's table {namespace}.{name} that does not exist ({error}). "
+                    "Iceberg stores absolute paths: if the data folder was moved, put it back at its old path"
+                ) from error
             except OSError as error:
                 raise LakeUnavailableError(
                     f"the table {namespace}.{name} of the lake cannot be read: {str(error).rstrip('.')}; check that "

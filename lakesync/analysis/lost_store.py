@@ -37,12 +37,16 @@ def check_not_lost(config: Config) -> None:
         except StagingUnavailableError:
             pass
         return
-    from lakesync.analysis.catalogue import LakeReader, may_have_catalogue
+    from lakesync.analysis.catalogue import LakeReader, MissingFilesError, may_have_catalogue
 
     if not may_have_catalogue(config):
         return
     with suppress(LakeUnavailableError), LakeReader(config) as lake:
-        if lake.deltas is not None and lake.deltas.current_snapshot() is not None:
+        try:
+            has_deltas = lake.deltas is not None and lake.deltas.current_snapshot() is not None
+        except MissingFilesError as error:
+            raise ConfigurationError(f"there is no staging store at {without_password(url)}, and {error}.") from error
+        if has_deltas:
             raise ConfigurationError(
                 f"there is no staging store at {without_password(url)}, but the lake has deltas. With an empty store, "
                 "clients would delete their rows. Restore the store or correct [staging] url; or run "

@@ -469,6 +469,20 @@ def test_doctor_checks_the_store_of_every_shard(run, monkeypatch):
     assert "shard shard-orders has no store" in json.loads(result.stdout)["found"]
 
 
+def test_a_moved_lake_is_reported_with_its_remedy(run):
+    settings = config.load()
+    settings.data_dir.mkdir()
+    with closing(SqlCatalog("lake", uri=settings.lake.catalog_uri, warehouse=settings.lake.warehouse)) as lake:
+        lake.create_namespace("lakesync")
+        lake.create_table("lakesync.deltas", pa.schema([("n", pa.int64())]))
+    Path(settings.lake.warehouse.removeprefix("file://")).rename(settings.data_dir / "elsewhere")
+    result = run("query", "SELECT * FROM deltas")
+    assert result.exit_code == ExitCode.UNREACHABLE
+    assert "if the data folder was moved, put it back at its old path" in result.stderr
+    with pytest.raises(ConfigurationError, match=r"there is no staging store at .*, and the catalogue names a file"):
+        check_not_lost(settings)
+
+
 def test_a_lost_store_is_not_replaced_by_an_empty_one(run):
     url = f"sqlite://{Path.cwd() / 'lakesync-data' / 'staging'}"
     settings = config.load()
