@@ -1,5 +1,6 @@
 """K1, R5: a frame is filtered to exactly the rows that the rules show, although most rows are never decoded."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
@@ -7,7 +8,7 @@ from msgspec import Raw
 from gateway.checkpoint_frames import visible_rows
 from lakesync.model.delta import jcs
 from lakesync.model.types import ColumnValue, RowDelta, SyncResponse
-from lakesync.rules.model import Bucket, Filter, SyncRules, matches
+from lakesync.rules.model import Bucket, Filter, SyncRules, matches, text_of
 from lakesync.testing import strategies
 from lakesync.wire.protobuf import decode_response, encode_response
 
@@ -46,6 +47,14 @@ def test_k1_a_filtered_frame_has_exactly_the_visible_rows(rules, table, given_ro
         assert decode_response(shown).deltas == tuple(expected)
     elif rules.buckets:
         assert shown == b""
+
+
+@pytest.mark.parametrize("op", ["eq", "in"])
+@pytest.mark.parametrize("value", ["5", 5, 1.5, True, None, ["a"], {"b": 1}])
+def test_a_value_of_any_type_is_visible_by_its_text(value, op):
+    rules = SyncRules(1, (Bucket("b", (), (Filter("x", op, "jwt:team"),)),))
+    message = encode_response(SyncResponse(tuple(spelled("t", 1, {"x": value})), 512))
+    assert visible_rows(message, rules, {"team": text_of(value)}) == message
 
 
 def test_a_claim_that_is_not_valid_unicode_shows_nothing():
