@@ -27,14 +27,14 @@ def settings(monkeypatch):
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("weak", WEAK)
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "gateway.example"])
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "::ffff:192.0.2.1", "gateway.example"])
 def test_a_weak_secret_is_rejected_off_loopback(settings, name, weak, host):
     with pytest.raises(ConfigurationError, match=f"LAKESYNC_{name.upper()} .*32 bytes"):
         check_bind_address(settings(host, **{name: weak}))
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "::ffff:127.0.0.1"])
 def test_a_weak_secret_on_loopback_is_warned_about_without_its_value(settings, name, host):
     with capture_logs() as lines:
         check_bind_address(settings(host, **{name: "guess me"}))

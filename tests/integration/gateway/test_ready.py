@@ -39,7 +39,8 @@ def test_a_starting_gateway_answers_health_checks_and_rejects_work(tmp_path):
         thread.start()
         url = f"http://127.0.0.1:{bound.getsockname()[1]}"
         client = Client(url, "gw")
-        assert requests.get(url + "/health", timeout=DEADLINE).status_code == 200
+        for path in ("/health", "/metrics"):
+            assert requests.get(url + path, timeout=DEADLINE).status_code == 200
         assert ready(url) == (503, "starting")
         refused = client.push(delta("t1", {"n": 1}))
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
