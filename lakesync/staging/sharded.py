@@ -54,10 +54,9 @@ class ShardedStore(ShardedPipeline):
             IntegrityError: the store of a shard is empty, but clients have cursors from it.
         """
         with ExitStack() as opening:
-            for store in self.stores.values():
-                store.open(replayer)
+            for name, store in self.stores.items():  # the default shard first, because the checks of others read it
+                store.open(replayer)  # a wrong setting that the stores before show does not create this one
                 opening.callback(store.close)
-            for name, store in self.stores.items():
                 self._check_name(name, store)
                 self._check_tables(name, store)
                 self._check_not_lost(name, store)

@@ -326,6 +326,15 @@ def test_new_tables_may_be_assigned_to_a_shard_at_any_time(tmp_path: Path) -> No
         engine.close()
 
 
+def test_a_shard_that_may_not_have_its_table_is_not_created(tmp_path: Path) -> None:
+    engine = opened(tmp_path)
+    engine.gateway("g").handle_push(both(1))
+    engine.close()
+    with pytest.raises(ConfigurationError, match="table 'todos' of gateway 'g' has rows in shard 'shard-default'"):
+        opened(tmp_path, shards=ShardMap({**SHARDS.tables, "todos": "shard-todos"}, "shard-default"))
+    assert not (tmp_path / "shard-todos").exists()
+
+
 def test_subscribers_in_the_same_state_share_one_page_and_its_cursor(tmp_path: Path) -> None:
     engine = opened(tmp_path)
     try:
