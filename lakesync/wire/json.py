@@ -206,14 +206,14 @@ def _unreadable(what: str, error: Exception) -> ValidationError:
 
 def _pull(request: _PullRequest) -> SyncPull:
     """Check a decoded pull request, of which some fields have two names; raises ValidationError."""
-    given = request.since if request.since_hlc is msgspec.UNSET else request.since_hlc
+    name, given = ("since", request.since) if request.since_hlc is msgspec.UNSET else ("sinceHlc", request.since_hlc)
     remedy = "send the serverHlc of the last response, 0 at first"
-    since = 0 if given is msgspec.UNSET else _hlc("sinceHlc", given, remedy)
+    since = 0 if given is msgspec.UNSET else _hlc(name, given, remedy)
     own = None if request.own_hlc is None else _hlc("ownHlc", request.own_hlc, "send an hlc of the client's own")
-    limit = request.limit if request.max_deltas is msgspec.UNSET else request.max_deltas
-    limit = DEFAULT_MAX_DELTAS if limit is msgspec.UNSET else _whole("maxDeltas", limit)
+    name, limit = ("limit", request.limit) if request.max_deltas is msgspec.UNSET else ("maxDeltas", request.max_deltas)
+    limit = DEFAULT_MAX_DELTAS if limit is msgspec.UNSET else _whole(name, limit)
     if limit < 1:
-        raise ValidationError(f"maxDeltas is {limit}: ask for at least 1")
+        raise ValidationError(f"{name} is {limit}: ask for at least 1")
     return SyncPull(request.client_id, since, limit, request.source or None, own)
 
 

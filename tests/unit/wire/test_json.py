@@ -171,14 +171,21 @@ def test_a_pull_may_use_either_field_names(body, pull):
 
 
 @pytest.mark.parametrize(
-    "query",
-    [{}, {"clientId": "c", "since": "x"}, {"clientId": "c", "since": "-1"}, {"clientId": "c", "limit": "0"}],
+    ("name", "value"),
+    [("since", "x"), ("sinceHlc", "x"), ("since", "-1"), ("limit", "0"), ("limit", "1.5"), ("maxDeltas", "-1")],
 )
-def test_an_invalid_pull_is_rejected(query):
-    with pytest.raises(ValidationError):
-        json.parse_pull(query)
-    with pytest.raises(ValidationError):
-        json.decode_pull(stdlib.dumps(query).encode())
+def test_an_invalid_pull_is_rejected_by_the_name_of_the_field(name, value):
+    with pytest.raises(ValidationError, match=rf"^{name} is '?{value}'?: "):
+        json.parse_pull({"clientId": "c", name: value})
+    with pytest.raises(ValidationError, match=name):
+        json.decode_pull(stdlib.dumps({"clientId": "c", name: value}).encode())
+
+
+def test_a_pull_without_a_client_id_is_rejected():
+    with pytest.raises(ValidationError, match="clientId"):
+        json.parse_pull({})
+    with pytest.raises(ValidationError, match="clientId"):
+        json.decode_pull(b"{}")
 
 
 def test_an_integer_may_be_written_with_a_zero_fraction():
