@@ -7,11 +7,11 @@ import re
 import pytest
 import requests
 
-from lakesync.model.types import SyncPull, SyncResponse
+from lakesync.model.types import SyncPull, SyncPush, SyncResponse
 from lakesync.wire import protobuf
 from lakesync.wire.frames import FrameTag
 from tests.integration.gateway_support import DEADLINE, Client, delta
-from tests.integration.live.live_support import OVERLOOKED, Live
+from tests.integration.live.live_support import OVERLOOKED, Live, decoded
 
 
 def ops(page):
@@ -100,6 +100,31 @@ def test_a_client_that_only_pushed_gets_broadcasts_before_its_first_pull(pair):
             rows += ops(reader.broadcast())
         alice.push(delta("t4", {"n": 4}, client="alice"))
         assert ops(reader.broadcast()) == [("DELETE", "t4"), ("INSERT", "t4")]
+
+
+def test_the_cursor_of_a_push_before_the_first_pull_does_not_pass_a_broadcast_that_may_be_skipped(pair):
+    alice, bob = pair
+    alice.push(delta("t1", {"n": 1}, client="alice"))
+    bob.push(delta("t2", {"n": 2}, client="bob"))
+    with Live(bob) as reader:
+        assert reader.broadcast().server_hlc == 0
+        cursor = reader.push(delta("t3", {"n": 3}, client="bob")).server_hlc
+        assert ("INSERT", "t1") in ops(reader.pull(cursor))
+
+
+def test_a_push_of_another_client_over_a_connection_does_not_get_the_cursor_of_the_first(serve):
+    served = serve(secrets=())
+    alice = served.client("alice")
+    carol = served.client("carol", alice.gateway)
+    alice.push(delta("t0", {"n": 0}, client="alice"))
+    carol.pull()
+    alice.push(delta("t1", {"n": 1}, client="alice"))
+    with Live(served.client("bob", alice.gateway)) as shared:
+        shared.pull()
+        pushed = SyncPush("carol", decoded([delta("t2", {"n": 2}, client="carol")]))
+        shared.send(FrameTag.PUSH, protobuf.encode_push(pushed))
+        cursor = shared.answer().server_hlc
+    assert ("INSERT", "t1") in [(each["op"], each["rowId"]) for each in carol.pull(cursor).json()["deltas"]]
 
 
 def test_a_new_client_gets_broadcasts_from_its_first_push_on(pair):
