@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -87,6 +88,22 @@ def test_clients_pull_from_a_configured_source(spawn, tmp_path):
     absent = bob.pull(source="absent")
     assert (absent.status_code, absent.json()["code"]) == (404, "NOT_FOUND")
     assert "known: reports" in absent.json()["error"]
+
+
+def test_the_error_of_a_source_that_cannot_be_read_names_its_file_only_in_the_log(spawn, tmp_path):
+    folder = tmp_path / "private"
+    declared = {"reports": {"uri": f"file://{folder}", "gateway": "gw"}}
+    server = spawn(LAKESYNC_SOURCES=json.dumps(declared))
+    if folder.exists():
+        shutil.rmtree(folder)
+    folder.write_text("a file where the folder should be")
+    answer = server.client("bob").pull(source="reports")
+    assert (answer.status_code, answer.json()["code"]) == (502, "ADAPTER_ERROR")
+    assert "'reports' cannot be read" in answer.json()["error"]
+    assert "private" not in answer.text
+    reasons = [line for line in server.lines() if line.get("event") == "source not read"]
+    assert [(line["request_id"], line["source"]) for line in reasons] == [(answer.json()["requestId"], "reports")]
+    assert str(folder) in reasons[0]["error"]
 
 
 @pytest.mark.parametrize(
