@@ -171,11 +171,10 @@ class AdapterGateway:
         if deltas is None:
             stored_deltas = read_all(self.flusher.destination, DeltaQuery(gateway=self.gateway_id))
             deltas = (stored.delta for stored in stored_deltas)
+        self.count_clients_as_seen()
         remaining = iter(deltas)
         total = 0
         while chunk := list(islice(remaining, _DELTAS_PER_READ)):
-            if total == 0:
-                self.count_clients_as_seen()
             self._restore(chunk)
             total += len(chunk)
             if from_adapter:

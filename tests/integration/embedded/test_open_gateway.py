@@ -267,6 +267,15 @@ def test_l7_after_rehydrating_a_client_with_further_claims_that_pushed_drops_a_d
     assert [delta.op for delta in page.deltas if delta.row_id == "own"] == ["DELETE", "INSERT"]
 
 
+def test_rehydrating_from_an_empty_adapter_counts_every_client_as_seen_before(clock, tmp_path):
+    """The store may have been lost before its first flush. Then a client may have rows that are pushed again."""
+    author, adapter = Author("a", clock), KINDS["sqlite"](tmp_path)
+    with lakesync.open_gateway("shop", adapter=adapter, background=False, wall=clock) as gateway:
+        assert gateway.rehydrate() == 0
+        author.push(gateway, author.delta("r1", {"x": 1}))
+        assert [delta.op for delta in gateway.handle_pull(SyncPull("b", 0)).deltas] == ["DELETE", "INSERT"]
+
+
 def test_rehydrating_a_store_with_pushes_leaves_new_clients_new(clock, tmp_path):
     author, adapter = Author("a", clock), KINDS["sqlite"](tmp_path)
     with lakesync.open_gateway("shop", adapter=adapter, background=False, wall=clock) as gateway:
