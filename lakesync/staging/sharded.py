@@ -54,8 +54,10 @@ class ShardedStore(ShardedPipeline):
             IntegrityError: the store of a shard is empty, but clients have cursors from it.
         """
         with ExitStack() as opening:
-            for name, store in self.stores.items():  # the default shard first, because the checks of others read it
-                store.open(replayer)  # a wrong setting that the stores before show does not create this one
+            # Each store is checked before the next is opened, so that a wrong setting creates no empty store. The
+            # default shard is the first, because the checks of others read it.
+            for name, store in self.stores.items():
+                store.open(replayer)
                 opening.callback(store.close)
                 self._check_name(name, store)
                 self._check_tables(name, store)

@@ -179,8 +179,8 @@ def secret(config: Config) -> CheckResult:
     signing = signing_secret(config)
     if signing is None and config.gateway.issuers:
         return _ok(
-            "none: login providers sign all tokens, so that `lakesync status` and others need one with --token-file; "
-            "with LAKESYNC_JWT_SECRET, set here and for the gateway, they sign their own"
+            "none: login providers sign all tokens. Commands such as `lakesync status` need --token-file, or "
+            "LAKESYNC_JWT_SECRET, set here and for the gateway, to sign their own"
         )
     is_exposed = config.gateway.host not in LOOPBACK_HOSTS
     remedy = "run export LAKESYNC_JWT_SECRET=$(openssl rand -hex 32), with the same value for every gateway"
