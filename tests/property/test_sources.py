@@ -120,7 +120,7 @@ class World:
         self.source.redact([RedactionRequest("w", hlc, table="reports", row_id=row)])
         deleted = StoredDelta("w", hlc, RowDelta("DELETE", "reports", row, ERASER, (), hlc, f"erasure {self.batches}"))
         self.source.insert_deltas(DeltaBatch(f"w.main.1.{self.batches}-{self.batches}", "w", (deleted,)))
-        self.ever.add(("reports", row))  # nothing shows any more whether it was visible
+        self.ever.add(("reports", row))  # the source no longer shows whether it was visible
 
     def pull(self, source: str | None, *, lost: bool = False, limit: int = 50) -> bool:
         """Pull a page, whose answer may be lost, but not every time; return whether there are more."""
