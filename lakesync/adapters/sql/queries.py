@@ -114,8 +114,9 @@ def read_page(connection: Connection, query: DeltaQuery) -> ArrowPage:
     statement = f"SELECT {_SELECT} FROM {DELTAS_TABLE} WHERE {where} ORDER BY"
     max_rows = query.limit + _MAX_EQUAL_VALUES
     found = connection.query_arrow(f"{statement} {order} LIMIT {max_rows}", values, _schema())
-    if found.nbytes > _MAX_PAGE_BYTES and query.limit > 1:
-        return read_page(connection, replace(query, limit=max(1, query.limit * _MAX_PAGE_BYTES // found.nbytes)))
+    most = min(query.limit, len(found))
+    if found.nbytes > _MAX_PAGE_BYTES and most > 1:
+        return read_page(connection, replace(query, limit=max(1, most * _MAX_PAGE_BYTES // found.nbytes)))
     if len(found) == max_rows:
         sort_columns = ", ".join(SORT_COLUMNS[order])
         found = connection.query_arrow(f"{statement} {sort_columns} LIMIT {query.limit + 1}", values, _schema())

@@ -40,3 +40,16 @@ def test_pages_of_large_deltas_are_smaller_and_complete(tmp_path, monkeypatch):
     assert [hlc for page in pages for hlc in page.column("hlc").to_pylist()] == [each.hlc for each in made]
     assert len(pages) > 5
     adapter.close()
+
+
+def test_a_page_of_few_large_deltas_is_read_only_a_few_times(tmp_path, monkeypatch):
+    monkeypatch.setattr(queries, "_MAX_PAGE_BYTES", 50_000)
+    adapter = SqliteAdapter(tmp_path / "d.db")
+    made = tuple(StoredDelta("g", 256 * n, make_delta("c", n, f"r{n}", x="x" * 20_000)) for n in range(3))
+    adapter.insert_deltas(DeltaBatch("g.1", "g", made))
+    limits = []
+    read_page = queries.read_page
+    monkeypatch.setattr(queries, "read_page", lambda to, query: limits.append(query.limit) or read_page(to, query))
+    assert len(adapter.query_arrow(DeltaQuery()).deltas) < 3
+    assert len(limits) <= 3
+    adapter.close()
