@@ -148,6 +148,9 @@ def test_a_batch_over_midnight_has_each_delta_on_its_day(kind, tmp_path):
         found = merge_digests(adapter.digests(DigestScope()))
         assert {key: each.deltas for key, each in found.items()} == {("notes", FIRST): 1, ("notes", SECOND): 2}
     before = adapter.digests(DigestScope())
+    # one object, also with JSON, as earlier versions have written it
+    old, data = adapter._encode("g.main.1.1-3.notes", "g", to_arrow(stored))
+    adapter.objects.put_object(old.key, data)
     adapter.restore_arrow("leaf", "g.main.1.1-3", to_arrow(stored), DigestScope())
     assert diff_digests(before, adapter.digests(DigestScope())) == []
     adapter.close()

@@ -195,8 +195,9 @@ class ObjectDeltas(ArrowAdapterBase):
         # after a crash keeps the objects that were written before the mark.
         mark.check(self.read_mark(mark.name))
         total = BatchChecksum()
-        for gateway, table, part in self._parts(deltas):
-            total = total.plus(self.insert_arrow(f"{batch_id}.{table}", gateway, part))
+        for gateway, table, of_table in split_by_table(deltas):
+            for part in self._parts(of_table):
+                total = total.plus(self.insert_arrow(f"{batch_id}.{table}", gateway, part))
         crash_point("objects.before_mark")  # tests kill the process here
         self.objects.put_object(_mark_key(mark.name), mark.value.encode())
         return total
@@ -244,20 +245,24 @@ class ObjectDeltas(ArrowAdapterBase):
     ) -> None:
         """Rewrite a batch's objects under their keys.
 
-        A follower that stopped within a batch, at the end of a day, has written it as two objects. The rewritten object
-        replaces both.
+        A follower that stopped within a batch, at the end of a day, has written it as two objects, and an earlier
+        version has written one JSON object for two days. The rewritten objects replace them.
         """
-        for gateway, table, part in self._parts(deltas):
-            file, data = self._encode(f"{batch_id}.{table}", gateway, part)
-            self.objects.put_object(file.key, data)
-            first, last = value_range(part, "arrival")
+        for gateway, table, of_table in split_by_table(deltas):
+            files = set[DeltaFile]()
+            for part in self._parts(of_table):
+                file, data = self._encode(f"{batch_id}.{table}", gateway, part)
+                self.objects.put_object(file.key, data)
+                files.add(file)
+            keys, names = {file.key for file in files}, {_name_of(file.key) for file in files}
+            first, last = value_range(of_table, "arrival")
             days = range(day_of(first), day_of(last) + 1)
             replaced = [
                 other.key
                 for day in days
                 if len(days) > 1  # otherwise no day ended within the batch: its objects are not listed
                 for other in self._files(f"{gateway}/{day_text(day)}")
-                if _name_of(other.key) == _name_of(file.key) and other.key != file.key
+                if _name_of(other.key) in names and other.key not in keys
                 if first <= other.arrivals.low and other.arrivals.high <= last
             ]
             self.objects.delete_objects(replaced)
@@ -285,21 +290,18 @@ class ObjectDeltas(ArrowAdapterBase):
         """Close the object store."""
         self.objects.close()
 
-    def _parts(self, deltas: pa.Table) -> Iterator[tuple[str, str, pa.Table]]:
-        """Yield `(gateway, table name, deltas of one object)`.
+    def _parts(self, deltas: pa.Table) -> list[pa.Table]:
+        """Divide deltas of one gateway and table into those of each object.
 
         All deltas of a JSON object have its last arrival, so it must not have deltas of two days: each day is compared
         with the lake.
         """
         import pyarrow.compute as pc
 
-        for gateway, table, of_table in split_by_table(deltas):
-            if self._format == "parquet":
-                yield gateway, table, of_table
-                continue
-            days = pc.divide(of_table.column("arrival"), ARRIVALS_PER_DAY)
-            for day in pc.unique(days):
-                yield gateway, table, of_table.filter(pc.equal(days, day))
+        if self._format == "parquet":
+            return [deltas]
+        days = pc.divide(deltas.column("arrival"), ARRIVALS_PER_DAY)
+        return [deltas.filter(pc.equal(days, day)) for day in pc.unique(days)]
 
     def _delta_file(self, batch_id: str, gateway: str, arrivals: ValueRange, hlcs: ValueRange) -> DeltaFile:
         """Return the file for a batch. Its key has the bounds of arrivals and HLCs, so that queries can skip files."""
