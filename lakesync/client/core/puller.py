@@ -11,7 +11,7 @@ one row.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from operator import attrgetter
 
 from lakesync.client.core.core_state import CoreState
@@ -248,11 +248,12 @@ class Puller:
 
     def _changes_of(self, deltas: Sequence[RowDelta], generation: int) -> Changes:
         """Return what the deltas of a page change. The store applies the bulk of them, and the rest is merged here."""
-        hlcs: Iterable[int] = map(_hlc_of, deltas)
-        if generation == SOURCE_GENERATION:  # whose stamps no gateway has checked: edits above them would be rejected
-            highest = self._state.clock.highest_accepted()
-            hlcs = filter(lambda hlc: hlc <= highest, hlcs)
-        self._state.clock.observe(max(hlcs, default=0))
+        clock = self._state.clock
+        if generation == SOURCE_GENERATION:  # no gateway has checked these stamps: edits above them might be rejected
+            highest = clock.highest_accepted()
+            clock.advance(max((hlc for hlc in map(_hlc_of, deltas) if hlc <= highest), default=0), 0)
+        else:
+            clock.observe(max(map(_hlc_of, deltas), default=0))
         bulk, to_merge = self._state.store.prepare(deltas, generation)
         check_values(to_merge)
         changes = page_changes(self._state.store, to_merge, generation)
