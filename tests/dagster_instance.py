@@ -19,7 +19,7 @@ _EVENTS_IN_MEMORY = {
 
 @contextmanager
 def dagster_instance() -> Iterator[dg.DagsterInstance]:
-    """Create a separate instance in the given folder, and set `DAGSTER_HOME` to the folder."""
+    """Create a separate instance in a temporary folder, and set `DAGSTER_HOME` to the folder."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home:
         shutil.copytree(_home_without_runs(), home, dirs_exist_ok=True)
         with dg.instance_for_test(_EVENTS_IN_MEMORY, temp_dir=home) as instance:

@@ -14,7 +14,7 @@ from tests.lake_support import arrivals, fill
 
 MANY = 150
 
-pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy
+pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute on a busy machine
 
 
 def test_plans_of_many_columns_erasures_and_gateways_are_accepted(spark, names):

@@ -455,7 +455,7 @@ def test_writes_are_committed_although_the_app_has_set_autocommit(opened):
     assert [row["title"] for row in opened()["todos"]] == ["kept"]
 
 
-def test_a_transport_replaces_the_gateways_address_and_must_have_what_is_asked_of_it(gateway, tmp_path):
+def test_a_transport_is_rejected_with_an_address_or_without_the_requested_broadcasts(gateway, tmp_path):
     transport = LocalTransport(gateway)
     with pytest.raises(ConfigurationError, match="which it replaces"):
         lakesync.open(tmp_path / "a.db", transport=transport, url="http://127.0.0.1:1", gateway="g")
