@@ -181,7 +181,7 @@ class Engine:
         sender = Sender(entry.client_id, access.keys, reindexed=access.sees_by_values is None)
         apply(commit, rows, sender, entry.arrival, rules.index(commit.config))
         client = commit.client(entry.client_id)
-        if client is not None and client.lost_push == entry.arrival:
+        if client is not None and entry.arrival <= client.lost_push:  # of earlier pushes it may have lost some too
             mark_astray(commit, rows.deltas.keys(), entry.client_id)
 
     def reindex(self, commit: RowCommit) -> None:

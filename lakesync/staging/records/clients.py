@@ -309,7 +309,7 @@ class ClientRecord(msgspec.Struct, frozen=True, array_like=True):
     to this one may have been sent before that, and be late."""
     lost_push: int = 0
     """The arrival of the latest push whose writes the client may lack, because it lost its database after it sent the
-    push; 0 for none. A replay of the log marks the rows of this push again."""
+    push; 0 for none. A replay of the log marks the rows of this push, and of earlier ones, again."""
 
     def was_sent_more_since(self, page: Page) -> bool:
         """Return whether the client was, or may have been, sent pages with deltas that the cursor of `page` omits."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from threading import Event
 
 import pytest
@@ -13,7 +14,7 @@ from lakesync.model.types import SyncPull, SyncPush
 from lakesync.rules.model import parse_rules
 from lakesync.staging.sqlite import group
 from tests.conformance.book import make_delta
-from tests.conformance.power_cut import copy_in_owner
+from tests.conformance.power_cut import copy_at_once, copy_in_owner
 from tests.integration.embedded.embedded_support import gateway_over
 
 RULES = {
@@ -205,3 +206,21 @@ def test_a_late_push_of_a_lost_database_survives_a_crash_before_its_rows_are_wri
     with gateway_over(clock, staging=copy) as ann.gateway:
         ann.pull(A)
         assert ann.rows == {"r-a", "r-late"}
+
+
+def test_late_pushes_of_a_lost_database_survive_a_power_cut_that_loses_their_rows(clock, tmp_path):
+    """The file of the rows is synced to the disk later than the log, so a replay may cross several pushes."""
+    live, copy = (f"sqlite://{tmp_path / name}" for name in ("live", "copy"))
+    with gateway_over(clock, staging=live) as gateway:
+        gateway.set_rules(parse_rules(RULES))
+        gateway.handle_push(push("ben", 1, "r-a", "a"))
+        ann = Client(gateway, A)  # it lost its database after it had sent the pushes below, and pulled again
+        copy_at_once(gateway._store, tmp_path / "synced")
+        for number, row in enumerate(("r-late", "r-later"), 2):
+            gateway.submit_push(push("ann", number, row, "a"), A, known_cursor=0).result(20)
+        copy_at_once(gateway._store, tmp_path / "copy")
+    for name in ("state.db", "state.db-wal"):
+        shutil.copy(tmp_path / "synced" / name, tmp_path / "copy" / name)
+    with gateway_over(clock, staging=copy) as ann.gateway:
+        ann.pull(A)
+        assert ann.rows == {"r-a", "r-late", "r-later"}
