@@ -95,7 +95,9 @@ class House:
         run = job.execute_in_process(instance=self.instance, raise_on_error=False)
         found = run.get_asset_check_evaluations()
         assert len(found) == len(job.asset_layer.asset_graph.asset_check_keys)
-        assert run.success == all(one.passed or one.severity is dg.AssetCheckSeverity.WARN for one in found)
+        # nothing depends on a destination's check, so it does not block and the run succeeds
+        blocking = [one for one in found if one.blocking and one.severity is dg.AssetCheckSeverity.ERROR]
+        assert run.success == all(one.passed for one in blocking)
         return {
             f"{one.asset_key.to_user_string()} {one.check_name}": one.description for one in found if not one.passed
         }
