@@ -110,8 +110,8 @@ def may_have_catalogue(config: Config) -> bool:
     return not is_file or (Path(path).is_file() and Path(path).stat().st_size > 0)
 
 
-class MissingFilesError(LakeUnavailableError):
-    """The catalogue names a file that does not exist, for example because the lake was moved."""
+class UnreadableTableError(LakeUnavailableError):
+    """The catalogue has a table whose metadata cannot be read, for example because the lake was moved."""
 
 
 class LakeReader:
@@ -193,19 +193,18 @@ class LakeReader:
         """Return a table, which is loaded at its first use only.
 
         Raises:
-            MissingFilesError: the metadata of the table does not exist.
-            LakeUnavailableError: it cannot be read.
+            UnreadableTableError: the metadata of the table cannot be read.
         """
         if (namespace, name) not in self._loaded:
             try:
                 self._loaded[namespace, name] = self._catalogue.load_table((namespace, name))
             except FileNotFoundError as error:
-                raise MissingFilesError(
+                raise UnreadableTableError(
                     f"the catalogue names a file of the lake's table {namespace}.{name} that does not exist ({error}). "
                     "Iceberg stores absolute paths: if the data folder was moved, put it back at its old path"
                 ) from error
             except OSError as error:
-                raise LakeUnavailableError(
+                raise UnreadableTableError(
                     f"the table {namespace}.{name} of the lake cannot be read: {str(error).rstrip('.')}; check that "
                     "its storage can be reached with the settings and credentials of this process"
                 ) from error

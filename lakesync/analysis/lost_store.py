@@ -24,7 +24,7 @@ def check_not_lost(config: Config) -> None:
     """Raise ConfigurationError if the lake has deltas, but staging has no store.
 
     The store was lost, or the settings name another one. A gateway would create an empty store, and clients would
-    delete every row that they have not written since. A lake that cannot be read here is not checked.
+    delete every row that they have not written since. A catalogue that cannot be read here is not checked.
     """
     url = config.staging.url
     if url.startswith("memory://") or find_spec("pyiceberg") is None:
@@ -37,14 +37,14 @@ def check_not_lost(config: Config) -> None:
         except StagingUnavailableError:
             pass
         return
-    from lakesync.analysis.catalogue import LakeReader, MissingFilesError, may_have_catalogue
+    from lakesync.analysis.catalogue import LakeReader, UnreadableTableError, may_have_catalogue
 
     if not may_have_catalogue(config):
         return
     with suppress(LakeUnavailableError), LakeReader(config) as lake:
         try:
             has_deltas = lake.deltas is not None and lake.deltas.current_snapshot() is not None
-        except MissingFilesError as error:
+        except UnreadableTableError as error:
             raise ConfigurationError(f"there is no staging store at {without_password(url)}, and {error}.") from error
         if has_deltas:
             raise ConfigurationError(

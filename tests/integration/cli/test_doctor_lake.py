@@ -9,9 +9,10 @@ from pyiceberg.schema import Schema
 from sqlalchemy import create_engine, text
 
 from lakesync.analysis.catalogue import LakeReader, open_catalogue
+from lakesync.analysis.lost_store import check_not_lost
 from lakesync.cli.local.doctor_checks import catalogue, warehouse
 from lakesync.config import Config, load
-from lakesync.model.errors import LakeUnavailableError
+from lakesync.model.errors import ConfigurationError, LakeUnavailableError
 
 BUCKET = "doctored"
 LAKE = {"warehouse": f"s3://{BUCKET}/warehouse", "checkpoints": f"s3://{BUCKET}/checkpoints"}
@@ -49,14 +50,21 @@ def test_a_bucket_that_does_not_exist_is_a_problem(lake):
         assert warehouse(misspelt)[:2] == ("problem", "there is no bucket misspelt, which s3://misspelt/x names")
 
 
-def test_a_table_whose_storage_cannot_be_read_is_reported(lake):
+def test_a_table_whose_storage_cannot_be_read_is_reported(lake, monkeypatch):
     with open_catalogue(lake) as opened:
         assert isinstance(opened, SqlCatalog)
         opened.create_tables()
         opened.create_namespace(lake.lake.system_namespace)
         table = opened.create_table((lake.lake.system_namespace, "deltas"), Schema())
+    with monkeypatch.context() as unreachable:
+        unreachable.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+        with pytest.raises(LakeUnavailableError, match=r"the table lakesync.deltas of the lake cannot be read"):
+            catalogue(lake)
+        # a gateway must not start with an empty store, because the lake may have deltas
+        with pytest.raises(ConfigurationError, match=r"there is no staging store at .*, and the table lakesync.deltas"):
+            check_not_lost(lake)
     boto3.client("s3").delete_object(Bucket=BUCKET, Key=table.metadata_location.removeprefix(f"s3://{BUCKET}/"))
-    with pytest.raises(LakeUnavailableError, match=r"the table lakesync.deltas of the lake cannot be read: .*metadata"):
+    with pytest.raises(LakeUnavailableError, match=r"a file of the lake's table lakesync.deltas that does not exist"):
         catalogue(lake)
 
 
