@@ -171,7 +171,7 @@ class AdapterGateway:
         if deltas is None:
             stored_deltas = read_all(self.flusher.destination, DeltaQuery(gateway=self.gateway_id))
             deltas = (stored.delta for stored in stored_deltas)
-        self.count_clients_as_seen()
+        self._count_clients_as_seen()
         remaining = iter(deltas)
         total = 0
         while chunk := list(islice(remaining, _DELTAS_PER_READ)):
@@ -185,7 +185,7 @@ class AdapterGateway:
                 self.flusher.adopt([StoredDelta(self.gateway_id, 0, delta).identity for delta in chunk])
         return total
 
-    def count_clients_as_seen(self) -> None:
+    def _count_clients_as_seen(self) -> None:
         """Count every client as seen before if the store is empty; a sharded gateway does so in each empty shard.
 
         The clients' records were lost with the log: any client may have any row, as after a rebuild.

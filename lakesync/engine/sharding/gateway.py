@@ -272,10 +272,10 @@ class ShardedGateway(SyncGateway):
         if errors:
             raise errors[0]
 
-    def count_clients_as_seen(self) -> None:
-        """Like `count_clients_as_seen` of the base class, also in shards of which nothing is restored."""
+    def _count_clients_as_seen(self) -> None:
+        """Like `_count_clients_as_seen` of the base class, also in shards of which nothing is restored."""
         for shard in self._shards.values():
-            shard.count_clients_as_seen()
+            shard.rehydrate(())  # restores nothing, but counts clients
 
     def _restore(self, deltas: Sequence[RowDelta]) -> None:
         """Like `_restore` of the base class `AdapterGateway`, each delta in its shard."""
