@@ -56,14 +56,15 @@ class FileDialect(Dialect):
         Args:
             table: the table's quoted name.
             scratch: the scratch table's quoted name.
-            columns: the quoted columns to write.
+            columns: the quoted columns to write, in the order of the scratch table.
             key: the quoted columns by which rows are equal.
             update: the quoted columns to replace in a row that exists; empty to leave such a row unchanged.
         """
         names = ", ".join(columns)
         changes = ", ".join(f"{name} = excluded.{name}" for name in update)
         on_conflict = f"DO UPDATE SET {changes}" if changes else "DO NOTHING"
-        rows = f"SELECT {names} FROM {scratch} s WHERE 1"  # without WHERE, SQLite takes ON for a part of a join
+        # not `SELECT {names}`: SQLite renames the columns "true" and "false" of a subquery
+        rows = f"SELECT * FROM {scratch} s WHERE 1"  # without WHERE, SQLite takes ON for a part of a join
         into = f"{table} AS target"  # because the table itself may be called `excluded`
         return f"INSERT INTO {into} ({names}) {rows} ON CONFLICT ({', '.join(key)}) {on_conflict}"
 
