@@ -166,10 +166,12 @@ def _deltas_for(history: _History, access_periods: Sequence[AccessPeriod]) -> li
     state, was_shown = RowState(), False
     for position, replaced_at, stored in zip(positions, replaced_positions, history.deltas, strict=True):
         state.merge(stored.delta)
-        is_emptied = stored.delta.op == "UPDATE" and not stored.delta.columns  # by an erasure
         was_shown = was_shown or any(
             _overlaps(period, position, replaced_at)
-            and (_shows(period, history.key[0], state) or (is_emptied and _may_show(period, history.key[0])))
+            and (
+                _shows(period, history.key[0], state)
+                or (stored.delta.is_empty_update and _may_show(period, history.key[0]))
+            )
             for period in access_periods
         )
     row = StoredRow(history.key, arrival=0, state=state)

@@ -94,8 +94,7 @@ class _RowEffect:
             self.inserted = True
         elif not self.inserted:
             self.updated_first = True
-        is_emptied = op == "UPDATE" and not delta.columns  # by an erasure of the sender or the row
-        if is_emptied or (tombstone is not None and delta.stamp <= tombstone):
+        if delta.is_empty_update or (tombstone is not None and delta.stamp <= tombstone):
             # the sender has in its copy what an erasure or an older DELETE has removed from the merged row
             self.copy_differs |= state.visible
 

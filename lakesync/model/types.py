@@ -100,6 +100,11 @@ class RowDelta(DeltaProperties, msgspec.Struct, frozen=True, rename="camel", gc=
     delta_id: str
     """The hash of the delta's content (`model.delta.delta_id`), by which a repeated delta is recognised."""
 
+    @property
+    def is_empty_update(self) -> bool:
+        """Whether the delta is an UPDATE without columns, as an erasure leaves it; clients may push such deltas too."""
+        return self.op == "UPDATE" and not self.columns
+
 
 class SyncPush(msgspec.Struct, frozen=True, rename="camel"):
     """A client's push."""
