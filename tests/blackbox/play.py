@@ -470,7 +470,7 @@ class Game(Exchange):
             line.await_frame(TOLD)  # the process does not know that the client has these rows, and sends them again
 
     def _bring_row(self, client: AnyClient, process: int) -> bool:
-        """Write a row that a client may see, and wait until its WebSocket brings it; False if there is none."""
+        """Write a row that a client may see, and wait until its WebSocket brings it; False if it may see no row."""
         values = {"team": "abcdefg", "kind": "pq", "x": (0, 1, 2, 3)}
         rows = [dict(zip(values, each, strict=True)) for each in product(*values.values())]
         seen = ((table, row) for table in TABLES for row in rows if shows(self.ledger.rules, table, row, client.claims))

@@ -199,7 +199,7 @@ def test_a_run_knows_the_tables_that_were_registered_after_the_host_started(host
 
 
 def test_without_a_host_dagsters_own_launcher_takes_over(host):
-    """Dagster's launcher needs a code server, and reports if there is none."""
+    """Dagster's launcher needs a code server, and raises an error without one."""
     assert isinstance(host.instance.run_launcher, RunHostLauncher)
     with pytest.raises(dg.DagsterInvariantViolationError, match="requires a workspace"):
         host.launch(QUICK)

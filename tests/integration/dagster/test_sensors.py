@@ -196,7 +196,7 @@ def test_a_checkpoint_is_due_after_a_change_of_rules(house, monkeypatch):
     gateway, store = house.engine.gateway("nyc"), house.engine.store
     nothing = {"version": 1, "buckets": [{"name": "none", "tables": ["absent"], "filters": []}]}
     gateway.set_rules(parse_rules(nothing))
-    assert house.tick().skip_message.startswith("nothing is due"), "without a checkpoint, there is none to renew"
+    assert house.tick().skip_message.startswith("nothing is due"), "no checkpoint exists that could be renewed"
     held = store.cut_point("nyc")
     assert store.publish_checkpoint(Checkpoint("nyc", held.epoch, held.arrival, held.rules_version, (), NOON))
     assert house.tick().skip_message.startswith("nothing is due")

@@ -1,4 +1,4 @@
-"""The connector type of docs/connectors.md, as it stands there, against a small API."""
+"""The connector type of docs/connectors.md, copied unchanged from the page, against a small API."""
 
 from __future__ import annotations
 

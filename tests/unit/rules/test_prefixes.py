@@ -65,7 +65,7 @@ def test_combinations_of_long_lists_are_looked_up_among_the_keys_in_use(width, o
     claims = {"team": teams, "owner": teams, "level": "3"}
     seen, unseen = [
         known.row_keys("t", row(team=teams[7], owner=owner, level="3"))
-        for owner in (teams[299], "nobody".ljust(width, "x"))
+        for owner in (teams[299], "other".ljust(width, "x"))
     ]
     in_use = seen | unseen
     asked = []
