@@ -33,7 +33,7 @@ from lakesync.model.errors import LakeSyncError, NotFoundError, SchemaError
 from lakesync.model.schema import TableSchema, evolve, parse_schema
 from lakesync.model.types import Claims, PushResult, RowDelta, SyncPage, SyncPush
 from lakesync.rules.model import SyncRules
-from lakesync.staging.records import Checkpoint, WriteScope
+from lakesync.staging.records import Checkpoint, GatewayConfig, WriteScope
 from lakesync.staging.records.configuration import with_schema
 from lakesync.staging.sharded import ShardedStore
 
@@ -194,7 +194,7 @@ class ShardedGateway(SyncGateway):
         with_schema(self.config(), parsed)  # a schema that is rejected here must not leave its names in a shard
         self._shards[self._shard_map.of(parsed.table)].check_names(parsed)
         version = self._default_shard.register_schema(parsed)
-        self._align_schemas()
+        self._align(_align_schemas)
         return version
 
     def retire_schema(self, table: str) -> int:
@@ -202,7 +202,7 @@ class ShardedGateway(SyncGateway):
         retired = self.config().retired.get(table)
         if retired is None or not any(table in shard.config().schemas for shard in self._others()):
             retired = self._default_shard.retire_schema(table)
-        self._align_schemas()
+        self._align(_align_schemas)
         return retired
 
     def add_names(self) -> None:
@@ -213,13 +213,13 @@ class ShardedGateway(SyncGateway):
     def set_rules(self, rules: SyncRules) -> int:
         """Like `SyncGateway.set_rules`, in every shard."""
         version = self._default_shard.set_rules(rules)
-        self._change_others(lambda shard: shard.set_rules(rules))
+        self._align(_align_rules)
         return version
 
     def set_write_scope(self, scope: WriteScope) -> None:
         """Like `SyncGateway.set_write_scope`, in every shard."""
         self._default_shard.set_write_scope(scope)
-        self._change_others(lambda shard: shard.set_write_scope(scope))
+        self._align(_align_write_scope)
 
     def continue_reindex(self) -> None:
         """Continue the re-index (the update of all rows' bucket keys) after a change of rules, in every shard."""
@@ -231,44 +231,32 @@ class ShardedGateway(SyncGateway):
 
         `Engine.open` calls it.
         """
-        self._align_schemas()
-        config = self.config()
-        for shard in self._others():
-            current = shard.config()
-            if config.rules is not None and current.rules != config.rules:
-                shard.set_rules(config.rules)
-            if config.write_scope is not None and current.write_scope != config.write_scope:
-                shard.set_write_scope(config.write_scope)
+        for align in (_align_schemas, _align_rules, _align_write_scope):
+            self._align(align)
 
-    def _align_schemas(self) -> None:
-        """Copy the default shard's schemas to the others, which may have missed any number of earlier changes."""
-        config = self.config()
+    def _align(self, align: Callable[[ShardGateway, GatewayConfig], None]) -> None:
+        """Copy a part of the default shard's configuration to the others, which may have missed earlier changes.
 
-        def align(shard: ShardGateway) -> None:
-            known = shard.config().schemas
-            for table in config.retired.keys() & known.keys():
-                shard.retire_schema(table)
-            for table, registered in config.schemas.items():
-                if table in known and not _extends(registered.schema, known[table].schema):
-                    shard.retire_schema(table)  # the default shard retired it too, and then registered another schema
-                if table not in known or known[table].schema != registered.schema:
-                    shard.register_schema(registered.schema)
+        Another request, or another process, may change the configuration at the same time, and would be overwritten in
+        these shards by an older one. So the part is copied again until the configuration has not changed meanwhile.
 
-        self._change_others(align)
-
-    def _change_others(self, change: Callable[[ShardGateway], object]) -> None:
-        """Change the configuration of every shard but the default one.
+        Args:
+            align: copies the part of a configuration that it is given to a shard.
 
         Raises:
             LakeSyncError: the first error of a shard. The change is tried in each shard before, so that no shard keeps
                 old rules because another one cannot be reached. A repeat completes it.
         """
-        errors: list[LakeSyncError] = []
-        for shard in self._others():
-            try:
-                change(shard)
-            except LakeSyncError as error:
-                errors.append(error)
+        while True:
+            config = self.config()
+            errors: list[LakeSyncError] = []
+            for shard in self._others():
+                try:
+                    align(shard, config)
+                except LakeSyncError as error:
+                    errors.append(error)
+            if self.config().version == config.version:
+                break
         if errors:
             raise errors[0]
 
@@ -296,6 +284,30 @@ class ShardedGateway(SyncGateway):
     def _others(self) -> Iterator[ShardGateway]:
         """Yield the gateways of all shards but the default one."""
         return (shard for name, shard in self._shards.items() if name != self._shard_map.default)
+
+
+def _align_schemas(shard: ShardGateway, config: GatewayConfig) -> None:
+    """Copy the schemas of the default shard's configuration to another shard."""
+    known = shard.config().schemas
+    for table in config.retired.keys() & known.keys():
+        shard.retire_schema(table)
+    for table, registered in config.schemas.items():
+        if table in known and not _extends(registered.schema, known[table].schema):
+            shard.retire_schema(table)  # the default shard retired it too, and then registered another schema
+        if table not in known or known[table].schema != registered.schema:
+            shard.register_schema(registered.schema)
+
+
+def _align_rules(shard: ShardGateway, config: GatewayConfig) -> None:
+    """Copy the rules of the default shard's configuration to another shard."""
+    if config.rules is not None and shard.config().rules != config.rules:
+        shard.set_rules(config.rules)
+
+
+def _align_write_scope(shard: ShardGateway, config: GatewayConfig) -> None:
+    """Copy the write scope of the default shard's configuration to another shard."""
+    if config.write_scope is not None and shard.config().write_scope != config.write_scope:
+        shard.set_write_scope(config.write_scope)
 
 
 def _extends(new: TableSchema, old: TableSchema) -> bool:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from lakesync.adapters import open_adapter
 from lakesync.adapters.deltas import BatchChecksum, DeltaBatch
 from lakesync.engine import Engine, EngineLimits
+from lakesync.engine.sharding.shard_gateway import ShardGateway
 from lakesync.engine.subscribers import Newcomer, SubscriberGroup, SubscriptionState
 from lakesync.feed import MAX_PAGE_BYTES
 from lakesync.flush import Outlet
@@ -28,7 +29,7 @@ from lakesync.model.errors import (
 )
 from lakesync.model.schema import parse_schema
 from lakesync.model.types import ColumnValue, RowDelta, SyncPull, SyncPush
-from lakesync.rules.model import parse_rules
+from lakesync.rules.model import all_rows_rules, parse_rules
 from lakesync.staging import open_staging, open_store
 from lakesync.staging.sharded import ShardedStore
 from lakesync.staging.shards import ShardMap
@@ -187,6 +188,43 @@ def test_a_change_that_reached_only_one_shard_is_completed_on_opening(tmp_path: 
         ] * 2
         page = engine.gateway("g").handle_pull(SyncPull("bob", 0))
         assert {each.key for each in page.deltas} == {("orders", "1"), ("todos", "1")}
+    finally:
+        engine.close()
+
+
+@pytest.mark.parametrize("changed", ["rules", "schema", "write scope"])
+def test_shards_agree_after_two_changes_at_the_same_time(tmp_path: Path, changed: str, monkeypatch) -> None:
+    """The second change is complete when the first one reaches the second shard."""
+    schemas = [{"table": "orders", "columns": [{"name": n, "type": "number"} for n in names]} for names in ("n", "nm")]
+    method, first, second = {
+        "rules": ("set_rules", RULES, all_rows_rules()),
+        "schema": ("register_schema", *map(parse_schema, schemas)),
+        "write scope": ("set_write_scope", "any", "rules"),
+    }[changed]
+    engine = opened(tmp_path)
+    try:
+        gateway = engine.gateway("g")
+        assert isinstance(engine.store, ShardedStore)
+        apply_in_shard = getattr(ShardGateway, method)
+
+        calls = []
+
+        def apply_late(shard: ShardGateway, value: object) -> object:
+            calls.append(shard)
+            if len(calls) == 2:  # the default shard has the first change
+                monkeypatch.undo()
+                getattr(gateway, method)(second)
+            return apply_in_shard(shard, value)
+
+        monkeypatch.setattr(ShardGateway, method, apply_late)
+        getattr(gateway, method)(first)
+        configs = [store.gateway_config("g") for store in engine.store.stores.values()]
+        parts = [
+            (each.rules, {name: known.schema for name, known in each.schemas.items()}, each.write_scope)
+            for each in configs
+        ]
+        assert parts[0] == parts[1]
+        assert second in (parts[0][0], *parts[0][1].values(), parts[0][2])
     finally:
         engine.close()
 
