@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from lakesync.client.client import Client
 from lakesync.client.factory import open_client
 from lakesync.client.sqlite.tables import Row, Table
-from lakesync.client.status import Event, SyncReport, SyncStatus
+from lakesync.client.status import Event, SyncStatus
 from lakesync.client.sync.sync_session import CLOSE_TIMEOUT
 from lakesync.model.errors import ConfigurationError
 
@@ -82,13 +82,24 @@ class AsyncClient:
 
         A transaction is one such call: `await db.run(transfer)`, if `transfer(db)` contains `with db.transaction():`.
 
+        If the awaiting task is cancelled, a call that has not begun is never made, and a synchronisation ends before
+        its next request. Any other call runs to its end.
+
         Args:
             function: the function; its result is returned, and its exception raised.
 
         Raises:
             ConfigurationError: the client is not open.
+            RuntimeError: the function raised StopIteration, which no task can receive.
         """
-        return await asyncio.get_running_loop().run_in_executor(self._thread, partial(function, self._opened()))
+        client = self._opened()
+        call = self._thread.submit(_call, function, client)
+        try:
+            return await asyncio.wrap_future(call)
+        except asyncio.CancelledError:
+            if not call.cancel() and not call.done():  # it is running, and not the call of another task
+                client.coordinator.cancel()
+            raise
 
     @property
     def client_id(self) -> str:
@@ -105,6 +116,7 @@ class AsyncClient:
         """Return a synced table."""
         return AsyncTable(self, table)
 
+    sync = _on_client(Client.sync)
     query = _on_client(Client.query)
     pending = _on_client(Client.pending)
     verify = _on_client(Client.verify)
@@ -123,14 +135,6 @@ class AsyncClient:
             params: values for its placeholders.
         """
         return await self.run(lambda db: _execute(db, sql, params))
-
-    async def sync(self) -> SyncReport:
-        """See `Client.sync`. Cancelling the task cancels the synchronisation."""
-        try:
-            return await self.run(lambda db: db.sync())
-        except asyncio.CancelledError:
-            self._opened().coordinator.cancel()
-            raise
 
     async def status(self) -> SyncStatus:
         """See `Client.status`."""
@@ -161,18 +165,31 @@ class AsyncClient:
                 await self.run(lambda _: watch.close())
 
     async def close(self) -> None:
-        """See `Client.close`. A call in progress is cancelled after half a second."""
-        if self._client is not None:
-            closing = asyncio.ensure_future(self.run(lambda db: db.close()))
+        """See `Client.close`. A call in progress is cancelled after half a second.
+
+        If the awaiting task is cancelled, the call in progress is too, and the client is closed in its thread.
+        """
+        if self._client is None:
+            return
+        client, self._client = self._client, None
+        closing = asyncio.wrap_future(self._thread.submit(client.close))
+        self._thread.shutdown(wait=False)
+        try:
             while not (await asyncio.wait((closing,), timeout=CLOSE_TIMEOUT))[0]:  # a call of another task is running
-                self._client.coordinator.cancel()
-            self._client = None
-            await closing
-        self._thread.shutdown()
+                client.coordinator.cancel()
+        except asyncio.CancelledError:
+            client.coordinator.cancel()
+            raise
+        await closing
 
     async def __aenter__(self) -> Self:
-        loop = asyncio.get_running_loop()
-        self._client = await loop.run_in_executor(self._thread, self._open_blocking)
+        opening = self._thread.submit(self._open_blocking)
+        try:
+            self._client = await asyncio.wrap_future(opening)
+        except BaseException:
+            self._thread.submit(_close_opened, opening)  # the client may be opened although the task was cancelled
+            self._thread.shutdown(wait=False)
+            raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -196,6 +213,20 @@ def _with_signature_of(
 def open_async(*arguments: Any, **options: Any) -> AsyncClient:
     """Return a client for asyncio, to be used with `async with`. The arguments are those of `lakesync.open`."""
     return AsyncClient(partial(open_client, *arguments, **options))
+
+
+def _call(function: Callable[[Client], T], client: Client) -> T:
+    """Call a function with the blocking client, in the worker thread."""
+    try:
+        return function(client)
+    except StopIteration as error:  # a future with this exception would never end
+        raise RuntimeError("the function raised StopIteration") from error
+
+
+def _close_opened(opening: Future[Client]) -> None:
+    """Close the client that was opened for a task that does not use it, in the worker thread."""
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()
 
 
 def _execute(db: Client, sql: str, params: Any) -> int:
