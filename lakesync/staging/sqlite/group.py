@@ -358,7 +358,7 @@ class Owner:
                 due = min(due, monotonic() + self._allowed.seconds)
             quiet = not busy and self._behind.has_pending
             if quiet or monotonic() >= due or self._behind.full:
-                due = inf if self._behind.try_write_part() else -inf
+                due = inf if self._behind.try_write_part(busy=busy) else -inf
 
     @property
     def _busy(self) -> bool:

@@ -34,8 +34,8 @@ from lakesync.staging.table_values import parts
 
 _ROWS_PER_PART = 128
 """Number of rows in one part of the frozen layer. Jobs wait while a part is written, so it is small."""
-_MOVES_PER_PART = 512
-"""Number of explicit moves in one part."""
+_MOVES_PER_PART = 2048
+"""Number of explicit moves in one part, which takes about as long as a part of rows."""
 _GROUP_SAVEPOINT, _JOB_SAVEPOINT = "of_group", "of_job"
 """Names of the savepoints in which the current group, and its current job (`job`), write to the file."""
 
@@ -58,10 +58,10 @@ class LayeredFile(StateFile):
         """The writes of committed groups since the last `freeze`."""
         self._frozen_layer: Layer | None = None
         """The layer that is being written to the file; None while no layer is."""
-        self._writing: Iterator[int] = iter(())
+        self._writing: Iterator[float] = iter(())
         """Writes a part of the frozen layer at each step, and yields how much is left."""
-        self.frozen_left = 0
-        """About how many rows and explicit moves of the frozen layer are not written yet."""
+        self.frozen_left = 0.0
+        """About how many parts of the frozen layer are not written yet."""
         self._savepoints: list[str] = []
         """Savepoints of writes to the file by the current group, and by its current job."""
         self.wrote_unfrozen = False
@@ -140,7 +140,7 @@ class LayeredFile(StateFile):
     def _freeze(self) -> None:
         """Make the layer of committed groups the frozen one, and begin to write it."""
         self._frozen_layer, self._committed_layer = self._committed_layer, Layer()
-        self.frozen_left = self._frozen_layer.count + self._frozen_layer.move_count
+        self.frozen_left = self._frozen_layer.count / _ROWS_PER_PART + self._frozen_layer.move_count / _MOVES_PER_PART
         self._writing = self._write_parts(self._frozen_layer)
 
     def write_part(self) -> bool:
@@ -221,28 +221,28 @@ class LayeredFile(StateFile):
         while not self.write_part():
             pass
 
-    def _write_parts(self, layer: Layer) -> Iterator[int]:
+    def _write_parts(self, layer: Layer) -> Iterator[float]:
         """Write a layer to the file part by part: a generator that writes the next part at each step.
 
-        It yields about how many rows and explicit moves are left.
+        It yields about how many parts are left.
 
         New rows get their numbers bucket key by bucket key, and within each in order of arrival. A pull reads rows in
         that order, so it reads few pages of the file.
         """
         self._begin()
         row_numbers: dict[str, dict[RowKey, int]] = {}
-        left = layer.count + layer.move_count
+        rows_left = layer.count
         for gateway, rows in layer.rows.items():
             numbers = row_numbers[gateway] = {}
             for part in parts(_in_grouping_order(rows), _ROWS_PER_PART):
                 numbers |= zip([row.key for row in part], self._rows.put(gateway, part), strict=True)
                 changes = layer.take_entries(gateway, part)
                 self._entries.put(gateway, [(numbers[key], bucket, change) for key, bucket, change in changes])
-                left -= len(part)
-                yield left
+                rows_left -= len(part)
+                yield rows_left / _ROWS_PER_PART + layer.move_count / _MOVES_PER_PART
         while moves := layer.take_moves(_MOVES_PER_PART):  # to keys that rows have left, and to clients' own
             self._write_entries(moves, row_numbers)
-            yield layer.move_count
+            yield layer.move_count / _MOVES_PER_PART
 
     def _keys_of(self, gateway: str, key: RowKey) -> tuple[str, ...]:
         """Return the bucket keys of a row in memory; none if it is in no layer."""

@@ -71,10 +71,10 @@ class WriteBehind:
         later when all changes were written."""
         self._frozen_rows = 0
         """Number of rows of the frozen layer."""
+        self._frozen_parts = 0.0
+        """Number of parts in which the frozen layer is written."""
         self._frozen_at = 0.0
         """The monotonic time when the layer was frozen, or later when all changes were written."""
-        self._pending_before = _Pending(0, 0, 0)
-        """What `_pending` returned at the last part; the difference shows how fast changes come."""
         self._applied: dict[Shard, int] = {}
         """By gateway and shard, the number of the last log row whose changes the file contains. A power cut may undo
         the newest of them."""
@@ -156,13 +156,16 @@ class WriteBehind:
         """Call `write`; an error is only logged, because the log contains everything."""
         self._try(self.write)
 
-    def try_write_part(self) -> bool:
+    def try_write_part(self, *, busy: bool = False) -> bool:
         """Write some rows from memory to the file.
+
+        Args:
+            busy: whether jobs are run too. Then only as many rows are written as the plan demands.
 
         Returns:
             False while the frozen layer has more; True if it is written, or after an error, which is only logged.
         """
-        return self._try(self._write_part) is not False  # None after an error
+        return self._try(lambda: self._write_part(busy=busy)) is not False  # None after an error
 
     @property
     def can_write_during_commit(self) -> bool:
@@ -173,7 +176,9 @@ class WriteBehind:
         return self._state.frozen and self._state.intact and not self._state.has_savepoints
 
     def write_during_commit(self, commit_ended: Callable[[], bool]) -> None:
-        """Write parts of the frozen layer while a commit of `log.db` waits for the disk. Errors are only logged.
+        """Write parts of the frozen layer, as the plan demands, while a commit of `log.db` waits for the disk.
+
+        Errors are only logged.
 
         The parts are committed to `state.db` later, by `try_write_part` or `write`.
 
@@ -183,13 +188,16 @@ class WriteBehind:
 
         def write() -> None:
             with self._discarding_on_error():
-                while not commit_ended() and not self._state.write_part():
+                while self._is_behind_plan and not commit_ended() and not self._state.write_part():
                     pass
 
         self._try(write)
 
-    def _write_part(self) -> bool:
+    def _write_part(self, *, busy: bool) -> bool:
         """Write a part of the frozen layer; if no layer is frozen, freeze the committed rows first.
+
+        Args:
+            busy: whether jobs are run too.
 
         Returns:
             Whether all of the frozen layer is written and committed.
@@ -201,10 +209,12 @@ class WriteBehind:
                 self._frozen_bytes, self._frozen_at = self._journal.unpacked_bytes, monotonic()
                 self._frozen_rows = self._state.unfrozen_rows
                 self._state.freeze()
-                self._pending_before = self._pending()
-            enough_if_left, deadline = self._left_after_part(), monotonic() + _SECONDS_AT_A_TIME
+                self._frozen_parts = self._state.frozen_left
+            deadline = monotonic() + _SECONDS_AT_A_TIME
+            if busy and self._state.frozen_left and not self._is_behind_plan:
+                return False
             while not self._state.write_part():
-                if self._state.frozen_left <= enough_if_left or (monotonic() > deadline and not self.full):
+                if not self._is_behind_plan or (monotonic() > deadline and not self.full):
                     return False  # enough for now: jobs run before the next part
             if self._state.wrote_unfrozen:  # a read has written some newer rows too, so all of them must be written
                 self._write_all()
@@ -212,26 +222,22 @@ class WriteBehind:
                 self._commit_up_to(self._frozen)
         return True
 
-    def _left_after_part(self) -> float:
-        """Return how many rows and explicit moves of the frozen layer may be left after this part.
+    @property
+    def _is_behind_plan(self) -> bool:
+        """Whether more of the frozen layer should be written by now.
 
-        For age, rows and bytes alike: `left_after = left_before * (1 - 1.25 * came / room)`, where `came` is what came
-        since the last part, and `room` is what may still come before the limit. So the frozen layer is written before
-        the changes that wait behind it reach the limit. For example, if a tenth of the room came since the last part,
-        an eighth of the layer is written now. The limit that would be reached first decides.
+        The plan spreads the layer evenly, so that no push waits long: at most the fraction `1 - 1.25 * used` of the
+        layer may be left, where `used` is the fraction of a limit that the changes since the freeze have reached. So
+        the layer is written before they reach the limit. Of age, rows and bytes, the largest fraction counts.
 
         The number of rows is ignored while the same rows are overwritten again and again: all of them are soon in
         memory, and their number stops growing. That is assumed while the rows are far from their limit.
         """
-        before, now = self._pending_before, self._pending()
-        self._pending_before = now
-        # `came / room`
-        seconds, rows, size = (
-            (new - old) / max(most - new, 1e-9) for new, old, most in zip(now, before, self._allowed, strict=True)
-        )
-        if self._frozen_rows < self._allowed.rows and now.rows < _GROWING_ABOVE * self._allowed.rows:
+        now = self._pending()
+        seconds, rows, size = (part / max(most, 1e-9) for part, most in zip(now, self._allowed, strict=True))
+        if self._frozen_rows < self._allowed.rows and rows < _GROWING_ABOVE:
             rows = 0.0
-        return self._state.frozen_left * (1 - _SPEED_FACTOR * max(seconds, rows, size))
+        return self._state.frozen_left > self._frozen_parts * (1 - _SPEED_FACTOR * max(seconds, rows, size))
 
     def _write_all(self) -> None:
         """Write all layers to the file, and commit it."""

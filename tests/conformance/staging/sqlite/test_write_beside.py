@@ -22,9 +22,9 @@ SOON = WriteBehindLimits(seconds=3600, rows=600, bytes=10**12)
 """Write-behind is never triggered by time, and writes 600 rows in five parts."""
 
 
-def opened(folder):
+def opened(folder, limits=SOON):
     """Open a store with the gateway `g`."""
-    store = SqliteStore(folder, ManualClock(1_700_000_000_000), SOON)
+    store = SqliteStore(folder, ManualClock(1_700_000_000_000), limits)
     store.open(Feed())
     store.ensure_gateway("g")
     return store
@@ -44,6 +44,7 @@ def store(tmp_path, monkeypatch):
 
     monkeypatch.setattr(state, "write_part", in_turn)
     monkeypatch.setattr(behind, "_SECONDS_AT_A_TIME", 0.0)
+    monkeypatch.setattr(behind, "_SPEED_FACTOR", 10.0**9)  # the plan demands the next part immediately
     here.go_on = turn.set
     for number in range(7):
         push(here, Feed(), *rows(number))
@@ -179,11 +180,39 @@ def test_a_failed_write_behind_does_not_affect_the_push(store, tmp_path):
     check_whole(store, tmp_path, written(range(9), tmp_path))
 
 
+def test_a_busy_store_writes_rows_evenly_until_new_changes_reach_their_limit(tmp_path):
+    lazy = WriteBehindLimits(seconds=3600, rows=10**9, bytes=10**12)
+    here = opened(tmp_path / "staging", lazy)
+    opened_store, number = here._open, iter(range(100))
+
+    def push_one():
+        push(here, Feed(), *rows(next(number)))
+
+    push_one()
+    limit = 10 * opened_store.journal.unpacked_bytes
+    opened_store.behind._allowed = lazy._replace(bytes=limit)
+    for _ in range(8):
+        push_one()
+    count = "SELECT count(*) FROM row_state"
+    written_rows = []
+    for _ in range(5):  # later changes have reached 0, 2, 4, 6 and 8 tenths of the limit
+        complete = here._read(lambda: opened_store.behind.try_write_part(busy=True))
+        written_rows.append(here._read(lambda: opened_store.state.sql.execute(count).fetchone()[0]))
+        for _ in range(2):
+            push_one()
+    total = written_rows[-1]
+    assert complete
+    assert total > 800
+    for tenths, so_far in zip((0, 2, 4, 6), written_rows, strict=False):
+        assert tenths / 8 * total - 1 <= so_far <= tenths / 8 * total + 200
+    here.close()
+
+
 @pytest.mark.parametrize("read_after", [1, 100])
 def test_moves_of_many_rows_are_written_in_parts(tmp_path, read_after):
     here = opened(tmp_path / "staging")
-    push(here, Feed(), *[make_delta("c", 5000 + number, f"r{number}", x=number) for number in range(600)])
-    push(here, Feed(), *[make_delta("late", 1 + number, f"r{number}", x=-1) for number in range(600)])
+    push(here, Feed(), *[make_delta("c", 5000 + number, f"r{number}", x=number) for number in range(3000)])
+    push(here, Feed(), *[make_delta("late", 1 + number, f"r{number}", x=-1) for number in range(3000)])
     expected, state = read(opened_copy(tmp_path), contents), here._open.state
     moves = "SELECT count(*) FROM entry JOIN bucket ON bucket.id = entry.bucket WHERE bucket.name = '@late'"
 
@@ -197,8 +226,8 @@ def test_moves_of_many_rows_are_written_in_parts(tmp_path, read_after):
         if len([size for size in sizes if size]) == read_after:
             assert read(here, contents) == expected
     sizes.append(written_moves())
-    assert sizes[-1] == 600
-    assert 0 < max(later - size for size, later in pairwise(sizes)) < 600
+    assert sizes[-1] == 3000
+    assert 0 < max(later - size for size, later in pairwise(sizes)) < 3000
     assert read(here, contents) == expected
     here.close()
 
