@@ -221,8 +221,13 @@ class Puller:
 
     def restart(self) -> Changes:
         """Start a full pull from cursor 0; all rows stay until it is complete."""
-        self.due, self._had_page, self._checkpoint_tried = True, False, False
+        self.note_restart()
         return self._state.commit(Changes(), cursor=0, caught_up=False)
+
+    def note_restart(self) -> None:
+        """Record that the cursor becomes 0: no earlier page or broadcast may be applied before those of a full pull."""
+        self.mark_gap()
+        self._had_page = self._checkpoint_tried = False
 
     def _apply_and_advance(self, page: SyncResponse, *, restart: bool) -> Changes:
         """Commit a page with its cursor; at the end of a full pull, remove the rows that it did not name.

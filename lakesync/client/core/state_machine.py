@@ -127,8 +127,16 @@ class ClientCore:
         return self._state.position.caught_up
 
     def reload(self) -> None:
-        """Read the cursor and the clock from the store again: another client of the same file may have changed them."""
+        """Read the cursor and the clock from the store again: another client of the same file may have changed them.
+
+        If it has started a full pull, as after it has repaired a table, the response to a pending pull is too old.
+        """
+        cursor = self.cursor
         self._state.reload()
+        if self.cursor < cursor:
+            self._puller.note_restart()
+            if isinstance(self._pending, SyncPull):
+                self._pending = None
 
     def take_over(self, failed: ClientCore, pending: Request | None) -> None:
         """Continue what another core over the same store was to do, before a step of it failed and was rolled back.

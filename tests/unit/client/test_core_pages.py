@@ -4,7 +4,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from lakesync.client.core import Broadcast, Wait
+from lakesync.client.core import Broadcast, FetchCheckpoint, Wait
 from lakesync.model.types import PushResult, SyncPull
 from tests.unit.client.core_support import CoreHarness, delta, page
 
@@ -149,6 +149,16 @@ class TestBroadcasts:
         me.core.receive(PushResult(2500, len(push.deltas)))
         assert (me.core.edits(), me.core.cursor) == ([], 1000)
         assert me.core.next_request() == SyncPull("me", 1000, 1000)
+
+    @pytest.mark.parametrize("by_another_client", [False, True])
+    def test_a_broadcast_does_not_end_a_full_pull_that_has_not_begun(self, by_another_client):
+        """The other client of the file may have repaired a table, whose rows have to be pulled again."""
+        me = self.live()
+        (me.restarted() if by_another_client else me).core.resync()
+        me.core.reload()
+        me.core.receive(Broadcast(page(2000, delta("UPDATE", "r1", 5, x=2))))
+        assert me.core.cursor == 0
+        assert me.core.next_request() == FetchCheckpoint("me")
 
     def test_a_push_only_client_ignores_broadcasts(self):
         me = self.live()

@@ -342,3 +342,26 @@ def test_no_page_is_written_into_a_table_that_the_app_is_recreating(opened, gate
     again = opened()
     again.sync()
     assert rows(again) == rows(bob)
+
+
+def test_a_page_does_not_end_the_full_pull_that_another_process_has_requested(opened, gateway, bob, tmp_path):
+    """The other process opens the file, which repairs the table, while a page is on its way to the first one."""
+    line = WritingDuringPull(gateway)
+    alice = opened(transport=line)
+    for row_id in "ab":
+        bob["notes"].insert({"text": row_id, "n": 1}, row_id=row_id)
+        bob.sync()
+        alice.sync()
+    bob["notes"].update("b", n=2)
+    bob.sync()
+
+    def recreate() -> None:
+        line.meanwhile = None
+        with closing(sqlite3.connect(tmp_path / "alice.db")) as db:
+            db.executescript(f"DROP TABLE notes; {MAKE}")
+        opened().close()
+
+    line.meanwhile = recreate
+    alice.sync()
+    alice.sync()
+    assert rows(alice) == rows(bob) == {"a": ("a", 1), "b": ("b", 2)}
