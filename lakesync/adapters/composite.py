@@ -44,7 +44,7 @@ from lakesync.adapters.deltas import (
     queries_of_rows,
     states_of,
 )
-from lakesync.adapters.file_scan import last_position, sort_unique
+from lakesync.adapters.file_scan import last_position, sort_unique, up_to
 from lakesync.model import hlc
 from lakesync.model.crash_points import crash_point
 from lakesync.model.errors import ConfigurationError
@@ -123,10 +123,10 @@ class CompositeBase(ArrowAdapterBase):
 
 
 def _merge_pages(adapters: Sequence[DatabaseAdapter], query: DeltaQuery) -> ArrowPage:
-    """Return the first `query.limit` deltas of several adapters, in the query's order and each delta once.
+    """Return the first deltas of several adapters, in the query's order and each delta once.
 
-    Each adapter's page must have `query.limit` deltas unless it is its last page, and no delta twice. Then the pages
-    together contain the first `query.limit` deltas of all adapters.
+    There are `query.limit` at most, and none after the end of an adapter's page that is not its last one, because the
+    adapter may have deltas before them. A page of large deltas is short.
 
     Args:
         adapters: at least one. They are read in this order.
@@ -138,8 +138,9 @@ def _merge_pages(adapters: Sequence[DatabaseAdapter], query: DeltaQuery) -> Arro
     if len(pages) == 1:
         return pages[0]
     merged = sort_unique(pa.concat_tables([columns_as_text(page.deltas) for page in pages]), query.order)
-    has_more = any(page.end is not None for page in pages) or len(merged) > query.limit
-    deltas = merged.slice(0, query.limit)
+    end = min((page.end for page in pages if page.end is not None), default=None)
+    deltas = (merged if end is None else up_to(merged, query.order, end)).slice(0, query.limit)
+    has_more = end is not None or len(merged) > query.limit
     return ArrowPage(deltas, last_position(deltas, query.order) if has_more else None)
 
 

@@ -134,6 +134,19 @@ def select_matching(deltas: pa.Table, query: DeltaQuery) -> pa.Table:
     return deltas.filter(masks[0]) if masks else deltas
 
 
+def up_to(deltas: pa.Table, order: Order, end: Position) -> pa.Table:
+    """Return the deltas up to a position.
+
+    Args:
+        deltas: a table of deltas.
+        order: the order of positions.
+        end: the position.
+    """
+    import pyarrow.compute as pc
+
+    return deltas.filter(pc.invert(_is_after(deltas, order, end)))
+
+
 def sort_unique(deltas: pa.Table, order: Order) -> pa.Table:
     """Sort deltas by position and keep one of each position. In hlc order that is the one that arrived first.
 

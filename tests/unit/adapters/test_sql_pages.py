@@ -2,7 +2,7 @@
 
 import pytest
 
-from lakesync.adapters import DeltaBatch, DeltaQuery, SqliteAdapter, StoredDelta
+from lakesync.adapters import DeltaBatch, DeltaQuery, LifecycleAdapter, SqliteAdapter, StoredDelta
 from lakesync.adapters.arrow_access import read_pages
 from lakesync.adapters.sql import queries
 from tests.conformance.book import make_delta
@@ -53,3 +53,16 @@ def test_a_page_of_few_large_deltas_is_read_only_a_few_times(tmp_path, monkeypat
     assert len(adapter.query_arrow(DeltaQuery()).deltas) < 3
     assert len(limits) <= 3
     adapter.close()
+
+
+@pytest.mark.parametrize("order", ["arrival", "hlc"])
+def test_a_composition_returns_every_delta_if_pages_of_large_deltas_are_short(tmp_path, monkeypatch, order):
+    monkeypatch.setattr(queries, "_MAX_PAGE_BYTES", 50_000)
+    large, small = (SqliteAdapter(tmp_path / f"{name}.db") for name in ("large", "small"))
+    made = [make_delta("c", n, f"r{n}", x="x" * (20_000 if n % 2 else 10)) for n in range(1, 40)]
+    for adapter, rest in ((small, 0), (large, 1)):
+        stored = tuple(StoredDelta("g", 256 * each.hlc, each) for each in made if each.hlc % 2 == rest)
+        adapter.insert_deltas(DeltaBatch("g.1", "g", stored))
+    both = LifecycleAdapter(large, small, 0)
+    assert [each.delta for each in everything(both, DeltaQuery(order=order))] == made
+    both.close()
