@@ -31,6 +31,8 @@ _SORT_COLUMNS = {
 }
 """The query's order → the columns by which deltas are ordered, most significant first: the fields of a `Position`."""
 
+MAX_PAGE_BYTES = 512 << 20
+"""A page has fewer deltas than the query's limit if they are larger. Arrow cannot sort texts of two gigabytes."""
 _INTEGER_COLUMNS = ("arrival", "hlc")
 
 P = TypeVar("P")
@@ -64,22 +66,27 @@ def read_page(segments: Iterable[Segment[P]], read: Callable[[P], pa.Table], que
     import pyarrow as pa
 
     # A page needs one delta more than `query.limit`, which shows whether another page follows. Files are read until the
-    # deltas found so far contain so many, and the unread files only have greater ones.
+    # deltas found so far contain so many, and the unread files only have greater ones. Large deltas lower the limit.
     ascending = sorted(segments, key=lambda segment: segment.low)
-    found: list[pa.Table] = [arrow_schema().empty_table()]
-    count = 0
+    merged = arrow_schema().empty_table()
+    found: list[pa.Table] = []
+    count = size = 0
+    limit = query.limit
     for index, segment in enumerate(ascending):
         deltas = select_matching(read(segment.source), query)
         found.append(deltas)
         count += len(deltas)
-        if count > query.limit and index + 1 < len(ascending):
-            merged = sort_unique(pa.concat_tables(found), query.order)
-            found, count = [merged], len(merged)
-            if count > query.limit and merged.column(query.order)[query.limit].as_py() < ascending[index + 1].low:
+        size += deltas.nbytes
+        if size > MAX_PAGE_BYTES:
+            limit = max(1, min(limit, count * MAX_PAGE_BYTES // size))
+        if count > limit or index + 1 == len(ascending):
+            merged = sort_unique(pa.concat_tables([merged, *found]), query.order).slice(0, limit + 1)
+            found, count, size = [], len(merged), merged.nbytes
+            unread = ascending[index + 1 :]
+            if unread and count > limit and merged.column(query.order)[limit].as_py() < unread[0].low:
                 break
-    merged = sort_unique(pa.concat_tables(found), query.order) if len(found) > 1 else found[0]
-    page = merged.slice(0, query.limit)
-    return ArrowPage(page, last_position(page, query.order) if len(merged) > query.limit else None)
+    page = merged.slice(0, limit)
+    return ArrowPage(page, last_position(page, query.order) if len(merged) > limit else None)
 
 
 def split_points(segments: Iterable[tuple[Segment[P], int]], query: DeltaQuery, size: int) -> list[int]:

@@ -29,7 +29,7 @@ from lakesync.adapters.deltas import (
     states_of,
 )
 from lakesync.adapters.digests import ARRIVAL_MODULUS, ARRIVALS_PER_DAY, Digest, DigestScope, arrival_ranges
-from lakesync.adapters.file_scan import last_position, sort_unique
+from lakesync.adapters.file_scan import MAX_PAGE_BYTES, last_position, sort_unique
 from lakesync.adapters.sql.backend import Connection, Dialect, Value
 from lakesync.adapters.sql.delta_table import DELTAS_TABLE, ID_EXPRESSION
 from lakesync.adapters.sql.row_tables import row_checksum, stored_schema, table_columns, table_name
@@ -93,9 +93,6 @@ _SELECT = ", ".join(f"{ID_EXPRESSION} AS delta_id" if name == "delta_id" else na
 _MAX_EQUAL_VALUES = 10_001
 """Deltas with the same arrival, or hlc, that are sorted in memory: more than a push contains by default."""
 
-_MAX_PAGE_BYTES = 512 << 20
-"""A page with more is read again with fewer deltas. Arrow cannot sort texts of two gigabytes."""
-
 
 def read_page(connection: Connection, query: DeltaQuery) -> ArrowPage:
     """Return a page, using the index for the query's order.
@@ -115,8 +112,8 @@ def read_page(connection: Connection, query: DeltaQuery) -> ArrowPage:
     max_rows = query.limit + _MAX_EQUAL_VALUES
     found = connection.query_arrow(f"{statement} {order} LIMIT {max_rows}", values, _schema())
     most = min(query.limit, len(found))
-    if found.nbytes > _MAX_PAGE_BYTES and most > 1:
-        return read_page(connection, replace(query, limit=max(1, most * _MAX_PAGE_BYTES // found.nbytes)))
+    if found.nbytes > MAX_PAGE_BYTES and most > 1:  # read it again, with fewer deltas
+        return read_page(connection, replace(query, limit=max(1, most * MAX_PAGE_BYTES // found.nbytes)))
     if len(found) == max_rows:
         sort_columns = ", ".join(SORT_COLUMNS[order])
         found = connection.query_arrow(f"{statement} {sort_columns} LIMIT {query.limit + 1}", values, _schema())

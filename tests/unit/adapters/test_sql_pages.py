@@ -30,7 +30,7 @@ def test_deltas_with_one_arrival_are_returned_once_and_in_order(tmp_path, monkey
 
 
 def test_pages_of_large_deltas_are_smaller_and_complete(tmp_path, monkeypatch):
-    monkeypatch.setattr(queries, "_MAX_PAGE_BYTES", 50_000)
+    monkeypatch.setattr(queries, "MAX_PAGE_BYTES", 50_000)
     adapter = SqliteAdapter(tmp_path / "d.db")
     made = [make_delta("c", n, f"r{n}", x="x" * (20_000 if n % 9 < 3 else 10)) for n in range(1, 60)]
     adapter.insert_deltas(
@@ -43,7 +43,7 @@ def test_pages_of_large_deltas_are_smaller_and_complete(tmp_path, monkeypatch):
 
 
 def test_a_page_of_few_large_deltas_is_read_only_a_few_times(tmp_path, monkeypatch):
-    monkeypatch.setattr(queries, "_MAX_PAGE_BYTES", 50_000)
+    monkeypatch.setattr(queries, "MAX_PAGE_BYTES", 50_000)
     adapter = SqliteAdapter(tmp_path / "d.db")
     made = tuple(StoredDelta("g", 256 * n, make_delta("c", n, f"r{n}", x="x" * 20_000)) for n in range(3))
     adapter.insert_deltas(DeltaBatch("g.1", "g", made))
@@ -57,7 +57,7 @@ def test_a_page_of_few_large_deltas_is_read_only_a_few_times(tmp_path, monkeypat
 
 @pytest.mark.parametrize("order", ["arrival", "hlc"])
 def test_a_composition_returns_every_delta_if_pages_of_large_deltas_are_short(tmp_path, monkeypatch, order):
-    monkeypatch.setattr(queries, "_MAX_PAGE_BYTES", 50_000)
+    monkeypatch.setattr(queries, "MAX_PAGE_BYTES", 50_000)
     large, small = (SqliteAdapter(tmp_path / f"{name}.db") for name in ("large", "small"))
     made = [make_delta("c", n, f"r{n}", x="x" * (20_000 if n % 2 else 10)) for n in range(1, 40)]
     for adapter, rest in ((small, 0), (large, 1)):
