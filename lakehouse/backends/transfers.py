@@ -160,21 +160,20 @@ class LakeFlow(NamedTuple):
             written = partial(written_by, source, self.followers, self.flows)
             pages = new_pages(readable, progress, self.row_filter, _no_stored_rows, until=until, written=written)
             for page in pages:
-                rejected = _push(intake, page.deltas, self.into)
+                copied, rejected = _push(intake, page.deltas, self.into)
                 crash_point("flow.after_push")  # tests kill the process here
-                progress = page.progress
+                progress = replace(page.progress, deltas=progress.deltas + len(copied))
                 progress_file.write(progress)
                 if page.scanned:
-                    days = count_by_day(page.deltas)
-                    yield FlowStep(page.scanned, len(page.deltas), progress, days, rejected=rejected)
+                    yield FlowStep(page.scanned, len(copied), progress, count_by_day(copied), rejected=rejected)
             if self.replay_range:
                 first, last = self.replay_range
                 before = written()
                 query = DeltaQuery(since=first - 1, until=last, tables=self.row_filter.tables)
                 for again in filtered_pages(readable, query, progress, self.row_filter, _no_stored_rows):
-                    rejected = _push(intake, again.deltas, self.into)
-                    days = count_by_day(again.deltas)
-                    yield FlowStep(again.scanned, len(again.deltas), progress, days, is_replay=True, rejected=rejected)
+                    copied, rejected = _push(intake, again.deltas, self.into)
+                    days = count_by_day(copied)
+                    yield FlowStep(again.scanned, len(copied), progress, days, is_replay=True, rejected=rejected)
                 before.require_readable_until(written())  # no load has begun, which would have hidden deltas
 
 
@@ -205,12 +204,15 @@ def flow(spark: SparkSession, flows: Sequence[Flow | LakeFlow]) -> list[list[Flo
     return on_executors(spark, flows, FlowStep)
 
 
-def _push(intake: Intake, deltas: pa.Table, into: str | None) -> tuple[Rejection, ...]:
+def _push(intake: Intake, deltas: pa.Table, into: str | None) -> tuple[pa.Table, tuple[Rejection, ...]]:
     """Push deltas as the clients that wrote them, to the gateway `into`; with None, to the gateway of each delta.
 
     Returns:
-        The deltas that a gateway rejects. The others are pushed.
+        The pushed deltas, and those that a gateway rejects.
     """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
     rejected: list[Rejection] = []
     by_gateway_and_client: dict[tuple[str, str], list[RowDelta]] = {}
     for each in from_arrow(deltas):
@@ -218,7 +220,9 @@ def _push(intake: Intake, deltas: pa.Table, into: str | None) -> tuple[Rejection
     for (gateway, client), pushed in by_gateway_and_client.items():
         for start in range(0, len(pushed), DELTAS_PER_PUSH):
             rejected += _push_accepted(intake, gateway, client, pushed[start : start + DELTAS_PER_PUSH])
-    return tuple(rejected)
+    rejected_ids = pa.array([each.delta_id for each in rejected], pa.string())
+    is_rejected = pc.is_in(deltas.column("delta_id").cast(pa.string()), rejected_ids)
+    return deltas.filter(pc.invert(is_rejected)), tuple(rejected)
 
 
 def _push_accepted(intake: Intake, gateway: str, client: str, deltas: list[RowDelta]) -> Iterator[Rejection]:

@@ -105,7 +105,7 @@ class FlowStep(msgspec.Struct, frozen=True):
     scanned: int
     """Deltas read from the source."""
     deltas: int
-    """Deltas that the page has for the target: those copied, and those in `rejected`."""
+    """Copied deltas."""
     progress: FlowProgress
     """The flow's progress after the page."""
     days: dict[str, int] = {}

@@ -89,6 +89,8 @@ def test_a_flow_into_the_lake_continues_without_the_deltas_that_the_gateway_reje
     assert gateway.stored == ["r0", "r3"] * 2
     assert [each.message for each in first.rejected] == ["r1", "r2"] == [each.message for each in again.rejected]
     assert first.progress.position.value == (9 << 16) + 3
+    assert [(each.scanned, each.deltas, list(each.days.values())) for each in (first, again)] == [(4, 2, [2])] * 2
+    assert first.progress.deltas == 2
 
 
 @pytest.mark.usefixtures("into_lake")  # which fills the source
