@@ -29,8 +29,9 @@ from collections.abc import Callable, Collection, Iterator
 import msgspec
 import structlog
 
+from lakesync.adapters.arrow_access import read_pages
 from lakesync.adapters.base import DatabaseAdapter, Materialisable
-from lakesync.adapters.deltas import BatchChecksum, DeltaBatch, DeltaIdentity, StoredDelta, checksum_of
+from lakesync.adapters.deltas import BatchChecksum, DeltaBatch, DeltaIdentity, DeltaQuery, StoredDelta, checksum_of
 from lakesync.adapters.registry import Adapter, as_database
 from lakesync.flush.queue import FlushContext, FlushedTable, FlushQueue, StagingFlushQueue
 from lakesync.flush.thresholds import BacklogStats, FlushSettings, Thresholds
@@ -264,8 +265,10 @@ class Flusher:
     def _queue_jobs(self, batch: Batch, deltas: tuple[StoredDelta, ...]) -> None:
         """Queue a job for each table of a batch that has a schema.
 
-        Called before the batch is confirmed: if the process ends in between, the next flush writes the batch and queues
-        its jobs again. If the queue cannot be reached, the jobs are stored in staging, so that the flush can go on.
+        The first job of a table that was flushed without a schema before has all of its rows. A mark in the store
+        records such tables. Called before the batch is confirmed: if the process ends in between, the next flush writes
+        the batch and queues its jobs again. If the queue cannot be reached, the jobs are stored in staging, so that the
+        flush can go on.
         """
         if self._queue is None:
             return
@@ -273,11 +276,15 @@ class Flusher:
         for stored in deltas:
             rows[stored.delta.table][stored.delta.row_id] += 1
         schemas = self._store.gateway_config(self.gateway_id).schemas
-        tables = [
-            FlushedTable(schemas[table].schema, tuple(counts), counts.total())
-            for table, counts in sorted(rows.items())
-            if table in schemas
-        ]
+        marks = {table: f"flushed_without_schema/{self.gateway_id}/{table}" for table in rows}
+        stored_marks = self._store.marks()
+        without_rows = [table for table, mark in marks.items() if stored_marks.get(mark) == "true"]
+        for table in rows.keys() - schemas.keys() - set(without_rows):
+            self._store.put_mark(marks[table], "true")
+        tables = []
+        for table in sorted(rows.keys() & schemas.keys()):
+            row_ids = rows[table].keys() | (self._stored_rows(table) if table in without_rows else ())
+            tables.append(FlushedTable(schemas[table].schema, tuple(row_ids), rows[table].total()))
         context = FlushContext(batch.gateway, batch.batch_id, batch.arrival_high)
         try:
             self._queue.publish(tables, context)
@@ -288,6 +295,18 @@ class Flusher:
                 reason=str(error),
             )
             self._delayed_jobs.publish(tables, context)
+        for each in tables:
+            if each.table in without_rows:
+                self._store.put_mark(marks[each.table], "false")
+
+    def _stored_rows(self, table: str) -> set[str]:
+        """Return the ids of a table's rows of which the adapter stores deltas."""
+        query = DeltaQuery(gateway=self.gateway_id, tables=(table,))
+        return {
+            row_id
+            for page in read_pages(self.destination, query)
+            for row_id in page.deltas.column("row_id").to_pylist()
+        }
 
     def _move_delayed_jobs(self) -> None:
         """Move jobs from staging to the queue, if it can be reached again. After a crash, one job may run twice."""

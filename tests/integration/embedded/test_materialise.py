@@ -67,6 +67,23 @@ def test_rows_follow_the_flush(flushed, database):
     assert flushed.pending("shop") == []
 
 
+def test_rows_that_were_flushed_before_their_table_had_a_schema_are_written_at_its_next_flush(clock, database):
+    queue, author = MemoryFlushQueue(), Author("a", clock)
+
+    def push(gateway, row, size):
+        author.push(gateway, author.delta(row, {"x": size}))
+        gateway.flush()
+        return [set(job.flushed.row_ids) for job in queue.pending("shop")]
+
+    with gateway_over(clock, database, queue=queue) as gateway:
+        assert push(gateway, "early", 1) == []
+        gateway.register_schema(NOTES)
+        assert push(gateway, "r", 2) == [{"early", "r"}]
+        assert push(gateway, "later", 3) == [{"early", "r"}, {"later"}]
+    assert Materialiser("shop", queue, database).run_once() == 2
+    assert table(database) == {"early": 1, "later": 3, "r": 2}
+
+
 def test_work_that_fails_for_a_while_is_retried(flushed, database):
     failures = []
     flaky = Flaky(database, 3)
