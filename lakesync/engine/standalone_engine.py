@@ -54,7 +54,7 @@ def open_gateway(
             adapter stays open. None keeps deltas in staging.
         staging: a folder for SQLite, or a URL for `open_store`. With `memory://`, unflushed deltas are lost when the
             process ends.
-        flush: thresholds and format of flushes; None flushes after 1 MiB or 30 s.
+        flush: thresholds and format of flushes; None flushes after 4 MiB or 30 s.
         max_backpressure_bytes: unflushed bytes above which pushes are rejected; by default twice the `max_buffer_bytes`
             of `flush`, and 1 GiB without an adapter.
         schemas: table schemas to register.

@@ -60,7 +60,7 @@ class FlushSettings(msgspec.Struct, frozen=True):
     Bytes are those that staging stores for the deltas.
     """
 
-    max_buffer_bytes: int = 1 << 20
+    max_buffer_bytes: int = 4 << 20
     """Unflushed bytes of a gateway that make a flush due."""
     max_buffer_age_ms: int = 30_000
     """Age of the oldest unflushed delta that makes a flush due."""

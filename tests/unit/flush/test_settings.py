@@ -1,16 +1,19 @@
-"""Invalid flush settings are rejected, and the defaults are the reference's."""
+"""Invalid flush settings are rejected, and embedded gateways and gateway servers have the same defaults."""
 
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
+from lakesync.config.sections import FlushSection
 from lakesync.flush import FlushSettings, WideRowThreshold
 from lakesync.model.errors import ConfigurationError
 
 
 def test_flush_settings_have_the_documented_defaults():
     settings = FlushSettings()
-    assert (settings.max_buffer_bytes, settings.max_buffer_age_ms) == (1_048_576, 30_000)
+    assert settings == replace(FlushSettings.of_section(FlushSection()), batch_deltas=50_000)
+    assert (settings.max_buffer_bytes, settings.max_buffer_age_ms) == (4 << 20, 30_000)
     assert (settings.per_table_budget_bytes, settings.wide_rows, settings.flush_format) == (None, None, "parquet")
 
 
