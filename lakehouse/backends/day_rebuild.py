@@ -27,7 +27,7 @@ from lakehouse.spark_errors import lake_errors
 from lakehouse.table_access import open_table
 from lakehouse.table_creation import ensure_deltas
 from lakehouse.table_definitions import LakeNames
-from lakesync.adapters.arrow_access import max_writers
+from lakesync.adapters.arrow_access import fence_writes, max_writers
 from lakesync.adapters.base import StateWriter
 from lakesync.adapters.composite import cold_tier_contents
 from lakesync.adapters.digests import day_number
@@ -106,6 +106,7 @@ class RebuildTask(NamedTuple):
         follower = self.follower
         with ExitStack() as open_adapters:
             adapter = open_adapters.enter_context(closing(follower.open()))
+            fence_writes(adapter, f"{follower.name} {self.day}")
             cold = open_backends(follower.target.cold, open_adapters)
             schemas = follower.schemas if isinstance(adapter, StateWriter) else ()
             scope = scope_of(follower, schemas, [day_number(self.day)])

@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from lakehouse.backends.adapter_tasks import on_executors, one_report_each, open_backends
 from lakehouse.gateway_connections import MAX_REQUEST_BYTES, Intake, open_intake
 from lakesync.adapters.arrow import from_arrow
-from lakesync.adapters.arrow_access import max_writers
+from lakesync.adapters.arrow_access import fence_writes, max_writers
 from lakesync.adapters.backend_config import Backend, SingleBackend, TieredBackend, WriteTarget
 from lakesync.adapters.base import MarkStore, SuspendsTables
 from lakesync.adapters.composite import LifecycleAdapter, TierReport
@@ -256,6 +256,8 @@ DELTAS_PER_RANGE = 50_000
 class Tiering(msgspec.Struct, frozen=True):
     """The task that moves old deltas from the hot backend (tier) to the cold one: copies, compares, then deletes."""
 
+    name: str
+    """Name of the task, which differs from those of the other ranges."""
     hot: Backend
     cold: Backend
     since: int
@@ -267,6 +269,7 @@ class Tiering(msgspec.Struct, frozen=True):
         """Move the deltas, and yield one report."""
         with ExitStack() as closing:
             hot, cold = open_backends([self.hot, self.cold], closing)
+            fence_writes(cold, self.name)
             tiers = LifecycleAdapter(hot, cold, max_age_ms=0)  # the age is not used, because the range is given
             yield tiers.move_range(self.since, self.until)
 
@@ -291,6 +294,7 @@ class Migration(msgspec.Struct, frozen=True):
         """Copy and compare, and yield one report. After an interruption it continues from the last page."""
         with ExitStack() as closing:
             source, target = open_backends([self.source, self.target], closing)
+            fence_writes(target, self.name)
             progress: MigrationStore = (
                 MigrationInMark(target, self.name, self.division)
                 if isinstance(target, MarkStore)
@@ -335,7 +339,10 @@ def move_to_tier(spark: SparkSession, name: str, tiers: TieredBackend, until_ms:
         while True:
             # `any_scope`: if an earlier run left an unfinished transfer, this is its division; it is finished first
             division = begin_division(hot, scope, progress, max_writers(cold), DELTAS_PER_RANGE, any_scope=True)
-            tasks = [Tiering(tiers.hot, tiers.cold, each.since, each.until) for each in division.ranges()]
+            tasks = [
+                Tiering(f"tiers/{name}#{number}", tiers.hot, tiers.cold, each.since, each.until)
+                for number, each in enumerate(division.ranges())
+            ]
             reports += one_report_each(spark, tasks, TierReport)
             end_division(division, progress)
             if division.scope == scope:

@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from lakesync.adapters.arrow import from_arrow, table_checksum, to_arrow
-from lakesync.adapters.base import ArrowAdapter, ConcurrentWriters, DatabaseAdapter, Prunable, Splittable, StoresBatches
+from lakesync.adapters.base import (
+    ArrowAdapter,
+    ConcurrentWriters,
+    DatabaseAdapter,
+    FencesWrites,
+    Prunable,
+    Splittable,
+    StoresBatches,
+)
 from lakesync.adapters.deltas import (
     ArrowPage,
     BatchChecksum,
@@ -97,6 +105,17 @@ def write_arrow(adapter: DatabaseAdapter, batch_id: str, gateway: str, deltas: p
     if isinstance(adapter, ArrowAdapter):
         return adapter.insert_arrow(batch_id, gateway, deltas)
     return adapter.insert_deltas(DeltaBatch(batch_id, gateway, tuple(from_arrow(deltas))))
+
+
+def fence_writes(adapter: DatabaseAdapter, name: str) -> None:
+    """Call the adapter's `FencesWrites.fence_writes`, if it implements that protocol.
+
+    Args:
+        adapter: the adapter to write to.
+        name: the task's name.
+    """
+    if isinstance(adapter, FencesWrites):
+        adapter.fence_writes(name)
 
 
 def as_prunable(adapter: DatabaseAdapter) -> Prunable:

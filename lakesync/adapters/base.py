@@ -298,6 +298,24 @@ class MarkStore(Protocol):
         """
 
 
+@runtime_checkable
+class FencesWrites(Protocol):
+    """A `DatabaseAdapter` that can reject writes of deltas that were read before an erasure."""
+
+    def fence_writes(self, name: str) -> None:
+        """Make later inserts and repairs of this object fail as soon as an erasure has begun at the adapter.
+
+        A Spark task of a killed run may go on while the erasure runs. So a task that writes without a follower's mark
+        calls this before it reads the deltas. Adapters without transactions write what is sent in that very moment.
+
+        Args:
+            name: the task's name. Tasks that write at the same time have different ones.
+
+        Raises:
+            AdapterError: the backend cannot be reached.
+        """
+
+
 WHOLE_ROW = ""
 """In place of a column's name, if the database rejects the row even with null in all columns of the schema."""
 

@@ -26,6 +26,7 @@ from lakesync.adapters.arrow_access import (
     as_prunable,
     copy_page,
     delete_arrow,
+    fence_writes,
     max_writers,
     read_arrow,
     read_contents,
@@ -110,6 +111,11 @@ class CompositeBase(ArrowAdapterBase):
     def delete_deltas(self, deltas: pa.Table) -> int:
         """Delete deltas in every adapter, and return their number. A delta that two adapters store counts twice."""
         return sum(delete_arrow(each, deltas) for each in self.adapters)
+
+    def fence_writes(self, name: str) -> None:
+        """Fence the writes to every adapter; see `FencesWrites`."""
+        for each in self.adapters:
+            fence_writes(each, name)
 
     def close(self) -> None:
         """Close all adapters, also if one of them fails; its error is raised at the end."""

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import msgspec
 
 from lakesync.adapters.arrow import columns_as_text
-from lakesync.adapters.base import ContentTransform, DatabaseAdapter, unchanged
+from lakesync.adapters.base import ContentTransform, DatabaseAdapter, MarkStore, unchanged
+from lakesync.adapters.deltas import MarkUpdate
 from lakesync.model.errors import ConfigurationError
 from lakesync.model.schema import TableSchema
 from lakesync.model.validation import check_erasure_target
@@ -130,6 +131,21 @@ def require_redactable(adapter: DatabaseAdapter, name: str) -> Redactable:
             "manually and remove it from lakesync.toml"
         )
     return adapter
+
+
+def read_fence(adapter: MarkStore, name: str) -> MarkUpdate:
+    """Return an update that leaves a task's mark as it is, and so fails once an erasure has changed its text.
+
+    Args:
+        adapter: stores the mark, which is created if it is missing.
+        name: the task's name; see `FencesWrites`.
+    """
+    mark = f"fences/{name}"
+    text = adapter.read_mark(mark)
+    if text is None:
+        text = "{}"
+        adapter.move_mark(MarkUpdate(mark, None, text))
+    return MarkUpdate(mark, text, text)
 
 
 def covered_mask(deltas: pa.Table, requests: Sequence[RedactionRequest]) -> pa.ChunkedArray:

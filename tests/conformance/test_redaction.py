@@ -6,13 +6,16 @@ import os
 import sqlite3
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 
 from lakesync.adapters import DeltaBatch, LocalDisk, ObjectDeltas, SqliteAdapter, StoredDelta
 from lakesync.adapters.arrow import to_arrow
-from lakesync.adapters.composite import cold_tier_contents
+from lakesync.adapters.arrow_access import copy_page, fence_writes
+from lakesync.adapters.composite import CompositeBase, cold_tier_contents
 from lakesync.adapters.deltas import DeltaQuery, MarkUpdate
+from lakesync.adapters.digests import DigestScope
 from lakesync.adapters.redaction import RedactionRequest, require_redactable
 from lakesync.adapters.transfer.flows import RowFilter, run_flow
 from lakesync.adapters.transfer.follower import DeltaSelection, follow_history
@@ -194,6 +197,66 @@ def test_b7_a_flow_that_has_read_its_mark_before_an_erasure_writes_nothing(tmp_p
     assert everything(target) == everything(source)
     for each in (source, target):
         each.close()
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres", "mariadb", "parquet on local disk", "nested"])
+def test_b7_a_fenced_writer_writes_nothing_after_an_erasure_has_begun(request, kind, tmp_path):
+    request.param = kind
+    start_server(request)
+    adapter, source = DATABASES[kind](tmp_path), SqliteAdapter(tmp_path / "source.db")
+    fill(source)
+    deltas = source.query_arrow(DeltaQuery()).deltas
+    fence_writes(adapter, "m")
+    for single in (adapter,) if kind != "nested" else _singles(adapter):
+        single.redact([ROW])
+    scope = DigestScope()
+    with pytest.raises(IntegrityError, match="another run has moved it"):
+        copy_page(adapter, "migration", deltas)
+    if kind != "nested":
+        with pytest.raises(IntegrityError, match="another run has moved it"):
+            adapter.restore_arrow("m", "g.main.1.1-3", deltas, scope)
+    assert everything(adapter) == []
+    fence_writes(adapter, "m")
+    copy_page(adapter, "migration", deltas)
+    assert len(everything(adapter)) == len(deltas)
+    for each in (adapter, source):
+        each.close()
+
+
+def _singles(adapter):
+    """The adapters of a composition that are not compositions."""
+    if not isinstance(adapter, CompositeBase):
+        return [adapter]
+    return [single for each in adapter.adapters for single in _singles(each)]
+
+
+class ErasedInThatMoment(LocalDisk):
+    """Is erased between a writer's check of its mark and its object."""
+
+    def __init__(self, path):
+        super().__init__(path)
+        self.path, self.erasing = path, True
+
+    def put_object(self, key, data, *, if_absent=False):
+        if self.erasing and key.startswith("deltas/"):
+            self.erasing = False
+            ObjectDeltas(LocalDisk(self.path)).redact([ROW])
+        return super().put_object(key, data, if_absent=if_absent)
+
+
+@pytest.mark.parametrize("has_mark", [False, True])
+def test_b7_an_object_that_an_erasure_has_missed_is_deleted(tmp_path, has_mark):
+    adapter = ObjectDeltas(ErasedInThatMoment(tmp_path))
+    stored = to_arrow([StoredDelta("g", 256, delta) for delta in written()[0][1]])
+    adapter.fence_writes("m")
+    adapter.move_mark(MarkUpdate("leaf", None, "{}"))
+    write = partial(adapter.insert_arrow, "g.main.1.1-1", "g", stored)
+    if has_mark:
+        write = partial(adapter.apply_arrow, "g.main.1.1-1", stored, MarkUpdate("leaf", "{}", '{"n":1}'))
+    with pytest.raises(IntegrityError, match="another run has moved it"):
+        write()
+    assert everything(adapter) == []
+    adapter.close()
 
 
 def test_sqlite_reports_a_reader_that_keeps_erased_data_in_the_wal(tmp_path):

@@ -13,7 +13,7 @@ databases keep beside the deltas for the current rows.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -68,7 +68,7 @@ from lakesync.adapters.object_store.delta_files import (
     reencode_file,
     value_range,
 )
-from lakesync.adapters.redaction import RedactionRequest, RedactionResult, TouchedRow, redact_table
+from lakesync.adapters.redaction import RedactionRequest, RedactionResult, TouchedRow, read_fence, redact_table
 from lakesync.model import hlc
 from lakesync.model.crash_points import crash_point
 from lakesync.model.errors import IntegrityError, NotFoundError, ValidationError
@@ -103,6 +103,7 @@ class ObjectDeltas(ArrowAdapterBase):
         self.objects = objects
         self._format = flush_format
         self._cache = FileCache()
+        self._fence: MarkUpdate | None = None
 
     def insert_deltas(self, batch: DeltaBatch) -> BatchChecksum:
         """Write a batch as one object, and read it back. A JSON object needs no pyarrow."""
@@ -112,11 +113,11 @@ class ObjectDeltas(ArrowAdapterBase):
         hlcs = [stored.delta.hlc for stored in batch.deltas]
         ranges = (ValueRange(min(values), max(values)) for values in (arrivals, hlcs))
         file = self._delta_file(batch.batch_id, batch.gateway, *ranges)
-        return self._put(file, encode_envelope(batch.gateway, batch.deltas, hlc.wall_clock()))
+        return self._insert([(file, encode_envelope(batch.gateway, batch.deltas, hlc.wall_clock()))], self._fence)
 
     def insert_arrow(self, batch_id: str, gateway: str, deltas: pa.Table) -> BatchChecksum:
         """Write a batch as one object, and read it back."""
-        return self._put(*self._encode(batch_id, gateway, deltas))
+        return self._insert([self._encode(batch_id, gateway, deltas)], self._fence)
 
     def query_arrow(self, query: DeltaQuery) -> ArrowPage:
         """Return a page, reading only objects that may contain matching deltas."""
@@ -193,14 +194,19 @@ class ObjectDeltas(ArrowAdapterBase):
         """
         # There are no transactions. An object is named by its batch and written once (`If-None-Match`). So a repeat
         # after a crash keeps the objects that were written before the mark.
-        mark.check(self.read_mark(mark.name))
-        total = BatchChecksum()
-        for gateway, table, of_table in split_by_table(deltas):
-            for part in self._parts(of_table):
-                total = total.plus(self.insert_arrow(f"{batch_id}.{table}", gateway, part))
+        files = (
+            self._encode(f"{batch_id}.{table}", gateway, part)
+            for gateway, table, of_table in split_by_table(deltas)
+            for part in self._parts(of_table)
+        )
+        total = self._insert(files, mark)
         crash_point("objects.before_mark")  # tests kill the process here
         self.objects.put_object(_mark_key(mark.name), mark.value.encode())
         return total
+
+    def fence_writes(self, name: str) -> None:
+        """Make later inserts and repairs fail once an erasure has begun, except for an object in the very moment."""
+        self._fence = read_fence(self, name)
 
     def redact(
         self,
@@ -248,6 +254,8 @@ class ObjectDeltas(ArrowAdapterBase):
         A follower that stopped within a batch, at the end of a day, has written it as two objects, and an earlier
         version has written one JSON object for two days. The rewritten objects replace them.
         """
+        if self._fence is not None:
+            self._fence.check(self.read_mark(self._fence.name))
         for gateway, table, of_table in split_by_table(deltas):
             files = set[DeltaFile]()
             for part in self._parts(of_table):
@@ -324,13 +332,28 @@ class ObjectDeltas(ArrowAdapterBase):
             return file, encode_envelope(gateway, from_arrow(deltas), hlc.wall_clock())
         return file, encode_parquet(deltas, {"lakesync.batch_id": batch_id})
 
-    def _put(self, file: DeltaFile, data: bytes) -> BatchChecksum:
-        """Write an object unless it exists, and read it back."""
-        self.objects.put_object(file.key, data, if_absent=True)
-        content = self.objects.get_object(file.key)
-        return (
-            parquet_checksum(content) if file.key.endswith(".parquet") else checksum_of(envelope_deltas(content, file))
-        )
+    def _insert(self, files: Iterable[tuple[DeltaFile, bytes]], mark: MarkUpdate | None) -> BatchChecksum:
+        """Write objects unless they exist, read them back, and check before and after that a mark is unchanged.
+
+        An erasure that changes the mark meanwhile may have listed the objects before, so the new ones are deleted.
+        """
+        if mark is not None:
+            mark.check(self.read_mark(mark.name))
+        total, created = BatchChecksum(), list[str]()
+        for file, data in files:
+            if self.objects.put_object(file.key, data, if_absent=True):
+                created.append(file.key)
+            content = self.objects.get_object(file.key)
+            total = total.plus(
+                parquet_checksum(content)
+                if file.key.endswith(".parquet")
+                else checksum_of(envelope_deltas(content, file))
+            )
+        if mark is not None and (found := self.read_mark(mark.name)) not in (mark.expected, mark.value):
+            if found is not None and found.lstrip() == (mark.expected or "").lstrip():  # by an erasure, not by a run
+                self.objects.delete_objects(created)
+            raise mark.moved_error(found)
+        return total
 
     def _segments(self, query: DeltaQuery) -> Iterator[Segment[DeltaFile]]:
         """Yield the objects that may contain deltas that match a query, each with its range of values (a segment)."""

@@ -33,7 +33,7 @@ from lakesync.adapters.deltas import (
     RowId,
 )
 from lakesync.adapters.digests import Digest, DigestScope
-from lakesync.adapters.redaction import RedactionRequest, RedactionResult, TouchedRow
+from lakesync.adapters.redaction import RedactionRequest, RedactionResult, TouchedRow, read_fence
 from lakesync.adapters.sql import follower_state, queries
 from lakesync.adapters.sql.backend import Connection, Dialect, Executor
 from lakesync.adapters.sql.delta_table import (
@@ -87,6 +87,7 @@ class SqlAdapter(ArrowAdapterBase):
         self._executor = executor
         self._dialect = dialect
         self._is_prepared = threading.Event()
+        self._fence: MarkUpdate | None = None
 
     def prepare(self) -> None:
         """Create missing tables now instead of on the first call.
@@ -104,7 +105,7 @@ class SqlAdapter(ArrowAdapterBase):
         with self._connect() as connection:
             writer = DeltaWriter(connection, self._dialect, deltas)
             writer.stage()
-            with connection.transaction():
+            with self._fenced_transaction(connection):
                 writer.insert()
             crash_point("sql.after_commit")  # tests kill the process here
             return writer.stored_checksum()
@@ -201,6 +202,18 @@ class SqlAdapter(ArrowAdapterBase):
         with self._connect() as connection, connection.transaction():
             follower_state.move_mark(connection, mark)
 
+    def fence_writes(self, name: str) -> None:
+        """Make later inserts and repairs fail once an erasure has begun."""
+        self._fence = read_fence(self, name)
+
+    @contextmanager
+    def _fenced_transaction(self, connection: Connection) -> Iterator[None]:
+        """Open a transaction, which fails if an erasure has begun since `fence_writes`."""
+        with connection.transaction():
+            if self._fence is not None:
+                follower_state.move_mark(connection, self._fence)
+            yield
+
     # -- dead letters and suspended tables -----------------------------------------------------------------------------
 
     def suspended_tables(self, follower: str) -> list[SuspendedTable]:
@@ -255,7 +268,7 @@ class SqlAdapter(ArrowAdapterBase):
         uncreated = self._ensure_tables(scope.schemas)
         with self._connect() as connection:
             writer = DeltaWriter(connection, self._dialect, deltas)
-            with connection.transaction():
+            with self._fenced_transaction(connection):
                 writer.delete()
                 if are_replaced:
                     writer.insert()

@@ -14,12 +14,13 @@ from lakehouse.backends.transfers import Flow, LakeFlow, Migration, Tiering
 from lakehouse.task_runner import raise_failure
 from lakesync.adapters.backend_config import SingleBackend, TieredBackend, WriteTarget
 from lakesync.adapters.backends.sqlite import SqliteAdapter
-from lakesync.adapters.deltas import DeltaBatch, StoredDelta
+from lakesync.adapters.deltas import DeltaBatch, DeltaQuery, StoredDelta
+from lakesync.adapters.redaction import RedactionRequest
 from lakesync.adapters.transfer.flows import RowFilter
 from lakesync.adapters.transfer.follower import DeltaSelection
 from lakesync.adapters.transfer.migration import MigrationScope
 from lakesync.model.delta import extract_delta
-from lakesync.model.errors import AdapterError, ConfigurationError, Rejection, SchemaError
+from lakesync.model.errors import AdapterError, ConfigurationError, IntegrityError, Rejection, SchemaError
 from lakesync.model.schema import parse_schema
 from lakesync.staging.remote import error_of
 from lakesync.wire.json import decode_push
@@ -43,11 +44,37 @@ def test_each_task_runs_from_its_serialised_value(backend, tmp_path):
     leaf = WriteTarget("a", backend("a").uri, cold=(TieredBackend(backend("h"), backend("c"), 5),))
     row_filter = RowFilter(where=(("delay", "gt", "3"),))
     assert run(Flow("f", backend("s"), leaf, row_filter, (SCHEMA,))) == []
-    assert len(run(Tiering(backend("h"), backend("c"), -1, 5))) == 1
+    assert len(run(Tiering("t", backend("h"), backend("c"), -1, 5))) == 1
     assert len(run(Migration("m", backend("s"), backend("d"), MigrationScope(), 10, str(tmp_path)))) == 1
     follower = Follower("l", leaf, DeltaSelection(), (SCHEMA,))
     (report,) = run(FollowTask(follower, [], {}, {"g/main": 512}))
     assert '"g/main":512' in report
+
+
+@pytest.mark.parametrize("task", ["tiering", "migration"])
+def test_b7_a_task_that_has_read_deltas_before_an_erasure_does_not_write_them(backend, tmp_path, monkeypatch, task):
+    """As a task of a killed run, which goes on while the erasure runs."""
+    delta = extract_delta(None, {"delay": 1}, table="flights", row_id="r", client_id="c", hlc=1)
+    with closing(SqliteAdapter(tmp_path / "a.db")) as source, closing(SqliteAdapter(tmp_path / "b.db")) as target:
+        source.insert_deltas(DeltaBatch("1", "g", (StoredDelta("g", 256, delta),)))
+        read = SqliteAdapter.query_arrow
+
+        def erased_after(adapter, query):
+            page = read(adapter, query)
+            for each in (target, source):
+                each.redact([RedactionRequest("g", 1, "flights", "r")])
+            return page
+
+        monkeypatch.setattr(SqliteAdapter, "query_arrow", erased_after)
+        with pytest.raises(IntegrityError, match="another run has moved it"):
+            run(
+                Tiering("t", backend("a"), backend("b"), -1, None)
+                if task == "tiering"
+                else Migration("m", backend("a"), backend("b"), MigrationScope(), 10, str(tmp_path))
+            )
+        monkeypatch.undo()
+        assert not len(target.query_arrow(DeltaQuery()).deltas)
+        assert len(source.query_arrow(DeltaQuery()).deltas) == 1
 
 
 class Gateway:
@@ -110,6 +137,6 @@ def test_a_flow_into_the_lake_stops_if_the_gateway_rejects_the_whole_push(into_l
 def test_errors_of_tasks_keep_their_class(backend, tmp_path):
     (tmp_path / "broken.db").write_text("this is no database of SQLite, however long one looks at it")
     with pytest.raises(AdapterError, match=r"broken\.db cannot be used"):
-        run(Tiering(backend("broken"), backend("c"), -1, 5))
+        run(Tiering("t", backend("broken"), backend("c"), -1, 5))
     with pytest.raises(ConfigurationError, match="no adapter has the scheme 'gopher'"):
-        run(Tiering(SingleBackend("x", "gopher://hole"), backend("c"), -1, 5))
+        run(Tiering("t", SingleBackend("x", "gopher://hole"), backend("c"), -1, 5))
