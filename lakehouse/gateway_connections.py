@@ -10,7 +10,7 @@ not apply. Dagster resources, sensors, notebooks and Spark tasks call this modul
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Protocol
 
@@ -22,7 +22,7 @@ from lakesync.model.errors import ConfigurationError, StagingUnavailableError
 from lakesync.model.hlc import OffsetClock
 from lakesync.staging import configured_store
 from lakesync.staging.remote import RemoteStore, error_of
-from lakesync.staging.store.pipeline import PipelineStore
+from lakesync.staging.store.pipeline import FlushStore, PipelineStore
 from lakesync.wire.http_sessions import BearerAuth
 from lakesync.wire.json import decode_push, encode_json
 
@@ -101,6 +101,25 @@ class Intake(Protocol):
             gateway: the gateway's id.
             schema: the table's schema.
         """
+
+
+def store_epochs(store: FlushStore, gateway: str | None = None) -> dict[str, int]:
+    """Return the epochs of a staging store, by `GATEWAY/SHARD`: of one gateway, or with None of all.
+
+    Connectors and flows store them beside their progress. If a later epoch differs (`is_rebuilt`), the store was
+    rebuilt from the lake, and lacks what they had pushed and no flush had written. So they push that again.
+    """
+    return {f"{each.gateway}/{each.shard}": each.epoch for each in store.backlog() if gateway in (None, each.gateway)}
+
+
+def is_rebuilt(before: Mapping[str, int], now: Mapping[str, int]) -> bool:
+    """Return whether a store was rebuilt between two results of `store_epochs`. New gateways and shards do not count.
+
+    Args:
+        before: the earlier result; empty if it was never stored.
+        now: the later result.
+    """
+    return any(now.get(name) != epoch for name, epoch in before.items())
 
 
 MAX_REQUEST_BYTES = 16 << 20

@@ -75,7 +75,14 @@ class LakeLanding(LandedTables):
     (`_lake_tables`), the polled tables, the landed files, and the newest landing's number, hlc and snapshot.
     """
 
-    def __init__(self, spark: SparkSession, polled: PolledSource, now_ms: Callable[[], int], names: LakeNames) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        polled: PolledSource,
+        now_ms: Callable[[], int],
+        names: LakeNames,
+        epochs: Mapping[str, int],
+    ) -> None:
         """Read how far each of the connector's tables was read.
 
         Args:
@@ -83,12 +90,13 @@ class LakeLanding(LandedTables):
             polled: the connector's source.
             now_ms: returns the server wall time in milliseconds since 1970, by the gateways' clock.
             names: catalogue and namespaces of the lake's tables.
+            epochs: as for `LandedTables`.
 
         Raises:
             LakeUnavailableError, ConfigurationError: as `LandedTables`.
         """
         config = polled.config
-        super().__init__(ConnectorTables(spark, names, config.gateway, config.name), polled.tables)
+        super().__init__(ConnectorTables(spark, names, config.gateway, config.name), polled.tables, epochs)
         self._polled = polled
         self._now_ms = now_ms
         self._positions = lake_errors(_positions)(self._files, self._tables)

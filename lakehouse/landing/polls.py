@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from lakehouse.gateway_connections import store_epochs
 from lakehouse.landing.delivery import Delivery, DeliveryReport
 from lakehouse.landing.lake_landing import LakeLanding, PolledSource
 from lakesync.connectors import Connectors
@@ -157,7 +158,7 @@ def _opened(context: PollContext, gateway: str, name: str) -> Iterator[_OpenedCo
     ingest = IngestSettings.of(stored.ingest)
     with closing(connector_type.open_source(opened)) as source:
         polled = PolledSource(opened, connector_type.open_source, source.tables)
-        landing = LakeLanding(spark, polled, now_ms, names)
+        landing = LakeLanding(spark, polled, now_ms, names, store_epochs(store, gateway))
         request_flush = partial(store.request_flush, gateway)
         delivery = Delivery(landing, open_intake, gateway, request_flush, chunk=ingest.chunk_size)
         yield _OpenedConnector(polled, ingest, landing, delivery)

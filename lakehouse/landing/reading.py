@@ -13,8 +13,10 @@ has a mark (`Mark`): the last page whose deltas the gateway has (`delivered`), a
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
-from operator import or_
+from functools import reduce
+from operator import and_, or_
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -23,6 +25,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as sf
 from sqlalchemy.exc import OperationalError, ProgrammingError
 
+from lakehouse.gateway_connections import is_rebuilt
 from lakehouse.landing.known_rows import KnownRows
 from lakehouse.landing.row_changes import DELTAS, PendingPages
 from lakehouse.landing.rows import BUCKETS, NO_PAGE, LandedFile, LandedTable
@@ -44,7 +47,7 @@ from lakesync.analysis.expression_trees import combine
 from lakesync.model.errors import CommitConflictError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
     from datetime import date
 
     from pyspark.sql import DataFrame
@@ -68,12 +71,13 @@ files, or `_MAX_ROWS` rows, or at least `_MIN_ROWS` rows and half as many as `kn
 class LandedTables:
     """The polled tables of one connector, as they were in `landing` and `known` when the object was created."""
 
-    def __init__(self, connector_tables: ConnectorTables, tables: Sequence[Table]) -> None:
+    def __init__(self, connector_tables: ConnectorTables, tables: Sequence[Table], epochs: Mapping[str, int]) -> None:
         """Read the files and marks of the tables from Iceberg's metadata. Create `landing` and `known` if missing.
 
         Args:
             connector_tables: the connector's part of `landing` and `known`.
             tables: the connector's tables.
+            epochs: the gateway's epochs in its staging store, as `store_epochs` returns them.
 
         Raises:
             LakeUnavailableError: Spark or the catalogue cannot be reached.
@@ -81,7 +85,10 @@ class LandedTables:
         """
         self._lake_tables = connector_tables
         self._tables = {table.name: table for table in tables}
+        self._epochs = epochs
         self._marks: dict[str, Mark] = {}
+        self._rebuilt: set[str] = set()
+        """Tables whose deltas went to a store that was rebuilt from the lake since."""
         self._read_metadata()
         # the last landing's number; the subclass `LakeLanding`, which adds landings, counts on from it
         self._number = max((file.landing for file in self._files), default=0)
@@ -94,7 +101,7 @@ class LandedTables:
 
     def is_due(self, table: str) -> bool:
         """Return whether a table has landed pages that the gateway may lack."""
-        return bool(self._undelivered_files(table))
+        return table in self._rebuilt or bool(self._undelivered_files(table))
 
     @property
     def newest(self) -> int:
@@ -106,6 +113,10 @@ class LandedTables:
 
         The frame has one partition, so that one task can push all deltas in order.
         """
+        if table in self._rebuilt:
+            landed = self._landed_ever(table)
+            deltas = self._deltas_of_pages(landed, NO_PAGE, self._newest, sum(file.rows for file in landed.files))
+            return deltas.where(sf.col("hlc") > self._newest_in_history(table))
         files = self._undelivered_files(table)
         # up to `_newest`: a page's number is an hlc of a row, so no page has a greater number
         return self._deltas_of_pages(
@@ -124,7 +135,8 @@ class LandedTables:
         Returns:
             The deltas, as `deltas` returns them; None if nothing landed on these days.
         """
-        files = [file for file in self._files if file.may_have(table)]
+        landed = self._landed_ever(table)
+        files = landed.files
         page_ranges = [
             (min(file.first_page for file in of_day), max(file.last_page for file in of_day))
             for day in days
@@ -133,7 +145,6 @@ class LandedTables:
         if not page_ranges:
             return None
         first, last = min(first_page for first_page, _ in page_ranges), max(last_page for _, last_page in page_ranges)
-        landed = LandedTable(table, self._identity(table), tuple(files), known=(), since=NO_PAGE)
         wanted = combine(or_, (sf.col("page").between(first_page, last_page) for first_page, last_page in page_ranges))
         return self._deltas_of_pages(landed, first - 1, last, sum(file.rows for file in files)).where(wanted)
 
@@ -148,7 +159,12 @@ class LandedTables:
         Raises:
             LakeUnavailableError: Spark or the catalogue cannot be reached.
         """
-        self._marks[table] = record_mark(self._lake_tables, table, self._marks[table]._replace(delivered=page))
+        if table in self._rebuilt:
+            if page < self._newest:  # a repeat must push from the beginning again
+                return
+            self._rebuilt.remove(table)
+        mark = self._marks[table]._replace(delivered=page)
+        self._marks[table] = record_mark(self._lake_tables, table, mark, self._epochs)
 
     @lake_errors
     def update_known(self, table: str, *, min_rows: int = _MIN_ROWS, max_files: int = _MAX_FILES) -> None:
@@ -174,7 +190,8 @@ class LandedTables:
         with suppress(CommitConflictError):
             write_known(self._lake_tables, KnownRows(landed, mark.delivered), self._known_snapshot)
             # `known` contains all delivered pages now
-            self._marks[table] = record_mark(self._lake_tables, table, mark._replace(known=mark.delivered))
+            known = mark._replace(known=mark.delivered)
+            self._marks[table] = record_mark(self._lake_tables, table, known, self._epochs)
             self._read_known_files()
 
     def _deltas_of_pages(self, landed: LandedTable, after: int, through: int, rows: int) -> DataFrame:
@@ -196,6 +213,24 @@ class LandedTables:
         files = tuple(file for file in self._files if file.last_page > since and file.may_have(table))
         known = tuple((file.bucket, file.path) for file in self._known_files.get(table, ()))
         return LandedTable(table, self._identity(table), files, known, since)
+
+    def _landed_ever(self, table: str) -> LandedTable:
+        """Return a table with all of its files of `landing`, from which all deltas can be computed without `known`."""
+        files = tuple(file for file in self._files if file.may_have(table))
+        return LandedTable(table, self._identity(table), files, known=(), since=NO_PAGE)
+
+    def _newest_in_history(self, table: str) -> int:
+        """Return the highest hlc of the connector's deltas of a table in the lake's history; `NO_PAGE` for none.
+
+        Deltas are pushed in order of their hlcs, so the store that was rebuilt from the history has all up to there.
+        """
+        spark, deltas = self._lake_tables.spark, self._lake_tables.names.deltas
+        if not spark.catalog.tableExists(deltas):
+            return NO_PAGE
+        values = {"gateway": self._lake_tables.gateway, "table_name": table, "client_id": self.client_id}
+        own = reduce(and_, (sf.col(name) == sf.lit(value) for name, value in values.items()))
+        (row,) = spark.table(deltas).where(own).agg(sf.max("hlc").alias("hlc")).collect()
+        return NO_PAGE if row["hlc"] is None else int(row["hlc"])
 
     def _identity(self, table: str) -> str | None:
         """Return the column that identifies a row even if the source gives it another row id; None if none does."""
@@ -226,6 +261,8 @@ class LandedTables:
             self._known_files: dict[str, list[KnownFile]] = self._lake_tables.known_files(known)
             self._known_snapshot = known.metadata.current_snapshot_id
             self._marks = self._lake_tables.marks(known, self._tables)
+            texts = {table: known.properties.get(self._lake_tables.epochs_property(table)) for table in self._tables}
+        self._rebuilt = {table for table, text in texts.items() if text and is_rebuilt(json.loads(text), self._epochs)}
 
 
 def write_known(tables: ConnectorTables, known: KnownRows, snapshot: int | None) -> None:
@@ -255,7 +292,7 @@ def write_known(tables: ConnectorTables, known: KnownRows, snapshot: int | None)
     commit_rows(tables, name, written, tables.condition(table_name=table), snapshot, batch)
 
 
-def record_mark(tables: ConnectorTables, table: str, mark: Mark) -> Mark:
+def record_mark(tables: ConnectorTables, table: str, mark: Mark, epochs: Mapping[str, int]) -> Mark:
     """Store a polled table's mark as a property of the table `known`. That does not create a snapshot.
 
     The commit is repeated if another writer commits at the same time.
@@ -264,6 +301,7 @@ def record_mark(tables: ConnectorTables, table: str, mark: Mark) -> Mark:
         tables: the connector's part of `landing` and `known`.
         table: the polled table's name.
         mark: the new mark.
+        epochs: the epochs of the store that has the deltas up to the mark.
 
     Returns:
         The stored mark, which is never behind the previous one.
@@ -276,7 +314,8 @@ def record_mark(tables: ConnectorTables, table: str, mark: Mark) -> Mark:
         with open_table(tables.spark, name) as known:
             stored = tables.marks(known, [table])[table].max_with(mark)
         try:
-            set_properties(tables.spark, name, {tables.mark_property(table): stored.text()})
+            properties = {tables.mark_property(table): stored.text(), tables.epochs_property(table): json.dumps(epochs)}
+            set_properties(tables.spark, name, properties)
         except PySparkException as error:
             if attempt == COMMIT_ATTEMPTS or not is_busy(error):
                 raise

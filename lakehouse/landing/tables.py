@@ -5,7 +5,8 @@ timestamp) of its first row. Each commit to it, of one or more pages, is a *land
 number among those of the connector. `known` has the rows that result from the pages up to some page. Each polled table
 has a mark, a property `lakesync.read.…` of `known`: the last page that is in `known`, and the last page whose deltas
 (changes of rows) the gateway has. If the property is lost, the first of the two is found in the snapshots of `known`,
-and the deltas after it are pushed again, which changes nothing.
+and the deltas after it are pushed again, which changes nothing. Another property, `lakesync.epochs.…`, has the epochs
+of the staging store that got the deltas; a rebuilt store has others, and may lack deltas.
 
 If two polls of one connector run at the same time, one of them fails, because Iceberg rejects a commit if rows have
 changed since the snapshot that the caller read. If the response to a commit is lost, the commit is found by its batch
@@ -191,6 +192,10 @@ class ConnectorTables(NamedTuple):
     def mark_property(self, table: str) -> str:
         """Return the name of the property of `known` that has a polled table's mark."""
         return f"lakesync.read.{self.gateway}.{self.connector}.{table}"
+
+    def epochs_property(self, table: str) -> str:
+        """Return the name of the property of `known` that has the epochs of the store that got a table's deltas."""
+        return f"lakesync.epochs.{self.gateway}.{self.connector}.{table}"
 
     def _planned(self, table: Table, name: str) -> list[FileScanTask]:
         """Return the connector's data files, as scan tasks of pyiceberg. Files with deleted rows are rewritten first.

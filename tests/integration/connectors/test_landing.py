@@ -119,7 +119,7 @@ def opened(spark, names, pages=(), tables=(ISSUES,), counted=None):
     """Open the landing of a connector whose source has these pages."""
     plain = tuple(table._replace(schema=no_schema) for table in tables)
     config = ConnectorConfig("gw", "desk", "scripted", {"tables": plain, "pages": list(pages), "counted": counted})
-    return LakeLanding(spark, PolledSource(config, Scripted, plain), lambda: time.time_ns() // 1_000_000, names)
+    return LakeLanding(spark, PolledSource(config, Scripted, plain), lambda: time.time_ns() // 1_000_000, names, {})
 
 
 class Piece(NamedTuple):
@@ -284,7 +284,7 @@ def test_a_large_table_is_read_by_ranges_of_its_key_on_sparks_workers(spark, nam
     )
     with closing(postgres.source(config)) as source:
         landing = LakeLanding(
-            spark, PolledSource(config, postgres.source, source.tables), lambda: time.time_ns() // 1_000_000, names
+            spark, PolledSource(config, postgres.source, source.tables), lambda: time.time_ns() // 1_000_000, names, {}
         )
         first = landing.poll(IngestSettings()).tables[0]
         assert (first.error, first.rows, first.pages, first.landings) == (None, rows, 2, 1)
@@ -302,7 +302,7 @@ def test_a_lost_piece_that_cannot_be_read_again_does_not_land_as_empty(spark, na
         "gw", "desk", "divided", {"tables": (table,), "pages": [], "counted": None} | {"pieces": pieces}
     )
     polled = PolledSource(config, Divided, (table,))
-    landing = LakeLanding(spark, polled, lambda: time.time_ns() // 1_000_000, names)
+    landing = LakeLanding(spark, polled, lambda: time.time_ns() // 1_000_000, names, {})
 
     def lose(place):
         if place == "poll.read":

@@ -13,6 +13,7 @@ from lakehouse.landing import delivery, lake_landing
 from lakehouse.landing.polls import replay_connector
 from lakesync.engine import EngineLimits
 from lakesync.engine.gateway import SyncGateway
+from lakesync.model.types import SyncPull
 from lakesync.testing.servers import Response
 from lakesync.testing.servers.jira.site import error_body
 from sensors import backoff, lags
@@ -20,6 +21,7 @@ from tests.dagster_instance import dagster_instance
 from tests.integration.connectors.jira_support import Moving, desk, document
 from tests.integration.connectors.salesforce_support import ACCOUNTS_ALONE, company
 from tests.integration.dagster.poll_support import NUMBERS, House, connection, metadata_of, reason
+from tests.lake_support import fill
 
 pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute on a busy machine
 
@@ -142,6 +144,38 @@ def test_a_long_poll_lands_in_parts_within_its_budget_of_requests(house):
         assert [poll.report.usage.calls for poll in (first, second)] == [2, 2]
         inserted = [poll.tables[0].delivered.inserted for poll in (first, second)]
         assert 0 < inserted[0] < sum(inserted) < 450
+
+
+def test_b1_rows_that_were_not_flushed_when_the_store_was_lost_are_pushed_to_the_rebuilt_one(
+    house, serve, spark_server
+):
+    with desk() as made:
+        made.site.add_project("SUP")
+        first = made.site.add_issue("SUP", "first")
+        made.site.add_issue("SUP", "second")
+        made.clock.advance(200_000)
+        house.register(made.config(includeComments=False, includeProjects=False))
+        house.poll("desk")
+        flushed = house.gateway.handle_pull(SyncPull("reader", 0, 100))
+        context = connection(house.config, house.given)
+        fill(context.spark, context.names, [(flushed.server_hlc, flushed.deltas)], house.gateway.gateway_id)
+        made.site.edit(first, summary="edited")
+        made.site.add_issue("SUP", "third")
+        made.clock.advance(200_000)
+        house.poll("desk")
+        summaries = {"SUP-1": "edited", "SUP-2": "second", "SUP-3": "third"}
+        assert {row: cells["summary"] for row, cells in house.rows("jira_issues").items()} == summaries
+
+        name = house.gateway.gateway_id
+        with closing(House(serve(), spark_server["config"], house.instance, name)) as rebuilt:
+            rebuilt.register(made.config(includeComments=False, includeProjects=False))
+            rebuilt.poll("desk")
+            assert {row: cells["summary"] for row, cells in rebuilt.rows("jira_issues").items()} == {
+                "SUP-1": "edited",
+                "SUP-3": "third",
+            }, "the rebuild restores what was flushed"
+            (again,) = rebuilt.poll("desk").tables
+            assert again.delivered.pushes == 0
 
 
 def test_a_failing_poll_shows_its_error_and_does_not_stop_the_others(house):
