@@ -118,7 +118,7 @@ def _flow_asset(
             of_adapters = [] if to_lake else flow_tasks(config, staging.store, name, declared)
             tasks: list[Flow | LakeFlow]
             if to_lake:  # a flow into the lake pushes to a gateway as a client does
-                tasks = [lake_flow_task(config, name, declared)._replace(replay_range=replayed)]
+                tasks = [lake_flow_task(config, staging.store, name, declared)._replace(replay_range=replayed)]
             else:
                 tasks = [msgspec.structs.replace(each, replay_range=replayed) for each in of_adapters]
             by_target = flow(spark, tasks)

@@ -110,7 +110,7 @@ def _flow(bench: Lake, source: SingleBackend, target: str, folder: Path) -> int:
 def _push(bench: Lake, source: SingleBackend, target: str, folder: Path) -> int:
     """Copy all deltas by a flow into the gateway whose URL is `target`."""
     config = bench.config.replace(gateway={"url": target}, service_token=SecretStr(SECRET))
-    (pages,) = flow(bench.spark, [LakeFlow(source, RowFilter(), None, config, folder / "progress.json")])
+    (pages,) = flow(bench.spark, [LakeFlow(source, RowFilter(), None, config, folder / "progress.json", {})])
     return sum(page.deltas for page in pages)
 
 

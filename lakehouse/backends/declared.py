@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from lakesync.adapters.redaction import RedactionRequest
     from lakesync.config import Config
     from lakesync.config.backends import DeclaredFlow, DeclaredMigration
-    from lakesync.staging.store.pipeline import GatewayStore, PipelineMarks
+    from lakesync.staging.store.pipeline import FlushStore, GatewayStore, PipelineMarks
 
 
 class DestinationTarget(NamedTuple):
@@ -152,22 +152,25 @@ def flow_tasks(config: Config, store: GatewayStore, name: str, declared: Declare
     return tasks
 
 
-def lake_flow_task(config: Config, name: str, declared: DeclaredFlow) -> LakeFlow:
+def lake_flow_task(config: Config, store: FlushStore, name: str, declared: DeclaredFlow) -> LakeFlow:
     """Return the task of a flow whose target is the lake.
 
     Args:
         config: the project's configuration, which declares the backends.
+        store: the staging store, into whose gateways the flow pushes.
         name: the flow's name.
         declared: the flow's declaration.
     """
     from lakehouse.backends.transfers import LakeFlow
+    from lakehouse.gateway_connections import store_epochs
     from lakesync.adapters.transfer.flows import RowFilter
 
     row_filter = RowFilter.from_conditions(declared.where, tables=declared.tables, gateways=declared.gateways)
     progress = config.data_dir / "flows" / f"{name}.json"
     source = resolve_backend(config, declared.source)
     followers, flows = _followers(config, source), _flows_into(config, source)
-    return LakeFlow(source, row_filter, declared.into, config, progress, followers=followers, flows=flows)
+    epochs = store_epochs(store, declared.into)
+    return LakeFlow(source, row_filter, declared.into, config, progress, epochs, followers=followers, flows=flows)
 
 
 def _followers(config: Config, source: Backend) -> tuple[str, ...]:

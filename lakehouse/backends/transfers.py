@@ -22,7 +22,7 @@ import msgspec
 from msgspec.structs import replace
 
 from lakehouse.backends.adapter_tasks import on_executors, one_report_each, open_backends
-from lakehouse.gateway_connections import MAX_REQUEST_BYTES, Intake, open_intake
+from lakehouse.gateway_connections import MAX_REQUEST_BYTES, Intake, is_rebuilt, open_intake
 from lakesync.adapters.arrow import from_arrow
 from lakesync.adapters.arrow_access import fence_writes, max_writers
 from lakesync.adapters.backend_config import Backend, SingleBackend, TieredBackend, WriteTarget
@@ -136,6 +136,8 @@ class LakeFlow(NamedTuple):
     """The project's configuration, with which the task connects to the gateways."""
     progress_path: Path
     """The file in which the flow's progress is stored."""
+    epochs: dict[str, int]
+    """The epochs of the staging store, as `store_epochs` returns them."""
     replay_range: tuple[int, int] | None = None
     """A range of arrivals (the gateways' timestamps of commits) that a backfill pushes again, after new deltas up to
     its end: first and last arrival. None to push new deltas only."""
@@ -150,9 +152,10 @@ class LakeFlow(NamedTuple):
         A row that no longer matches the filter is not pushed, even if it matched before.
         """
         progress_file = ProgressInFile(self.progress_path, FlowProgress)
-        stored = progress_file.read()
-        is_continued = stored is not None and stored.row_filter == self.row_filter
-        progress = stored if stored is not None and is_continued else FlowProgress(self.row_filter)
+        progress = progress_file.read()
+        if progress is None or progress.row_filter != self.row_filter or is_rebuilt(progress.epochs, self.epochs):
+            progress = FlowProgress(self.row_filter)
+        progress = msgspec.structs.replace(progress, epochs=self.epochs)
         with ExitStack() as closing:
             (source,) = open_backends([self.source], closing)
             intake = closing.enter_context(open_intake(self.config))

@@ -97,6 +97,9 @@ class FlowProgress(msgspec.Struct, frozen=True, rename={"row_filter": "sieve"}):
     copied, except those beyond `position`. Empty if nothing in LakeSync wrote the source then."""
     row_columns: dict[str, tuple[str, ...]] = {}
     """Synced table → columns that all rows of its destination table have."""
+    epochs: dict[str, int] = {}
+    """Of a flow into the lake: the epochs of the staging store that got the deltas, by `GATEWAY/SHARD`. A store that
+    was rebuilt from the lake has others, and may lack deltas, so the flow starts again."""
 
 
 class FlowStep(msgspec.Struct, frozen=True):

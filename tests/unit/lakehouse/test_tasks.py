@@ -97,9 +97,11 @@ class Gateway:
 
 @pytest.fixture
 def into_lake(backend, tmp_path, monkeypatch):
-    def steps(gateway):
+    def steps(gateway, *replay_range, epoch=1):
         monkeypatch.setattr(transfers, "open_intake", lambda _: nullcontext(gateway))
-        return list(LakeFlow(backend("s"), RowFilter(), "home", None, tmp_path / "f.json", (0, 1 << 40)).run())
+        progress, epochs = tmp_path / "f.json", {"home/main": epoch}
+        row_filter = RowFilter(gateways=("old",))
+        return list(LakeFlow(backend("s"), row_filter, "home", None, progress, epochs, *replay_range).run())
 
     deltas = [
         extract_delta(None, {"delay": 1}, table="flights", row_id=f"r{row}", client_id="c", hlc=(9 << 16) + row)
@@ -112,7 +114,7 @@ def into_lake(backend, tmp_path, monkeypatch):
 
 def test_a_flow_into_the_lake_continues_without_the_deltas_that_the_gateway_rejects(into_lake):
     gateway = Gateway("r1", "r2")
-    first, again = into_lake(gateway)
+    first, again = into_lake(gateway, (0, 1 << 40))
     assert gateway.stored == ["r0", "r3"] * 2
     assert [each.message for each in first.rejected] == ["r1", "r2"] == [each.message for each in again.rejected]
     assert first.progress.position.value == (9 << 16) + 3
@@ -127,6 +129,17 @@ def test_a_flow_reports_its_suspended_tables(backend, tmp_path):
     written, last = Flow("flows/f/t", backend("s"), WriteTarget("t", backend("t").uri), RowFilter(), (SCHEMA,)).run()
     assert (written.deltas, written.suspended) == (4, ())
     assert (last.scanned, last.suspended, last.progress) == (0, ("flights",), written.progress)
+
+
+def test_a_flow_into_the_lake_starts_again_if_the_store_was_rebuilt(into_lake):
+    before, after = Gateway("other"), Gateway("other")
+    into_lake(before)
+    into_lake(after)
+    assert after.stored == [], "the flow continues after the deltas that the store has"
+    into_lake(after, epoch=2)
+    assert after.stored == before.stored == ["r0", "r1", "r2", "r3"]
+    into_lake(after, epoch=2)
+    assert len(after.stored) == 4
 
 
 def test_a_flow_into_the_lake_stops_if_the_gateway_rejects_the_whole_push(into_lake):
