@@ -115,7 +115,7 @@ class RunHost:
     def _answer(self, connection: socket.socket) -> None:
         """Handle a request: `{"start": run id, "arguments": …}` starts a run, `{"end": run id}` ends its process.
 
-        A launcher that did not get a response in time starts the run elsewhere. So a run is only offered at first, and
+        A launcher that did not get a response in time requests the run again. So a run is only offered at first, and
         forked once the launcher has confirmed that it got the offer.
 
         Args:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any, Self
 
 import dagster as dg
+import stamina
 
 from assets.names import OTHER_SLOT, SLOT
 from resources.compat_dagster import run_arguments
@@ -20,13 +21,15 @@ HOST = "lakesync/run_host"
 """Run tag: process id of the run host that has forked the run's process."""
 _TIMEOUT_SECONDS = 20.0
 """Timeout of the run host's response to a message."""
+_RESTART_SECONDS = 60.0
+"""Seconds to wait for the run host, which `lakesync up` restarts if it has ended."""
 
 
 class RunHostLauncher(dg.DefaultRunLauncher):
     """Starts each run in a process that the run host (`lakesync_dagster.run_host`) forks.
 
-    Dagster's own launcher starts a Python interpreter for each run, whose imports take five seconds. It is used if the
-    host does not answer.
+    Dagster's own launcher starts a Python interpreter for each run, whose imports take five seconds. It cannot replace
+    a host that does not answer, because only the host has the secrets that runs need.
     """
 
     def __init__(self, socket_path: str, inst_data: Any = None) -> None:
@@ -59,18 +62,21 @@ class RunHostLauncher(dg.DefaultRunLauncher):
 
         Args:
             context: Dagster's `LaunchRunContext`, which the package `dagster` does not export.
+
+        Raises:
+            DagsterInvariantViolationError: the run host did not answer in time; Dagster ends the run.
         """
         run: dg.DagsterRun = context.dagster_run
         try:
-            with self._connect() as host:
-                offer = host.send({"start": run.run_id, "arguments": run_arguments(run, self._instance)})
-                # From here on the host may fork, so an error must no longer start the run in another process.
-                forked = self._confirm(host)
+            for attempt in stamina.retry_context(on=OSError, attempts=None, timeout=_RESTART_SECONDS, wait_max=1.0):
+                with attempt, self._connect() as host:
+                    offer = host.send({"start": run.run_id, "arguments": run_arguments(run, self._instance)})
+                    # From here on the host may fork, so an error must no longer start the run again.
+                    forked = self._confirm(host)
         except OSError as error:
-            message = f"The run host does not answer at {self._socket}: {error}. The code server starts the run."
-            self._instance.report_engine_event(message, run, cls=type(self))
-            super().launch_run(context)
-            return
+            raise dg.DagsterInvariantViolationError(
+                f"The run host does not answer at {self._socket}: {error}. Its log is runs.log in the data folder."
+            ) from error
         self._instance.add_run_tags(run.run_id, {HOST: str(offer["host"])})
         self._instance.report_engine_event(forked, run, cls=type(self))
 
@@ -82,10 +88,9 @@ class RunHostLauncher(dg.DefaultRunLauncher):
         self._instance.report_run_canceling(run)
         try:
             with self._connect() as host:
-                ended = bool(host.send({"end": run_id})["ended"])
+                return bool(host.send({"end": run_id})["ended"])
         except OSError:
-            ended = False
-        return ended or bool(super().terminate(run_id))  # type: ignore[no-untyped-call]
+            return False
 
     @staticmethod
     def _confirm(host: "_Connection") -> str:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import dagster as dg
@@ -198,18 +199,26 @@ def test_a_run_knows_the_tables_that_were_registered_after_the_host_started(host
     assert "no Spark is configured" in str(events)
 
 
-def test_without_a_host_dagsters_own_launcher_takes_over(host):
-    """Dagster's launcher needs a code server, and raises an error without one."""
+def test_a_run_waits_for_a_host_that_is_restarted(host):
+    with ThreadPoolExecutor() as pool:
+        launched = pool.submit(host.launch, SLOW)
+        host.start()
+        host.pid(launched.result())
+
+
+def test_without_a_host_no_run_starts(host, monkeypatch):
+    monkeypatch.setattr("lakesync_dagster.run_launcher._RESTART_SECONDS", 0.5)
     assert isinstance(host.instance.run_launcher, RunHostLauncher)
-    with pytest.raises(dg.DagsterInvariantViolationError, match="requires a workspace"):
+    with pytest.raises(dg.DagsterInvariantViolationError, match=r"does not answer at .*: \[Errno 2\]"):
         host.launch(QUICK)
 
 
-def test_a_host_that_answers_too_late_starts_no_run_that_the_launcher_started_elsewhere(host, monkeypatch):
+def test_a_host_that_answers_too_late_starts_no_run(host, monkeypatch):
     monkeypatch.setattr("lakesync_dagster.run_launcher._TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr("lakesync_dagster.run_launcher._RESTART_SECONDS", 0.5)
     host.start()
     host.process.send_signal(signal.SIGSTOP)
-    with pytest.raises(dg.DagsterInvariantViolationError, match="requires a workspace"):  # of Dagster's own launcher
+    with pytest.raises(dg.DagsterInvariantViolationError, match="timed out"):
         host.launch(SLOW)
     (late,) = (run.run_id for run in host.instance.get_runs())
     host.process.send_signal(signal.SIGCONT)
