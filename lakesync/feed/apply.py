@@ -240,7 +240,7 @@ def _merged(
         if effect.columns_removed or not (reindexed and _has_same_keys(before.state, state, index)):
             # An UPDATE cannot remove columns: clients that had the row before are sent DELETE and INSERT.
             if effect.columns_removed:
-                row.emptied = row_arrival
+                row.no_update_before = row_arrival
             moves = change_keys(row, keys_of(row, index), row_arrival, rejoins=effect.columns_removed)
     # `saw_row`, `sees_row`: whether the sender may see the row before and after the push. `astray`: whether the
     # sender's own copy of the row may differ from the merged row by more than columns that others won.

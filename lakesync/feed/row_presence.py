@@ -99,7 +99,7 @@ def _presence_by_history(row: StoredRow, history: Sequence[Entry], position: Pos
     """
     by_entries = {_presence_by_entry_and_row(entry, row, position) for entry in history}
     if RowPresence.YES in by_entries:
-        return RowPresence.UNSURE if row.emptied > position.base else RowPresence.YES
+        return RowPresence.UNSURE if row.no_update_before > position.base else RowPresence.YES
     return RowPresence.UNSURE if RowPresence.UNSURE in by_entries else RowPresence.NO
 
 
@@ -121,8 +121,8 @@ def _columns_removed_by_others(row: StoredRow, client_id: str, position: Positio
     A client that inserted the row again may still have those columns.
     """
     tombstone = row.state.tombstone
-    # `emptied` is 0 if nothing was ever removed, which is above `NO_BASE`
-    return row.emptied > max(position.base, 0) and (tombstone is None or tombstone[1] != client_id)
+    # `no_update_before` is 0 if nothing was ever removed, which is above `NO_BASE`
+    return row.no_update_before > max(position.base, 0) and (tombstone is None or tombstone[1] != client_id)
 
 
 def writers_known_from(position: Position) -> int:

@@ -366,9 +366,9 @@ class ErasingStore(ABC):
         moves: list[Move] = []
         remaining = [row for row in changed if row.state.visible]
         for row, arrival in zip(remaining, commit.next_arrivals(len(remaining)), strict=True):
-            # The row leaves its buckets at this arrival and joins them again. Because of `emptied`, clients that have
-            # it are sent DELETE and INSERT, so that they drop the columns.
-            row.arrival = row.emptied = arrival
+            # The row leaves its buckets at this arrival and joins them again. Because of `no_update_before`, clients
+            # that have it are sent DELETE and INSERT, so that they drop the columns.
+            row.arrival = row.no_update_before = arrival
             moves += [Move(bucket, row.table, row.row_id, arrival, "leave") for bucket in row.keys]
             row.keys = ()
         commit.put_rows({row.key: row for row in (*written, *changed)}.values())

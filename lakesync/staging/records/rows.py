@@ -109,7 +109,7 @@ class StoredRow(msgspec.Struct, gc=False):
     """Clients that wrote up to this arrival may be missing in `writers`."""
     keys: tuple[str, ...] = ()
     """The keys of the buckets that contain the row, sorted."""
-    emptied: int = 0
+    no_update_before: int = 0
     """A client that had the row before this arrival cannot be sent an UPDATE, but must be sent DELETE and INSERT. It is
     the later of two arrivals: when the row lost columns, by a DELETE or an erasure, so that the client has to drop
     them; and when a client that is no longer in `writers`, and whose copy may differ, wrote its last delta."""
@@ -146,8 +146,8 @@ class StoredRow(msgspec.Struct, gc=False):
         """Return a row that can be changed without changing this one."""
         self.fold()
         state, writers = self.state.copy(), self.writers.copy()
-        floor, keys, emptied = self.writers_floor, self.keys, self.emptied
-        return StoredRow(self.key, self.arrival, state, writers, floor, keys, emptied)
+        floor, keys = self.writers_floor, self.keys
+        return StoredRow(self.key, self.arrival, state, writers, floor, keys, self.no_update_before)
 
     @property
     def newest_hlc(self) -> int:
@@ -167,8 +167,8 @@ class StoredRow(msgspec.Struct, gc=False):
         """Return the row after a delta that does not change its bucket keys; the delta is merged later, by `fold`.
 
         Args:
-            delta: an INSERT or UPDATE, with at most `MAX_UNMERGED_WIDTH` columns, and an hlc above `newest_hlc`. The
-                caller has checked both.
+            delta: an INSERT or UPDATE with 1 to `MAX_UNMERGED_WIDTH` columns, and an hlc above `newest_hlc`. The caller
+                has checked both.
             names: the names of its columns, as `intern_names` returns them.
             client_id: id of the client that wrote it, as one string object for all deltas of a push.
             arrival: the delta's arrival.
@@ -186,7 +186,7 @@ class StoredRow(msgspec.Struct, gc=False):
         values = b"[%b]" % b",".join([column.value for column in delta.columns])
         unmerged = Unmerged(delta.hlc, client_id, delta.delta_id, values, names, arrival, before, count, inserted)
         state, writers, floor, keys = self.state, self.writers.copy(), self.writers_floor, self.keys
-        row = StoredRow(self.key, arrival, state, writers, floor, keys, self.emptied, unmerged)
+        row = StoredRow(self.key, arrival, state, writers, floor, keys, self.no_update_before, unmerged)
         row.note_writer(client_id, arrival, inserted=inserts)
         return row
 
@@ -222,7 +222,7 @@ class StoredRow(msgspec.Struct, gc=False):
         writers = self.writers
         earlier = writers.pop(client_id, None)
         copy = DELETED if deleted else earlier.own_copy if earlier is not None else 0  # the new `Writer.own_copy`
-        if inserted and copy >= DELETED:  # not astray before, so the copy is what the INSERT created
+        if inserted and copy >= DELETED:  # it was not astray, so the copy is now what the INSERT has created
             copy = arrival
         elif copy == DELETED and not deleted:
             copy = -arrival  # astray: after its own DELETE, the client may have created a row from this write alone
@@ -230,26 +230,30 @@ class StoredRow(msgspec.Struct, gc=False):
         if len(writers) > WRITERS_KEPT:
             removed = writers.pop(next(iter(writers)))
             self.writers_floor = max(self.writers_floor, removed.latest)
-            if removed.own_copy:  # the removed client's copy may differ from what it was sent; see `emptied`
-                self.emptied = max(self.emptied, removed.latest)
+            if removed.own_copy:  # it inserted or deleted its own copy, which an UPDATE may not correct
+                self.no_update_before = max(self.no_update_before, removed.latest)
 
     def mark_astray(self, client_id: str, arrival: int) -> None:
-        """Record a client as a writer whose copy of the row is astray since its delta at this arrival."""
+        """Record that a writer's copy of the row is astray since an arrival.
+
+        The caller has called `note_writer` with both, which keeps the order and the number of writers.
+        """
         self.writers[client_id] = Writer(-arrival, arrival)
 
 
 class _Encoded(msgspec.Struct, array_like=True, gc=False):
-    """The stored form of a row, a JSON array of these fields. See `StoredRow` and, for `touched`, `RowState`."""
+    """The stored form of a row, a JSON array of these fields, which are those of `StoredRow`."""
 
     table: str
     row_id: str
     arrival: int
     state: StoredState
     touched: dict[str, int] = {}
+    """Column → the arrival at which its value last changed; see `RowState.touched`."""
     writers: dict[str, Writer] = {}
     writers_floor: int = 0
     keys: tuple[str, ...] = ()
-    emptied: int = 0
+    no_update_before: int = 0
 
 
 _encode = msgspec.json.Encoder().encode
@@ -265,10 +269,8 @@ def encode_row(row: StoredRow, live: list[LiveDelta] | None = None) -> bytes:
         live: `row.state.live`, if the caller has computed it already; None computes it.
     """
     state = StoredState(row.state.live if live is None else live, row.state.tombstone, row.state.inserted)
-    floor, keys, emptied = row.writers_floor, row.keys, row.emptied
-    return _encode(
-        _Encoded(row.table, row.row_id, row.arrival, state, row.state.touched, row.writers, floor, keys, emptied)
-    )
+    touched, floor, limit = row.state.touched, row.writers_floor, row.no_update_before
+    return _encode(_Encoded(row.table, row.row_id, row.arrival, state, touched, row.writers, floor, row.keys, limit))
 
 
 def decode_row(data: bytes) -> StoredRow:
@@ -278,8 +280,9 @@ def decode_row(data: bytes) -> StoredRow:
         msgspec.DecodeError: `data` is not the output of `encode_row`.
     """
     stored = _decode(data)
-    state, floor, keys, emptied = stored.state.state(stored.touched), stored.writers_floor, stored.keys, stored.emptied
-    return StoredRow((intern(stored.table), stored.row_id), stored.arrival, state, stored.writers, floor, keys, emptied)
+    key, state = (intern(stored.table), stored.row_id), stored.state.state(stored.touched)
+    floor, limit = stored.writers_floor, stored.no_update_before
+    return StoredRow(key, stored.arrival, state, stored.writers, floor, stored.keys, limit)
 
 
 class Move(msgspec.Struct, frozen=True, gc=False):

@@ -331,7 +331,8 @@ def _is_one_insert(row: StoredRow, live: Sequence[LiveDelta]) -> bool:
     """
     if len(live) != 1 or not live[0].whole or row.state.inserted != live[0].stamp or row.state.tombstone is not None:
         return False
-    if row.writers_floor or row.emptied or row.writers != {live[0].client_id: Writer(row.arrival, row.arrival)}:
+    only_writer = {live[0].client_id: Writer(row.arrival, row.arrival)}
+    if row.writers_floor or row.no_update_before or row.writers != only_writer:
         return False
     return all(cell.at == row.arrival for cell in row.state.cells.values())
 
