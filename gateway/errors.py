@@ -1,8 +1,10 @@
 """Turns errors into responses: HTTP status and JSON body, or the close code and reason of a WebSocket connection.
 
 FastAPI's exception handlers respond to the errors that LakeSync raises on purpose. `ErrorMiddleware` handles the rest:
-timeouts, programming errors, and requests that come while the server starts or stops. `create_app` registers both. The
-WebSocket connections call the functions directly; `docs/websocket.md` lists what a client does after each close code.
+timeouts, programming errors, and requests that come while the server starts or stops. `create_app` registers both. Some
+requests reach neither, and their callers use the functions directly: the server's HTTP protocol (`compat_uvicorn`) for
+a request that cannot be parsed, and `gateway.live` for WebSockets. `docs/websocket.md` lists what a client does after
+each close code.
 """
 
 from __future__ import annotations
@@ -144,7 +146,7 @@ def respond_to_error(error: Exception, record: RequestRecord) -> Response:
         record: the record of the request.
     """
     record.code = code_of(error)
-    if record.code == LakeSyncError.code:
+    if record.code == LakeSyncError.code:  # unexpected
         log.error("request failed", request_id=record.request_id, exc_info=error)
     return error_response(error, record.request_id)
 
@@ -245,7 +247,7 @@ class ErrorMiddleware:
         async def send_in_time(message: Message) -> None:
             nonlocal has_begun
             has_begun = True
-            if message.get("more_body") and not deadline.expired():
+            if message.get("more_body") and not deadline.expired():  # another part follows, and has its own time
                 deadline.reschedule(asyncio.get_running_loop().time() + self._timeout)
             await send(message)
 
@@ -304,14 +306,21 @@ def metric_label(code: int) -> str:
 
 
 def close_code_of(error: Exception) -> tuple[int, str]:
-    """Return the close code and the reason of an error; the reason is the error's code, a colon and its message."""
+    """Return the close code and the reason of an error; the reason is the error's code, a colon and its message.
+
+    The connection sends the first 123 bytes of the reason, which is the limit of WebSockets.
+    """
     if not isinstance(error, LakeSyncError) or error.code == LakeSyncError.code:
         return CLOSE_FAILED, f"{LakeSyncError.code}: {INTERNAL}"
     return _close_code(error), f"{error.code}: {error}"
 
 
 def _close_code(error: LakeSyncError) -> int:
-    """Return the close code for an error. Backpressure and a rate limit are rejections, although they may pass."""
+    """Return the close code for an error.
+
+    All other errors close as a rejection, also backpressure, a rate limit and faults of the server's configuration:
+    after this code, clients read the error's own code from the reason.
+    """
     if isinstance(error, BadFrameError):
         return CLOSE_BAD_FRAME
     if isinstance(error, PayloadTooLargeError):

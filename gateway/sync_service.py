@@ -40,15 +40,15 @@ async def serve_push(
 
     The push may be decoded in the store's thread, which is faster; see `SyncGateway.submit_received`.
 
-    If the request times out before the commit has begun, the push is cancelled. If it were not, it could be committed
-    after the client has repeated it and the repeat was rejected, for example because the rules changed meanwhile.
+    If the request times out before the commit has begun, the push is cancelled, because the client then repeats it. The
+    repeat may be rejected, for example after a change of the rules. The first push must not be committed after that.
 
     Args:
         services: the server's shared objects.
         record: the request's record; client and number of deltas are stored in it.
         caller: the authenticated caller.
-        decode: returns the decoded push and the error of its malformed deltas, or raises an error, with which the
-            request fails.
+        decode: returns the decoded push, and an error that lists its malformed deltas, or None. If the whole request
+            cannot be decoded, it raises an error, and the request fails.
         known_cursor: returns the cursor in the feed up to which the sender of a push certainly has all changes; None if
             none is known.
 

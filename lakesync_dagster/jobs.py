@@ -21,12 +21,12 @@ from assets.names import (
     ERASURE_JOB,
     FLUSH_JOB,
     FLUSH_SLOT,
+    ONE_MAINTENANCE,
     OTHER_SLOT,
     POLL_JOB,
     POLL_SLOT,
     REASON,
     SLOT,
-    UPKEEP,
     UPKEEP_SLOT,
     target_key,
 )
@@ -116,8 +116,8 @@ def maintenance_job(config: Config, snapshot: SchemaSnapshot, open_staging: Open
         "maintenance",
         selection=dg.AssetSelection.assets(MAINTENANCE),
         description="Compacts files, expires snapshots, removes orphans, trims the log, deletes old runs.",
-        # Dagster limits runs with the tag UPKEEP to one
-        tags=job_tags(config, UPKEEP_SLOT) | {UPKEEP: "one at a time"} | _LOW_PRIORITY,
+        # `lakesync up` configures Dagster to limit the runs with the tag ONE_MAINTENANCE to one
+        tags=job_tags(config, UPKEEP_SLOT) | {ONE_MAINTENANCE: "one at a time"} | _LOW_PRIORITY,
     )
 
     @dg.schedule(
@@ -230,7 +230,7 @@ def assets_to_audit(config: Config, snapshot: SchemaSnapshot, store: PipelineSto
     Raises:
         LakeUnavailableError: the catalogue cannot be read.
     """
-    # of the tables of the lake, those with checks: state tables, which have a namespace, and the history
+    # only tables with checks: state tables, which have a namespace, and the history. LOG and RUNS are no tables.
     parts = {name: part for name, part in lake_parts(snapshot).items() if part.namespace is not None or name == HISTORY}
     states = {dg.AssetKey.from_user_string(name): state for name, state in _table_states(config, parts).items()}
     marks, now_ms = store.marks(), OffsetClock(config.clock_offset_file).now_ms()
@@ -245,7 +245,7 @@ def assets_to_audit(config: Config, snapshot: SchemaSnapshot, store: PipelineSto
 
 
 def _table_states(config: Config, parts: Mapping[str, LakePart]) -> dict[str, str]:
-    """Return part → the id of the newest Iceberg snapshot of its table, as text."""
+    """Return part → the id of its table's newest Iceberg snapshot, as text: "None" for a table without one."""
     from lakesync.analysis.lake_marks import snapshots  # imports pyiceberg, without which the location loads faster
 
     system, shared = config.lake.system_namespace, config.lake.namespace

@@ -98,7 +98,9 @@ class Materialisable(Protocol):
     """A `DatabaseAdapter` that can also maintain destination tables. To *materialise* rows is to write them there."""
 
     def ensure_schema(self, schema: TableSchema) -> None:
-        """Create the destination table, or add its missing columns. Its name is the schema's `source_table` or `table`.
+        """Create the destination table, or add its missing columns.
+
+        Its name is the schema's `source_table`, or `table` if that is None.
 
         Its primary key is `gateway` and `row_id`. The schema's own key is not unique there, because clients that are
         offline may create rows with the same one. Besides the schema's columns the table has `props` (JSON for the
@@ -137,7 +139,8 @@ class StateWriter(DatabaseAdapter, Materialisable, Protocol):
 
         Args:
             schema: the table's schema; `ensure_schema` was called with it.
-            read: returns row → content. Called once, after the table has been locked against other writers.
+            read: returns `(gateway, row id)` → content of the rows. Called once, after the table has been locked
+                against other writers.
 
         Returns:
             The number of rows.

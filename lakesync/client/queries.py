@@ -173,8 +173,8 @@ class Column(NamedTuple):
     cells: list[Any]
     """The column's values, one for each row."""
     kind: ColumnType | None
-    """The column's type in the table's schema, if it is known and every cell is NULL. None: its type follows from the
-    cells."""
+    """The column's type in the table's schema, if that is known and no cell has a value: all are NULL, or there are no
+    rows. Otherwise None: the type follows from the cells."""
 
 
 Columns = Mapping[str, Column]
@@ -236,7 +236,7 @@ def to_polars(columns: Columns) -> pl.DataFrame:
     """
     with extra("polars", "to_polars needs polars"):
         import polars as pl
-    kinds = {None: None, "number": pl.Float64, "boolean": pl.Boolean}
+    kinds = {None: None, "number": pl.Float64, "boolean": pl.Boolean}  # None: polars infers the type
     return pl.DataFrame(
         [pl.Series(name, cells, kinds.get(kind, pl.String), strict=False) for name, (cells, kind) in columns.items()]
     )
@@ -250,7 +250,7 @@ def to_arrow(columns: Columns) -> pa.Table:
     """
     with extra("parquet", "to_arrow needs pyarrow"):
         import pyarrow as pa
-    kinds = {None: None, "number": pa.float64(), "boolean": pa.bool_()}
+    kinds = {None: None, "number": pa.float64(), "boolean": pa.bool_()}  # None: Arrow infers the type
     return pa.table(
         {name: pa.array(_of_one_type(cells), kinds.get(kind, pa.string())) for name, (cells, kind) in columns.items()}
     )

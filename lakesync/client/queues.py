@@ -178,7 +178,8 @@ class QueueLink:
         self._missed_acks: set[str] = set(stored_acks)
         """Ids of deltas to remove from the queue, because a notification that included them failed or was not made."""
         self.delivered_acks: set[str] = set()
-        """Ids of deltas that the queue has removed, and that the client's file still has as to be removed."""
+        """Ids of deltas that the queue has removed, and that the client's file still has as to be removed. `EditTable`
+        deletes them from both."""
 
     def reconcile(self, edits: Iterable[Edit]) -> None:
         """Repeat the notifications that the queue lacks, and notify it of what other clients of the file have changed.
@@ -227,7 +228,7 @@ class QueueLink:
         """
         for number, new in after.items():
             old = before.get(number)
-            queued = old if old is not None and old.status != "refused" else None  # the edit as the queue has it
+            queued = old if old is not None and old.status != "refused" else None  # the queue has no refused edits
             if queued is not None and (new is None or new.status == "refused" or new.id != queued.id):
                 self._notifications.append(("ack", queued.delta))  # if only its id is new, it is pushed again below
                 self._numbers.pop(queued.id, None)

@@ -34,7 +34,8 @@ SECRETS = (
     "lake.catalog_uri",
     "flush.to_uri",
 )
-"""Settings that may contain a secret. In a file they must be references, unless they are a URL without credentials."""
+"""Settings that may contain a secret. In a file they must be references, unless they are a URL without credentials. A
+name without a dot is a setting at the top of the file."""
 
 _PATHS = ("data_dir", "clock_offset_file", "dagster.home", "lake.checkpoints")
 """Settings that are a path. Those of `[gateways]` and `[[gateway.issuers]]` are listed in `read_file`."""

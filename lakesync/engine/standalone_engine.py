@@ -52,17 +52,18 @@ def open_gateway(
         gateway_id: the gateway's id; one staging store and one adapter may contain several gateways.
         adapter: the database or object store that deltas are flushed to, as an open adapter or as a URI. An open
             adapter stays open. None keeps deltas in staging.
-        staging: a folder for SQLite, or a URL for `open_store`. With `memory://`, unflushed deltas are lost when the
-            process ends.
+        staging: a `Path`, the folder of a store on SQLite; or a text, a URL for `open_store`. With `memory://`,
+            unflushed deltas are lost when the process ends.
         flush: thresholds and format of flushes; None flushes after 4 MiB or 30 s.
         max_backpressure_bytes: unflushed bytes above which pushes are rejected; by default twice the `max_buffer_bytes`
-            of `flush`, and 1 GiB without an adapter.
+            of `flush`, and 1 GiB without an adapter. Without an adapter nothing is flushed, so set it to the most that
+            staging may keep.
         schemas: table schemas to register.
         rules: sync rules to activate, if they differ from the active ones; None keeps the active ones.
         sources: adapters that clients can pull from, by source name. Clients get all deltas of an adapter; see
             `SyncGateway.register_source` for one with deltas of several gateways.
-        queue: the queue of updates of destination tables (tables with the current rows, beside the deltas); by default
-            in the staging store, if the adapter maintains such tables.
+        queue: stores which updates of destination tables are still to be made, if the adapter maintains such tables
+            (tables with the current rows, beside the deltas); by default, the staging store has them.
         on_flushed: called after each flush that wrote deltas, with its report.
         on_materialisation_failure: called for each update of a destination table that failed too often and was set
             aside.
@@ -111,7 +112,10 @@ def open_gateway(
 
 
 def log_to_stderr() -> None:
-    """Let this process log to stderr, unless it has configured structlog; by default structlog logs to stdout."""
+    """Let this process log to stderr, unless it has configured structlog; by default structlog logs to stdout.
+
+    Commands of `lakesync` that open a store or an adapter themselves call it too: their stdout is for results.
+    """
     if not structlog.is_configured():
         structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))
 

@@ -33,7 +33,7 @@ def missing_deltas(
 
     Args:
         row: the row.
-        history: its entries that concern the client.
+        history: those entries of the row whose keys are in `buckets`.
         client_id: the client's id.
         position: the client's position.
         access: the claims and bucket keys that decide what the client may see.
@@ -47,7 +47,8 @@ def missing_deltas(
         return [render.delete(row)] if may_hold_hidden(row, history, client_id, position) else []
     presence = presence_of_visible(row, history, client_id, position)
     if presence is RowPresence.NO:
-        return render.insert(row) if access.sees_by_keys(row) else []  # sent when the row has its new keys
+        # a row that the client sees only by rules that a re-index is still applying is sent when it has its new keys
+        return render.insert(row) if access.sees_by_keys(row) else []
     if presence is RowPresence.OWN:  # it has its own INSERT only: send the columns of others, and older own ones
         # `live`: the row's columns, grouped by the delta that wrote them
         missing = [written for written in row.state.live if not has_from_insert(row, written.stamp, client_id)]

@@ -29,7 +29,7 @@ class Gateways(NamedTuple):
 
     def has(self, gateway: str) -> bool:
         """Return whether a gateway is among them."""
-        return (gateway in self.names) != self.others
+        return (gateway not in self.names) if self.others else (gateway in self.names)
 
 
 class Namespaces(NamedTuple):
@@ -90,4 +90,4 @@ def check_namespaces(own: Mapping[str, str], *, shared: str, system: str, catalo
         if name == system.lower():
             raise ValueError(f"{setting}, which is lake.system_namespace, LakeSync's own: choose another")
         if name in _RESERVED or name == catalog.lower():
-            raise ValueError(f"{setting}, a name that engines take for something else: choose another")
+            raise ValueError(f"{setting}, a name with another meaning in SQL engines: choose another")

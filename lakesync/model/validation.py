@@ -146,7 +146,7 @@ def check_id(name: str, value: str) -> str | None:
         return f"{name} is empty: give 1 to {MAX_ID_CHARS} characters"
     if len(value) > MAX_ID_CHARS:
         return f"{name} has {len(value)} characters, at most {MAX_ID_CHARS} are allowed"
-    if "\0" in value:
+    if "\0" in value:  # `wire.malformed` puts NUL in place of half of a pair
         return f"{name} {value!r} contains a NUL character, or half of a surrogate pair: leave it out"
     return None
 
@@ -205,7 +205,7 @@ def _each_once(deltas: Sequence[RowDelta], names: list[str]) -> bool:
         deltas: the deltas, at least one.
         names: the column names of all deltas, in order.
     """
-    width = len(deltas[0].columns)
+    width = len(deltas[0].columns)  # most pushes write the same columns in each delta, which are checked once
     if {len(delta.columns) for delta in deltas} == {width} and names == names[:width] * len(deltas):
         return len(set(names)) == width
     return all(len({cell.column for cell in delta.columns}) == len(delta.columns) for delta in deltas)

@@ -180,7 +180,7 @@ def follow_history(
         IntegrityError: another run moved the mark, or the adapter stores fewer or other deltas than were written.
     """
     mark = ProgressInMark(require_marks(adapter), name, FollowerProgress)
-    in_mark = mark.read()  # the progress that the mark has, now and after each chunk
+    in_mark = mark.read()  # the progress in the mark: as found, and after each chunk
     progress = continued_progress(in_mark, selection, since)
     # a part of a load rewrites no table: `Load.written_columns` has the columns of its rows
     row_columns = columns_of_tables(adapter, schemas) if selection.part is None else {}
@@ -190,7 +190,9 @@ def follow_history(
     # `load=None`: a load that was not resumed is given up, and all of its deltas are applied again
     progress = replace(progress, row_columns=row_columns, load=None)
     if in_mark is None:
-        mark.write(progress)  # before the history is read, so that an erasure can change the mark's text
+        # An erasure changes the text of each mark, so that a chunk that was read before it is not applied after it. So
+        # the mark is written before the history is read.
+        mark.write(progress)
     missing = _skip_applied(history, progress)
     if isinstance(adapter, ObjectDeltas):
         chunks = split_chunks(missing, ("batch_id",), min_deltas=1)
@@ -268,7 +270,7 @@ def split_chunks(history: Iterable[pa.RecordBatch], key_columns: Sequence[str], 
     """
     import pyarrow as pa
 
-    def least(count: int, size: int) -> int:
+    def target(count: int, size: int) -> int:
         """Return `min_deltas`, or the number of deltas with `TRANSACTION_BYTES`, if `count` deltas have `size`."""
         return min(min_deltas, max(1, count * TRANSACTION_BYTES // max(1, size)))
 
@@ -277,9 +279,9 @@ def split_chunks(history: Iterable[pa.RecordBatch], key_columns: Sequence[str], 
     for batch in history:
         pending.append(batch)
         count, size = count + batch.num_rows, size + batch.nbytes
-        while count > least(count, size):
+        while count > target(count, size):
             table = pa.Table.from_batches(pending)
-            end = _chunk_end(table, key_columns, least(count, size))
+            end = _chunk_end(table, key_columns, target(count, size))
             if end is None:
                 break
             yield table.slice(0, end)
@@ -287,7 +289,7 @@ def split_chunks(history: Iterable[pa.RecordBatch], key_columns: Sequence[str], 
             pending, count, size = rest.to_batches(), len(rest), rest.nbytes
     if pending:
         table = pa.Table.from_batches(pending)
-        while (end := _chunk_end(table, key_columns, least(len(table), table.nbytes))) is not None:
+        while (end := _chunk_end(table, key_columns, target(len(table), table.nbytes))) is not None:
             yield table.slice(0, end)
             table = table.slice(end)
         yield table

@@ -139,11 +139,12 @@ class ClientCore:
                 self._pending = None
 
     def take_over(self, failed: ClientCore, pending: Request | None) -> None:
-        """Continue what another core over the same store was to do, before a step of it failed and was rolled back.
+        """Replace another core over the same store, after a step of it failed and was rolled back.
 
         Args:
-            failed: the other core. Its mode, the pulls that are due and its pending request are taken over.
-            pending: its pending request before the step. If the step has changed it, none is pending.
+            failed: the other core. Its mode and the pulls that are due are taken over, and its pending request, if the
+                failed step has not changed that.
+            pending: its pending request before the step.
         """
         self.mode = failed.mode
         keeps_request = pending is not None and failed._pending is pending
@@ -201,7 +202,7 @@ class ClientCore:
         edit = Edit(state.position.edit_count + 1, delta)
         changes = Changes(edits={edit.number: edit})
         edit_lifecycle.refresh_rows(state.store, changes, [delta.key])
-        state.clock.advance(delta.hlc, 0)
+        state.clock.advance(delta.hlc, gateway_hlc=0)  # 0: the gateway does not have it yet
         state.commit(changes, edit_count=edit.number)
         return edit
 
@@ -300,7 +301,7 @@ class ClientCore:
         self._puller.mark_gap()  # something may have been missed: a pull is due
 
     def connection_closed(self) -> None:
-        """Record that this connection is closed; a pending request on it will get no response."""
+        """Record that the open connection is closed; a pending request on it will get no response."""
         self._receives_broadcasts = False
         self._puller.mark_gap()
         if self._pending is not None:
@@ -388,10 +389,10 @@ class ClientCore:
         """
         match request, response:
             case SyncPush(), PushResult():
-                # With the push's cursor the client skips no change: it has missed no page, and no broadcast can be on
-                # its way that has earlier changes.
+                # The push's cursor is taken only if no earlier change can be missing. On a connection with broadcasts,
+                # one with an earlier change may be on its way.
                 advance_cursor = not self._receives_broadcasts and self._puller.accepts_cursor_of(response)
-                if not advance_cursor and not self._receives_broadcasts:
+                if not advance_cursor and not self._receives_broadcasts:  # broadcasts make a pull needless
                     self._puller.due = True
                 changes = self._pusher.handle_result(response, advance_cursor=advance_cursor)
             case SyncPull(), SyncResponse():

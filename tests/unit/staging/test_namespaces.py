@@ -52,8 +52,8 @@ def test_namespaces_are_declared_in_the_file(tmp_path, monkeypatch):
         ("", "must be lower-case words"),
         ("tables", "which is lake.namespace: leave it out"),
         ("lakesync", "which is lake.system_namespace"),
-        ("main", "a name that engines take for something else"),
-        ("lake", "a name that engines take for something else"),
+        ("main", "a name with another meaning in SQL engines"),
+        ("lake", "a name with another meaning in SQL engines"),
     ],
 )
 def test_invalid_namespaces_are_rejected_with_the_setting(tmp_path, namespace, why):

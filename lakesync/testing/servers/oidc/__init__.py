@@ -147,7 +147,7 @@ class OidcProvider:
         return Response(404, {"error": "not_found", "error_description": f"{request.method} {request.path}"})
 
     def now(self) -> int:
-        """Return this machine's time in milliseconds since 1970."""
+        """Return this machine's time in milliseconds since 1970, for the header `Date` of responses."""
         return time.time_ns() // 1_000_000
 
     def authenticate(self, email: str, password: str) -> User | None:
@@ -162,7 +162,7 @@ class OidcProvider:
         return code
 
     def session(self, code: str, *, keep: bool = False) -> User | None:
-        """Return the user of a renewal code; None if the code is unknown or used.
+        """Return the user of a renewal code; None if the code is unknown or was used before.
 
         Args:
             code: the renewal code.
