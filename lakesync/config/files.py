@@ -11,12 +11,13 @@ from __future__ import annotations
 import os
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from lakesync.model.errors import ConfigurationError
-from lakesync.model.secrets import REFERENCE_PREFIXES, read_reference
+from lakesync.model.secrets import REFERENCE_PREFIXES, has_credentials, read_reference
 
 SECRETS = (
     "jwt_secret",
@@ -39,8 +40,8 @@ name without a dot is a setting at the top of the file."""
 
 _PATHS = ("data_dir", "clock_offset_file", "dagster.home", "lake.checkpoints")
 """Settings that are a path. Those of `[gateways]` and `[[gateway.issuers]]` are listed in `read_file`."""
-_TABLE = re.compile(r"\s*\[\[?([^\]]+)\]\]?\s*(?:#.*)?")
-"""A line that starts a table, such as `[gateway]` or `[[gateway.issuers]]`."""
+_TABLE = re.compile(r"\s*(\[\[?)([^\]]+)\]\]?\s*(?:#.*)?")
+"""A line that starts a table, such as `[gateway]` or `[[gateway.issuers]]`: brackets before its name, and the name."""
 _KEY = re.compile(r"\s*([^=#\[{]+?)\s*=")
 """The start of a line that assigns a setting."""
 
@@ -52,7 +53,7 @@ def config_file() -> Path | None:
         The path; None if there is no such file, or if `LAKESYNC_CONFIG` is empty, which disables all files.
 
     Raises:
-        ConfigurationError: the file that `LAKESYNC_CONFIG` names does not exist.
+        ConfigurationError: the file that `LAKESYNC_CONFIG` names does not exist, or its `~` has no folder.
     """
     value = os.environ.get("LAKESYNC_CONFIG")
     if value is None:
@@ -60,7 +61,7 @@ def config_file() -> Path | None:
         return default.absolute() if default.is_file() else None
     if not value:
         return None
-    path = Path(value).expanduser().absolute()
+    path = expanded(value, "LAKESYNC_CONFIG").absolute()
     if not path.is_file():
         raise ConfigurationError(f"LAKESYNC_CONFIG is {path}, but there is no such file; correct or unset it.")
     return path
@@ -75,7 +76,10 @@ def user_file() -> Path | None:
     if os.environ.get("LAKESYNC_CONFIG") == "":
         return None
     home = os.environ.get("XDG_CONFIG_HOME")
-    path = (Path(home) if home else Path("~/.config").expanduser()) / "lakesync" / "lakesync.toml"
+    try:
+        path = (Path(home) if home else Path("~/.config").expanduser()) / "lakesync" / "lakesync.toml"
+    except RuntimeError:  # the process's user has no home folder, as in some containers
+        return None
     return path if path.is_file() else None
 
 
@@ -89,7 +93,8 @@ def read_file(path: Path) -> dict[str, Any]:
         The settings as nested dictionaries, not validated yet.
 
     Raises:
-        ConfigurationError: the file cannot be read, a reference cannot be resolved, or a secret is not a reference.
+        ConfigurationError: the file cannot be read, a reference or a `~` cannot be resolved, or a secret is not a
+            reference.
     """
     try:
         data = tomllib.loads(path.read_text("utf-8"))
@@ -114,11 +119,11 @@ def read_file(path: Path) -> dict[str, Any]:
             issuer["secret"] = _resolve(f"gateway.issuers.{number}.secret", issuer["secret"], path)
         if "keys" in issuer:
             issuer["keys"] = _absolute(issuer["keys"], path)
-    stores = _table(_table(data, "shard_config", path), "stores", path)
+    stores = _table(_table(data, "shard_config", path), "stores", path, "shard_config.")
     for name, url in stores.items():
         stores[name] = _resolve(f"shard_config.stores.{name}.url", url, path)
     for name in _table(data, "gateways", path):
-        gateway = _table(data["gateways"], name, path)
+        gateway = _table(data["gateways"], name, path, "gateways.")
         if "rules" in gateway:
             gateway["rules"] = _absolute(gateway["rules"], path)
         if isinstance(gateway.get("schemas"), list):
@@ -131,29 +136,53 @@ def line_of(text: str, name: Sequence[str]) -> int | None:
 
     Args:
         text: the TOML text.
-        name: the parts of the setting's name, section first.
+        name: the parts of the setting's name, section first; in a list of tables, the table's index is a part.
 
     Returns:
         The line number, counted from 1; None if the text sets nothing of the section.
     """
     longest, line = 0, None
     for number, path in _assignments(text):
-        shared = min(len(path), len(name))
-        is_related = list(path[:shared]) == list(name[:shared])  # it is the setting, contains it, or is inside it
-        if is_related and shared > longest:
-            longest, line = shared, number
+        common = min(len(path), len(name))
+        # the line sets the setting, a table that contains it, or a part of it
+        if path[:common] == list(name[:common]) and common > longest:
+            longest, line = common, number
     return line
 
 
-def _table(parent: dict[str, Any], name: str, path: Path) -> dict[str, Any]:
-    """Return a TOML table of the file at `path`; an empty one if it is missing.
+def expanded(path: str, source: str) -> Path:
+    """Return a path with its `~` or `~USER` replaced by that user's home folder.
+
+    Args:
+        path: the path.
+        source: the setting or file that contains it, for the message.
+
+    Raises:
+        ConfigurationError: there is no such folder.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise ConfigurationError(
+            f"{source} has {path!r}, but there is no such home folder; write it in full."
+        ) from None
+
+
+def _table(parent: dict[str, Any], name: str, path: Path, section: str = "") -> dict[str, Any]:
+    """Return a TOML table of a file; an empty one if it is missing.
+
+    Args:
+        parent: the table that contains it.
+        name: its name there.
+        path: the file, for the message.
+        section: the name of `parent`, with a full stop at its end; empty for the top of the file.
 
     Raises:
         ConfigurationError: the setting is not a table.
     """
     table = parent.get(name, {})
     if not isinstance(table, dict):
-        raise ConfigurationError(f"{name} in {path} is not a table; write [{name}], as `lakesync init` does")
+        raise ConfigurationError(f"{section}{name} in {path} is not a table; write [{section}{name}]")
     return table
 
 
@@ -170,10 +199,14 @@ def _tables(parent: dict[str, Any], name: str, path: Path) -> list[dict[str, Any
 
 
 def _absolute(value: object, path: Path) -> object:
-    """Return a path in the file at `path` as an absolute one; a URI, an empty text or another type unchanged."""
+    """Return a path in the file at `path` as an absolute one; a URI, an empty text or another type unchanged.
+
+    Raises:
+        ConfigurationError: its `~` has no folder.
+    """
     if not isinstance(value, str) or not value or "://" in value:
         return value
-    return str(path.parent / Path(value).expanduser())
+    return str(path.parent / expanded(value, str(path)))
 
 
 def _resolve(name: str, value: object, path: Path) -> object:
@@ -191,7 +224,7 @@ def _resolve(name: str, value: object, path: Path) -> object:
         return value  # a location, not a reference to a file
     if str(value).startswith(REFERENCE_PREFIXES):
         return read_reference(f"{name} in {path}", str(value), path.parent)
-    if name.endswith(("uri", "url")) and "@" not in str(value):
+    if name.endswith(("uri", "url")) and not has_credentials(str(value)):
         return value
     raise ConfigurationError(f'{name} in {path} is a secret; write a reference to it, "env:NAME" or "file:PATH".')
 
@@ -199,9 +232,14 @@ def _resolve(name: str, value: object, path: Path) -> object:
 def _assignments(text: str) -> Iterator[tuple[int, list[str]]]:
     """Yield `(line number, parts of the full name)` for each line that starts a table or assigns a value."""
     table: list[str] = []
+    counts = Counter[str]()  # name of a list of tables → its tables so far
     for number, line in enumerate(text.split("\n"), 1):
         if match := _TABLE.fullmatch(line.rstrip("\r")):
-            table = _key_parts(match[1])
+            table = _key_parts(match[2])
+            if match[1] == "[[":
+                name = ".".join(table)
+                table.append(str(counts[name]))
+                counts[name] += 1
             yield number, table
         elif match := _KEY.match(line):
             yield number, [*table, *_key_parts(match[1])]

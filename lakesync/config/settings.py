@@ -42,7 +42,7 @@ from lakesync.config.backends import (
     TableName,
     check_backends,
 )
-from lakesync.config.files import SECRETS, config_file, line_of, read_file, user_file
+from lakesync.config.files import SECRETS, config_file, expanded, line_of, read_file, user_file
 from lakesync.config.row_ownership import check_row_ownership
 from lakesync.config.sections import (
     REVEAL,
@@ -165,7 +165,7 @@ class Config(BaseSettings):
         data_dir = data.get("data_dir") or "lakesync-data"
         if not isinstance(data_dir, str | Path):
             return data
-        folder = Path(data_dir).expanduser().absolute()
+        folder = expanded(str(data_dir), "data_dir").absolute()
 
         def fill(section: str, key: str, default: object) -> None:
             settings = data.get(section) or {}

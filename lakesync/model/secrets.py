@@ -44,6 +44,12 @@ def _masked(option: re.Match[str]) -> str:
     return f"{option[1]}=…" if SECRET_NAME.search(option[1]) else option[0]
 
 
+def has_credentials(uri: str) -> bool:
+    """Return whether a URI has a user or password, or a secret option whose value is not a reference."""
+    secrets = [match[2] for match in _OPTION.finditer(uri) if SECRET_NAME.search(match[1])]
+    return "@" in uri or not all(value.startswith(REFERENCE_PREFIXES) for value in secrets)
+
+
 REFERENCE_PREFIXES = ("env:", "file:")
 """The prefixes of references; a setting without them is a plain value."""
 
@@ -69,6 +75,8 @@ def read_reference(what: str, reference: str, folder: Path) -> str:
         return (folder / Path(target).expanduser()).read_text("utf-8").strip()
     except OSError as error:
         raise ConfigurationError(f"{what} refers to {target}: {error.strerror}.") from error
+    except RuntimeError:
+        raise ConfigurationError(f"{what} refers to {target}, but there is no such home folder.") from None
     except UnicodeDecodeError:
         raise ConfigurationError(f"{what} refers to {target}, which is no text in UTF-8.") from None
 

@@ -132,6 +132,17 @@ def test_every_relative_path_starts_at_its_file(tmp_path, monkeypatch):
     assert loaded.gateways["shop"].schemas == ("/home/ann/todos.json",)
 
 
+def test_a_user_without_a_home_folder_has_no_file(monkeypatch):
+    def unknown(uid):
+        raise KeyError(uid)
+
+    monkeypatch.delenv("HOME")
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    monkeypatch.delenv("LAKESYNC_CONFIG", raising=False)
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    assert config.user_file() is None
+
+
 def test_a_cluster_requires_stores_that_its_workers_reach(monkeypatch):
     monkeypatch.setenv("LAKESYNC_CONFIG", "")
     apart = {
@@ -178,7 +189,12 @@ def test_a_secret_in_a_file_that_is_not_text_is_an_error_that_names_the_file(tmp
         ("data_dir = 4\n", "data_dir is 4"),
         ("[limits]\nmax_backpressure_bytes = 0\n", "limits.max_backpressure_bytes is 0"),
         ('[[gateways]]\nid = "shop"\n', "gateways in"),
-        ('[gateways]\nshop = "rules.json"\n', "shop in"),
+        ('[gateways]\nshop = "rules.json"\n', "write [gateways.shop]"),
+        ('[shard_config]\nstores = "a"\n', "write [shard_config.stores]"),
+        ('data_dir = "~nobody-here/d"\n', "has '~nobody-here/d', but there is no such home folder"),
+        ('jwt_secret = "file:~nobody-here/s"\n', "refers to ~nobody-here/s, but there is no such home folder"),
+        ('[adapters]\npg = "postgresql://h/d?user=ann&password=sesame"\n', "adapters.pg.uri in"),
+        ('[adapters]\ns3 = "s3://b/p?access_key=env:NOT_SET&secret_key=sesame"\n', "adapters.s3.uri in"),
         ('sources = ["jira"]\n', "is not a table"),
         ("spark = 4\n", "spark in"),
         ('[spark]\nmaster = "spark://m:7077"\n', "staging.url is on this machine's disk"),
@@ -221,6 +237,7 @@ def test_errors_contain_no_value_that_may_be_a_secret(tmp_path, monkeypatch, tex
         ("gateway.port = 8080\n[spark]\nport = 'many'\n", "spark.port is 'many' (FILE, line 3)"),
         ("[spark]\r\n# port = 1\r\nport = 'many'\r\n", "spark.port is 'many' (FILE, line 3)"),
         ("gateway = {port = 70000}\n", "gateway.port is 70000 (FILE, line 1)"),
+        ("[[gateway.issuers]]\nissuer = 'https://a'\n[[gateway.issuers]]\nissuer = 5\n", "(FILE, line 4)"),
     ],
 )
 def test_errors_name_the_line(tmp_path, text, message):
