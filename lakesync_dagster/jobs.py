@@ -8,7 +8,7 @@ newest Iceberg snapshot) and the time. Each job's runs have the tag of their slo
 many runs of a slot are in progress at once. `lakesync_dagster.definitions` calls this module.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import dagster as dg
 
@@ -36,9 +36,9 @@ from lakehouse.marks import audit_mark, maintenance_mark
 from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.analysis.marks import checkpoint_state, destination_state, flushed_state, is_visit_due
 from lakesync.config import Config
-from lakesync.model.errors import LakeUnavailableError
 from lakesync.model.hlc import OffsetClock
 from lakesync.staging.store.pipeline import OpenStaging, PipelineStore
+from sensors.backoff import skip_during_outage
 from sensors.lags import is_queued_or_running
 
 _HIGH_PRIORITY, _LOW_PRIORITY = {"dagster/priority": "1"}, {"dagster/priority": "-1"}
@@ -128,21 +128,17 @@ def maintenance_job(config: Config, snapshot: SchemaSnapshot, open_staging: Open
         default_status=dg.DefaultScheduleStatus.RUNNING,
         description="Maintains the parts that have changed; `[maintenance]` in lakesync.toml has the thresholds.",
     )
-    def request_maintenance(context: dg.ScheduleEvaluationContext) -> Iterator[dg.RunRequest | dg.SkipReason]:
-        try:
-            with open_staging() as store:
-                due = parts_to_maintain(config, snapshot, store)
-        except LakeUnavailableError as error:
-            yield dg.SkipReason(str(error))
-            return
-        ready = [part for part in due if not is_queued_or_running(context.instance, {PARTITION: part}, job.name)]
-        for part in ready:
-            run_key = f"{context.scheduled_execution_time.isoformat()} {part}"
-            yield dg.RunRequest(run_key=run_key, partition_key=part)
+    @skip_during_outage
+    def request_maintenance(context: dg.ScheduleEvaluationContext) -> list[dg.RunRequest] | dg.SkipReason:
+        with open_staging() as store:
+            due = parts_to_maintain(config, snapshot, store)
         if not due:
-            yield dg.SkipReason("the maintenance of every part is less than a day old, and none has changed since")
-        elif not ready:
-            yield dg.SkipReason(f"runs that were requested before have not ended: {', '.join(due)}")
+            return dg.SkipReason("the maintenance of every part is less than a day old, and none has changed since")
+        ready = [part for part in due if not is_queued_or_running(context.instance, {PARTITION: part}, job.name)]
+        if not ready:
+            return dg.SkipReason(f"runs that were requested before have not ended: {', '.join(due)}")
+        time = context.scheduled_execution_time.isoformat()
+        return [dg.RunRequest(run_key=f"{time} {part}", partition_key=part) for part in ready]
 
     return dg.Definitions(jobs=[job], schedules=[request_maintenance])
 
@@ -172,12 +168,10 @@ def audit_job(config: Config, snapshot: SchemaSnapshot, open_staging: OpenStagin
         default_status=dg.DefaultScheduleStatus.RUNNING,
         description="Checks everything at 03:10 UTC; the checks of a flush look at its days only.",
     )
+    @skip_during_outage
     def request_audit(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
-        try:
-            with open_staging() as store:
-                due = assets_to_audit(config, snapshot, store)
-        except LakeUnavailableError as error:
-            return dg.SkipReason(str(error))
+        with open_staging() as store:
+            due = assets_to_audit(config, snapshot, store)
         if due and is_queued_or_running(context.instance, {}, job.name):
             return dg.SkipReason("the audit that was requested before has not ended")
         if due:
@@ -209,6 +203,7 @@ def parts_to_maintain(config: Config, snapshot: SchemaSnapshot, store: PipelineS
         store: the staging store.
 
     Raises:
+        StagingUnavailableError: the store cannot be reached.
         LakeUnavailableError: the catalogue cannot be read.
     """
     states = _table_states(config, lake_parts(snapshot))
@@ -228,6 +223,7 @@ def assets_to_audit(config: Config, snapshot: SchemaSnapshot, store: PipelineSto
         store: the staging store.
 
     Raises:
+        StagingUnavailableError: the store cannot be reached.
         LakeUnavailableError: the catalogue cannot be read.
     """
     # only tables with checks: state tables, which have a namespace, and the history. LOG and RUNS are no tables.

@@ -5,14 +5,15 @@ sensor requests runs for parts that are behind, each described by a *lag*. All s
 which they get from `PipelineLags.attempts`. It is stored in the sensor's cursor, a text that Dagster keeps from tick to
 tick; a tick is one evaluation of a sensor. So the pauses continue after a restart.
 
-`skip_during_outage` decorates the functions of sensors that read staging (the gateways' database) or the lake, so that
-an outage does not fail their ticks.
+`skip_during_outage` decorates the functions of sensors and schedules that read staging (the gateways' database) or the
+lake, so that an outage does not fail their ticks.
 """
 
 import functools
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 import dagster as dg
 import msgspec
@@ -21,22 +22,23 @@ from lakesync.analysis.lags import Lag
 from lakesync.model.backoff import doubled_wait
 from lakesync.model.errors import LakeUnavailableError, StagingUnavailableError
 
-Evaluate = Callable[[dg.SensorEvaluationContext], dg.SensorResult | dg.SkipReason]
-"""A sensor's function: evaluates one tick."""
+_Context = TypeVar("_Context")
+"""What Dagster passes to the function of a sensor or schedule."""
+_Result = TypeVar("_Result")
 
 
-def skip_during_outage(evaluate: Evaluate) -> Evaluate:
-    """Decorate a sensor's function, so that a tick that cannot reach staging or the lake is skipped with a reason.
+def skip_during_outage(evaluate: Callable[[_Context], _Result]) -> Callable[[_Context], _Result | dg.SkipReason]:
+    """Decorate a sensor's or schedule's function: a tick that cannot reach staging or the lake is skipped.
 
     The next tick compares the marks again, so a skipped tick loses nothing. `lakesync status` reports sensors whose
     ticks are skipped for long.
 
     Args:
-        evaluate: the sensor's function.
+        evaluate: evaluates one tick.
     """
 
     @functools.wraps(evaluate)
-    def evaluated(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
+    def evaluated(context: _Context) -> _Result | dg.SkipReason:
         try:
             return evaluate(context)
         except (StagingUnavailableError, LakeUnavailableError) as error:

@@ -1,16 +1,18 @@
 """Schedules: they request nothing if nothing has happened, and report the reason."""
 
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from datetime import UTC, datetime
 
 import dagster as dg
 import msgspec
+import pytest
 
 from assets.maintenance import maintenance
 from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.analysis.marks import Visit, checkpoint_state
 from lakesync.config import load
 from lakesync.engine import Engine
+from lakesync.model.errors import LakeUnavailableError, StagingUnavailableError
 from lakesync.model.hlc import wall_clock
 from lakesync.model.schema import parse_schema
 from lakesync.staging import open_store
@@ -53,16 +55,20 @@ def test_unchanged_assets_are_not_audited_every_night(tmp_path):
     engine.close()
 
 
+def both_schedules(config, snapshot, store, open_staging):
+    return dg.Definitions.merge(
+        dg.Definitions([maintenance(snapshot, config.maintenance)], resources=resources_of(config, store)),
+        maintenance_job(config, snapshot, open_staging),
+        audit_job(config, snapshot, open_staging),
+    ).get_repository_def()
+
+
 def test_work_whose_run_has_not_ended_is_not_requested_again(tmp_path):
     config, snapshot = load({"data_dir": tmp_path}), SchemaSnapshot((FLIGHTS,))
     store = open_store("memory://", wall_clock)
     engine = Engine(store, wall_clock)
     engine.open()
-    repository = dg.Definitions.merge(
-        dg.Definitions([maintenance(snapshot, config.maintenance)], resources=resources_of(config, store)),
-        maintenance_job(config, snapshot, lambda: nullcontext(store)),
-        audit_job(config, snapshot, lambda: nullcontext(store)),
-    ).get_repository_def()
+    repository = both_schedules(config, snapshot, store, lambda: nullcontext(store))
 
     def asked(schedule):
         with dg.build_schedule_context(instance, datetime.now(UTC), repository_def=repository) as context:
@@ -86,3 +92,19 @@ def test_work_whose_run_has_not_ended_is_not_requested_again(tmp_path):
         request("audit")
         assert asked("nightly_audit") == "the audit that was requested before has not ended"
     engine.close()
+
+
+@pytest.mark.parametrize("error", [StagingUnavailableError, LakeUnavailableError])
+def test_an_outage_skips_a_tick_with_its_reason(tmp_path, error):
+    def closed():
+        raise error("it does not answer")
+
+    config, snapshot = load({"data_dir": tmp_path}), SchemaSnapshot((FLIGHTS,))
+    with (
+        closing(open_store("memory://", wall_clock)) as store,
+        dg.DagsterInstance.local_temp(str(tmp_path)) as instance,
+        dg.build_schedule_context(instance, datetime.now(UTC)) as context,
+    ):
+        repository = both_schedules(config, snapshot, store, closed)
+        ticks = [repository.get_schedule_def(name).evaluate_tick(context) for name in ("maintenance", "nightly_audit")]
+    assert [(tick.run_requests, tick.skip_message) for tick in ticks] == [([], "it does not answer")] * 2
