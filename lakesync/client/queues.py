@@ -59,7 +59,11 @@ class SyncQueue(Protocol):
         """Remove items: the gateway has them, or they were refused or dropped."""
 
     def nack(self, ids: Collection[str]) -> None:
-        """Mark items as to be sent again: the gateway did not store them."""
+        """Mark items that are being sent as to be sent again: the gateway did not store them.
+
+        Other items stay as they are: after a restart the client does not know which items are being sent, and names
+        all that the queue does not offer.
+        """
 
     def depth(self) -> int:
         """Return the number of items."""
@@ -127,9 +131,9 @@ class MemoryQueue:
                 self._entries.pop(delta_id, None)
 
     def nack(self, ids: Collection[str]) -> None:
-        """Mark items as pending, after a delay that doubles each time."""
+        """Mark items that are being sent as pending, after a delay that doubles each time."""
         with self._lock:
-            for entry in self._entries_with(ids):
+            for entry in [each for each in self._entries_with(ids) if each.status == "sending"]:
                 entry.retry_after = self._now() + round(self._retry.delay(entry.retry_count) * 1000)
                 entry.status, entry.retry_count = "pending", entry.retry_count + 1
 
@@ -198,14 +202,15 @@ class QueueLink:
         removed -= numbers.keys()
         if removed:
             self.queue.ack(removed)
-        queued = {item.id for item in self.queue.peek(sys.maxsize)} if self.may_differ else self._numbers.keys()
-        missing = [edit for edit in active if edit.id not in queued]
-        # If it is unknown, any edit that the queue does not offer may be being sent. `nack` ignores what it lacks.
-        sending = {edit.id for edit in missing} if self._sending is None else self._sending
-        waiting = [edit.id for edit in active if edit.status == "waiting" and edit.id in sending]
-        if waiting:
-            self.queue.nack(waiting)
-        for edit in missing:
+        offered = {item.id for item in self.queue.peek(sys.maxsize)} if self.may_differ else self._numbers.keys()
+        # the queue lacks them or, if it may differ, delays them or has them as being sent
+        not_offered = [edit for edit in active if edit.id not in offered]
+        # what the queue may have as being sent; `nack` and `push` change nothing that they need not
+        maybe_sending = {edit.id for edit in not_offered} if self._sending is None else self._sending
+        no_longer_sent = [edit.id for edit in active if edit.status == "waiting" and edit.id in maybe_sending]
+        if no_longer_sent:
+            self.queue.nack(no_longer_sent)
+        for edit in not_offered:
             self.queue.push(edit.delta)
         sent = {edit.id for edit in active if edit.status == "sent"}
         if newly_sent := sent - (self._sending or set()):

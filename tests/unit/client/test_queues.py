@@ -68,8 +68,9 @@ def test_a_memory_queue_keeps_an_item_until_it_is_acknowledged():
     queue.mark_sending([first.id, "of another"])
     assert queue.peek() == [second]
     for wait in (2, 4, 5, 5):
-        queue.nack([first.id])
-        assert queue.peek() == [second]
+        queue.mark_sending([first.id])
+        queue.nack([first.id, second.id])
+        assert queue.peek() == [second], "which was not being sent"
         now[0] += wait - 0.5
         assert queue.peek() == [second]
         now[0] += 0.5
@@ -90,7 +91,9 @@ def test_a_memory_queue_computes_the_delay_of_a_nack_under_its_lock():
         return 1000.0
 
     queue = MemoryQueue(clock=clock)
-    queue.nack([queue.push(delta("a")).id])
+    item = queue.push(delta("a"))
+    queue.mark_sending([item.id])
+    queue.nack([item.id])
     assert was_locked == [True, True]
 
 
@@ -207,6 +210,20 @@ def test_a_durable_queue_gets_a_nack_that_a_killed_process_owed_it(opened, gatew
     alice.sync()
     assert rows_there(gateway) == {"a"}
     assert queue.depth() == 0
+
+
+def test_a_reopened_file_does_not_delay_a_retry_again(opened, gateway):
+    queue, transport = MemoryQueue(), RecordingTransport(gateway)
+    alice = opened(queue=queue, transport=transport)
+    alice["notes"].insert({"text": "a"}, row_id="a")
+    transport.error = BackpressureError("too much", retry_after=0)
+    with pytest.raises(BackpressureError):
+        alice.sync()
+    (item,) = queue._entries.values()
+    due = item.retry_after
+    alice.close()
+    opened(queue=queue, transport=transport)
+    assert (item.retry_count, item.retry_after) == (1, due)
 
 
 def test_a_rolled_back_transaction_does_not_delay_a_retry(opened, gateway):
