@@ -95,9 +95,10 @@ class SparkServer(Server):
 class MariaDbServer(Server):
     """A MariaDB server; its user `root` has no password, `tester` has `secret`."""
 
-    def __init__(self, folder: Path) -> None:
-        """Start it."""
+    def __init__(self, folder: Path, time_zone: str) -> None:
+        """Start it, in the time zone of that name."""
         super().__init__("mariadb", folder)
+        self._time_zone = time_zone
         install = ["mariadb-install-db", "--no-defaults", "--user=root", f"--datadir={folder}/data", self._temporary()]
         options = ["--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve"]
         made = subprocess.run([*install, *options], check=False, capture_output=True, text=True)
@@ -113,7 +114,7 @@ class MariaDbServer(Server):
         data = ["--no-defaults", "--user=root", f"--datadir={self.folder}/data", f"--socket={self.folder}/s"]
         network = [f"--port={self.port}", "--bind-address=127.0.0.1", "--skip-name-resolve"]
         options = ["--local-infile=1", "--skip-log-bin", "--skip-ssl", self._temporary()]
-        self.start(["mariadbd", *data, *network, *options], self._answers)
+        self.start(["mariadbd", *data, *network, *options], self._answers, {"TZ": self._time_zone})
 
     def _temporary(self) -> str:
         """The folder for temporary tables. MariaDB deletes other servers' files in a shared one when it starts."""
@@ -130,10 +131,10 @@ class MariaDbServer(Server):
 
 
 @contextmanager
-def mariadb_server() -> Iterator[MariaDbServer]:
+def mariadb_server(time_zone: str = "UTC") -> Iterator[MariaDbServer]:
     """A MariaDB."""
     with _folder() as folder:
-        server = MariaDbServer(folder)
+        server = MariaDbServer(folder, time_zone)
         try:
             yield server
         finally:

@@ -1,8 +1,9 @@
 """Reads a MySQL database for the polls of a connector: the `Reader` and `Snapshot` that `SqlSource` uses.
 
-Each read has a transaction with a consistent snapshot, from which rows are streamed. A transaction that began earlier
-may commit later, with earlier times in the column by which polls find changes. No read has seen these rows yet. So each
-snapshot has an `AgeHorizon`: the next poll starts as long before the latest time as the oldest open transaction is old.
+Each read has a transaction with a consistent snapshot, from which rows are streamed. It does not see the rows of
+transactions that are still open. When these commit, their rows may have times before the latest one that the poll has
+read, in the column by which polls find changes. So each snapshot has an `AgeHorizon`: the next poll starts as long
+before the latest time as the oldest open transaction is old.
 """
 
 from __future__ import annotations
@@ -35,11 +36,17 @@ _JSON = 245
 _DENIED = (1044, 1142, 1143, 1227)
 """Error codes for a missing privilege."""
 
-_OLDEST_TRANSACTION_SQL = """
-SELECT MAX(TIMESTAMPDIFF(SECOND, trx_started, CONVERT_TZ(UTC_TIMESTAMP(), '+00:00', 'SYSTEM')))
+_AGE_SQL = """TIMESTAMPDIFF(SECOND, LEAST(
+    CONVERT_TZ(trx_started, 'SYSTEM', '+00:00'),
+    CONVERT_TZ(trx_started - INTERVAL 1 HOUR, 'SYSTEM', '+00:00') + INTERVAL 1 HOUR
+), UTC_TIMESTAMP())"""
+"""The age of a transaction in seconds. MySQL reports its start in the time zone of the server's machine. When that sets
+its clock back, some times occur twice. The earlier one is taken: the offset from UTC is also that of an hour before."""
+_OLDEST_TRANSACTION_SQL = f"""
+SELECT MAX({_AGE_SQL})
 FROM information_schema.innodb_trx WHERE trx_is_read_only = 0 AND trx_mysql_thread_id <> CONNECTION_ID()
 """
-"""The age in seconds of the oldest transaction that may write. MySQL reports start times in its machine's time zone."""
+"""The age of the oldest transaction that may write."""
 
 _INEXACT_SECONDS = 2.0
 """Added to the age of the oldest transaction: start times are whole seconds, and MySQL's list of transactions is up to
@@ -68,7 +75,7 @@ class MySqlReader:
         """Parse a connection string; connects to nothing yet.
 
         Args:
-            uri: `mysql://USER:PASSWORD@HOST:PORT/DATABASE`.
+            uri: `mysql://USER:PASSWORD@HOST:PORT/DATABASE`, without options.
             hosts: the hosts that connectors may call.
 
         Raises:
@@ -84,8 +91,10 @@ class MySqlReader:
             host, port = parts.hostname, parts.port or 3306
         except ValueError:  # its message may contain a part of the password
             host = None
-        if not host or not parts.path.strip("/"):
-            raise ConfigurationError("connectionString must be mysql://USER:PASSWORD@HOST:PORT/DATABASE")
+        if not host or parts.scheme != "mysql" or parts.query or not parts.path.strip("/"):
+            raise ConfigurationError(
+                "connectionString must be mysql://USER:PASSWORD@HOST:PORT/DATABASE, without options such as ?ssl-mode"
+            )
         self._address: dict[str, Any] = {
             "host": host,
             "port": port,
@@ -100,14 +109,14 @@ class MySqlReader:
         """Yield a read-only transaction with a consistent snapshot.
 
         Raises:
-            AuthError, ForbiddenError, ConfigurationError, AdapterError: as `map_error`.
+            AuthError, ForbiddenError, ConfigurationError, AdapterError: as `_map_error`.
             ConfigurationError: the connectors' host policy forbids the address.
             AdapterError: the server cannot be reached.
         """
         try:
             with closing(self._connect()) as connection:
                 with connection.cursor() as cursor:
-                    # the transaction ages until the snapshot is taken
+                    # the oldest transaction ages until the snapshot is taken
                     asked_at = time.monotonic()
                     oldest = self._oldest_transaction_seconds(cursor)
                     cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
@@ -117,7 +126,7 @@ class MySqlReader:
                     connection, None if oldest is None else AgeHorizon(oldest + elapsed + _INEXACT_SECONDS)
                 )
         except self._driver.Error as error:
-            raise map_error(error) from error
+            raise _map_error(error) from error
 
     def _connect(self) -> pymysql.connections.Connection[Any]:
         """Connect to the address that the host policy has checked, so that a second DNS look-up cannot change it.
@@ -202,7 +211,7 @@ class MySqlSnapshot:
                 yield ResultPage(names, [_with_decoded_json(row, json_indexes) for row in rows])
 
 
-def map_error(error: pymysql.Error) -> LakeSyncError:
+def _map_error(error: pymysql.Error) -> LakeSyncError:
     """Return LakeSync's error for an error of the driver: AdapterError unless a setting or a privilege is wrong."""
     number = error.args[0] if error.args else None
     reason = str(error.args[1] if len(error.args) > 1 else error)

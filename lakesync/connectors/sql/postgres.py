@@ -140,7 +140,7 @@ class PostgresReader:
                 _register_loaders(connection)
                 yield PostgresSnapshot(connection)
         except self._driver.Error as error:
-            raise map_error(error) from error
+            raise _map_error(error) from error
 
     def _pinned_parameters(self) -> dict[str, Any]:
         """Return connection parameters with the hosts' addresses, which are checked against the allowed hosts.
@@ -257,7 +257,7 @@ def _type(known: psycopg.types.TypeInfo | None, code: int) -> ColumnType:
     return "json" if code == known.array_oid else _TYPES.get(known.name, "string")
 
 
-def map_error(error: psycopg.Error) -> LakeSyncError:
+def _map_error(error: psycopg.Error) -> LakeSyncError:
     """Return LakeSync's error for an error of the driver, by its SQLSTATE: see `PostgresReader.snapshot`."""
     reason = str(error).strip().partition("\n")[0]
     state = error.sqlstate or ""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import uuid
 from contextlib import closing, contextmanager
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
 
 import psycopg
 import pymysql
@@ -26,6 +28,7 @@ from lakesync.model.errors import (
     RateLimitedError,
 )
 from lakesync.testing.landing import MemoryLanding, poll
+from tests.backend_servers import mariadb_server
 
 HERE = HostPolicy(("127.0.0.1", "localhost"))
 
@@ -406,6 +409,30 @@ def test_in_mysql_a_late_commit_is_found_with_the_process_privilege(in_mariadb):
     assert set(in_mariadb.rows()) == {"1", "2", "3", "4"}, (
         "without that privilege, only the lookback finds late commits"
     )
+
+
+@pytest.mark.usefixtures("mariadb_uri")  # which is skipped if MariaDB is not installed
+def test_in_mysql_the_age_of_a_transaction_covers_a_change_of_the_clock():
+    zone, minute = ZoneInfo("Europe/Berlin"), timedelta(minutes=1)
+    changes = [datetime(2026, 3, 29, 1, tzinfo=UTC), datetime(2026, 10, 25, 1, tzinfo=UTC)]
+    with mariadb_server(str(zone)) as server, pymysql.connect(host="127.0.0.1", port=server.port, user="root") as sql:
+        cursor = sql.cursor()
+        cursor.execute("SET time_zone = '+00:00'")
+
+        def age(start, now):
+            cursor.execute("SET timestamp = %s", [now.timestamp()])
+            local = start.astimezone(zone).replace(tzinfo=None)
+            cursor.execute(f"SELECT {mysql._AGE_SQL} FROM (SELECT CAST(%s AS DATETIME) trx_started) started", [local])
+            return timedelta(seconds=cursor.fetchone()[0])
+
+        for change in changes:
+            for before in range(-200, 200, 10):
+                for old in (0, 20, 90, 600):
+                    start = change + before * minute
+                    found = age(start, start + old * minute)
+                    assert old * minute <= found <= (old + 60) * minute, (start, old, found)
+                    if not 0 <= before < 120:  # where it is not certain
+                        assert found == old * minute, (start, old, found)
 
 
 def asked(orders, query="SELECT * FROM orders", uri=None):

@@ -6,6 +6,7 @@ from lakesync.connectors.base import ConnectorConfig, value_at
 from lakesync.connectors.jira.source import JiraSource
 from lakesync.connectors.salesforce.source import SalesforceSource
 from lakesync.connectors.sql import mysql, postgres
+from lakesync.model.errors import ConfigurationError
 
 
 @pytest.mark.parametrize(
@@ -38,6 +39,14 @@ def test_a_tables_origin_names_the_site_or_organisation():
     assert named == {"https://acme.atlassian.net"}
     settings = {"instanceUrl": "https://acme.my.salesforce.com/", "clientId": "i", "clientSecret": "secret"}
     assert _origins(SalesforceSource(_config("salesforce", settings))) == {"https://acme.my.salesforce.com"}
+
+
+@pytest.mark.parametrize(
+    "address", ["postgres://me:secret@db.example/crm", "mysql://me:secret@db.example/crm?ssl-mode=REQUIRED"]
+)
+def test_a_connection_string_that_mysqls_reader_cannot_follow_is_rejected(address):
+    with pytest.raises(ConfigurationError, match="must be mysql://USER:PASSWORD@HOST:PORT/DATABASE, without options"):
+        mysql.source(_config("mysql", {"connectionString": address}))
 
 
 @pytest.mark.parametrize(("kind", "make"), [("postgresql", postgres.source), ("mysql", mysql.source)])
