@@ -68,7 +68,8 @@ class Load(msgspec.Struct, frozen=True, rename={"written_columns": "shown"}):
     by_batch: bool = False
     """Whether deltas are divided by batch, because the adapter stores whole batches; otherwise by row id."""
     written_columns: dict[str, tuple[str, ...]] = {}
-    """Synced table → columns of the rows that the parts write to its destination table; stored as `shown`."""
+    """Synced table → columns of the rows that the parts write to its destination table; stored as `shown`, its name in
+    existing marks."""
 
     def part(self, number: int) -> Part:
         """Return one of its parts."""
@@ -79,7 +80,7 @@ class FollowerProgress(msgspec.Struct, frozen=True, rename={"selection": "choice
     """A follower's progress, stored as JSON in its mark."""
 
     selection: DeltaSelection = DeltaSelection()
-    """Stored as `choice`. A follower whose selection has changed starts again."""
+    """A follower whose selection has changed starts again. Stored as `choice`, its name in existing marks."""
     streams: dict[str, int] = {}
     """`GATEWAY/SHARD` → arrival up to which everything was applied."""
     deltas: int = 0
