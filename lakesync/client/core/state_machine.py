@@ -310,7 +310,8 @@ class ClientCore:
     def next_request(self) -> Request | Wait:
         """Return the request to send now, or how long to wait. The request is then pending.
 
-        Pass its response to `receive`, or `NoResponse` if none arrives.
+        Pass its response to `receive`, or `NoResponse` if none arrives. While the first candidate waits after a
+        failure, the second one is sent.
 
         Raises:
             RuntimeError: a request has no response yet.
@@ -368,7 +369,9 @@ class ClientCore:
         A push in doubt goes first: a page pulled meanwhile might contain a DELETE from before or after that push. Only
         while the gateway is too busy for pushes, which may take hours, the client pulls although one is in doubt. A
         client that the gateway does not know pulls before it pushes, because only then is it given a checkpoint. A
-        reopened file pulls first too, because a file restored from a backup may lack this client's own writes.
+        reopened file pulls first too, because a file restored from a backup may lack this client's own writes. Neither
+        is required: if that pull fails, waiting edits are pushed before its retry, because they must not be held back
+        by pulls that fail again and again. A new client may then get all pages in place of the checkpoint.
         """
         may_push, may_pull = self.mode != "pullOnly", self.mode != "pushOnly"
         in_doubt = may_push and self._pusher.in_doubt

@@ -65,6 +65,18 @@ def test_a_new_client_pulls_before_its_first_push_and_pushes_first_afterwards():
     assert isinstance(me.core.next_request(), SyncPush)
 
 
+@pytest.mark.parametrize("is_reopened", [False, True])
+def test_edits_are_not_held_back_by_a_first_pull_that_fails(is_reopened):
+    me = CoreHarness().after_first_pull().restarted() if is_reopened else CoreHarness()
+    me.edit("r1", None, {"x": 1})
+    me.core.request_pull()
+    assert not isinstance(me.core.next_request(), SyncPush)
+    me.core.receive(NoResponse("the download was interrupted"))
+    assert isinstance(me.core.next_request(), SyncPush)
+    me.core.receive(PushResult(1, 1))
+    assert me.core.next_request() == Wait(1.0)
+
+
 def test_pages_are_pulled_until_the_gateway_has_no_more():
     me = CoreHarness().after_first_pull()
     me.pull_ok(2001, delta("INSERT", "r1", 0, x=1), more=True)
