@@ -9,7 +9,7 @@ import json
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Any, BinaryIO, Self
 
 import dagster as dg
 import stamina
@@ -107,18 +107,18 @@ class RunHostLauncher(dg.DefaultRunLauncher):
         Raises:
             OSError: the host cannot be reached.
         """
-        with socket.socket(socket.AF_UNIX) as host:
+        with socket.socket(socket.AF_UNIX) as host, host.makefile("rb") as responses:
             host.settimeout(_TIMEOUT_SECONDS)
             host.connect(self._socket)
-            yield _Connection(host)
+            yield _Connection(host, responses)
 
 
 class _Connection:
     """A connection to the run host."""
 
-    def __init__(self, host: socket.socket) -> None:
+    def __init__(self, host: socket.socket, responses: BinaryIO) -> None:
         self._host = host
-        self._responses = host.makefile("rb")
+        self._responses = responses
 
     def send(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """Send a message and return the response.
