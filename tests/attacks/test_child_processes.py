@@ -14,6 +14,7 @@ from lakesync.cli.local.query import _child_environment
 from lakesync.cli.up.process import Process
 from lakesync.cli.up.services import services
 from lakesync.cli.up.spark_server import SparkServer
+from lakesync.config import files
 
 SECRETS = {
     "jwt_secret": "j" * 32,
@@ -24,6 +25,7 @@ SECRETS = {
     "secret_key_previous": "q" * 32,
     "token": "t" * 32,
     "spark.token": "x" * 32,
+    "dagster.alert_webhook": "w" * 32,
     "dagster.alert_secret": "a" * 32,
     "dagster.storage_url": "d" * 32,
     "gateway.issuers": "i" * 32,
@@ -42,7 +44,14 @@ NEEDED = {
         "staging.url",
         "adapters",
     },
-    "code_server": {"service_token", "dagster.alert_secret", "dagster.storage_url", "staging.url", "adapters"},
+    "code_server": {
+        "service_token",
+        "dagster.alert_webhook",
+        "dagster.alert_secret",
+        "dagster.storage_url",
+        "staging.url",
+        "adapters",
+    },
     "runs": {
         "service_token",
         "secret_key",
@@ -110,6 +119,12 @@ def test_each_process_has_only_the_secrets_that_it_needs(started, tmp_path, name
 
 def test_the_table_of_secrets_has_every_process(started):
     assert set(started) == set(NEEDED)
+
+
+def test_each_secret_is_in_the_table_and_reaches_a_process():
+    urls = {"lake.catalog_uri", "flush.to_uri"}  # as `staging.url`
+    assert set(files.SECRETS) - urls <= set(SECRETS)
+    assert set(SECRETS) - set().union(*NEEDED.values()) == {"token"}, "a command's own"
 
 
 def test_the_child_of_a_query_has_only_the_secrets_that_it_needs(configured):

@@ -51,7 +51,7 @@ _SECRETS_OF = {
             *("secret_key", "secret_key_previous", "gateway.issuers"),
         }
     ),
-    "code_server": frozenset({"service_token", "dagster.alert_secret"}),
+    "code_server": frozenset({"service_token", "dagster.alert_webhook", "dagster.alert_secret"}),
     "runs": frozenset({"service_token", "secret_key", "secret_key_previous", "spark.token"}),
     "query": frozenset({"service_token", "spark.token"}),  # the child of `lakesync query --engine spark`
 }
