@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from lakesync.engine.active_rules import RulesCache
 from lakesync.feed.client_cursors import with_page
-from lakesync.feed.client_state import current_record, is_blank, with_newest_scope
+from lakesync.feed.client_state import with_newest_scope
 from lakesync.feed.scopes import Access
 from lakesync.model.errors import NotFoundError
 from lakesync.model.types import Claims
@@ -51,7 +51,8 @@ def start_from(
     access = rules.access(commit, claims)
     if (reason := not_served_reason(commit, checkpoint, rules)) is not None:
         raise NotFoundError(f"{reason}: pull from 0 instead")
-    if not is_blank(current_record(commit.client(client_id), commit.epoch)):
+    # a client that was only sent an empty page has a cursor too, which may lie above the checkpoint's arrival
+    if commit.client(client_id) is not None:
         raise NotFoundError(f"client {client_id!r} was seen before: pull from its cursor, or from 0")
     _remember(commit, client_id, checkpoint.arrival, access, now_ms)
     return checkpoint
@@ -89,11 +90,10 @@ def _remember(commit: ClientCommit, client_id: str, arrival: int, access: Access
         access: the claims and bucket keys that decide what the client may see.
         now_ms: server wall time in milliseconds since 1970.
     """
-    record = current_record(commit.client(client_id), commit.epoch) or ClientRecord(client_id, commit.epoch, now_ms)
-    # all rows of the checkpoint count as sent; at least 1, because 0 means that nothing was sent
-    sent_up_to = max(arrival, 1)
-    record = with_newest_scope(replace(record, last_seen_ms=now_ms), access, commit.arrival, sent_up_to, sent_up_to)
-    *earlier, scope = record.scopes
+    # all rows of the checkpoint count as sent
+    record = with_newest_scope(ClientRecord(client_id, commit.epoch, now_ms), access, commit.arrival, arrival, arrival)
+    (scope,) = record.scopes
+    record = replace(record, scopes=(replace(scope, first_cursor=arrival),), last_sent_cursor=arrival)
     from_zero = Page(  # what cursor 0 means: the client has no rows
         cursor=0,
         read_up_to=0,
@@ -103,13 +103,4 @@ def _remember(commit: ClientCommit, client_id: str, arrival: int, access: Access
         base_scope=0,
         scope=scope.number,
     )
-    record = with_page(
-        replace(
-            record,
-            scopes=(*earlier, replace(scope, first_cursor=arrival)),
-            confirmed_cursor=0,
-            last_sent_cursor=arrival,
-        ),
-        from_zero,
-    )
-    commit.put_client(record)
+    commit.put_client(with_page(record, from_zero))

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from lakesync.model.errors import NotFoundError
 from tests.property.feed_history import START, History
 from tests.property.feed_steps import ROWS, RULES
 
@@ -115,5 +118,42 @@ def test_a_client_whose_first_pull_was_empty_is_sent_plain_inserts(tmp_path: Pat
         writer.edit("INSERT", "r1", {"x": 1}, START)
         writer.push(history.world.gateway)
         assert [delta.op for delta in early.ask(history.world.gateway, 10).deltas] == ["INSERT"]
+    finally:
+        history.close()
+
+
+def test_a_client_that_asks_for_a_checkpoint_later_keeps_its_cursor(tmp_path: Path) -> None:
+    history = History(tmp_path, rules=1)
+    try:
+        gateway, (writer, _, reader) = history.world.gateway, history.clients
+        reader.claims = {**reader.claims, "group": ["b"]}
+        writer.edit("INSERT", "r1", {"group": "a"}, START)
+        writer.push(gateway)
+        history._cut()
+        page = reader.ask(gateway, 10)
+        assert not page.deltas
+        reader.cursor = page.server_hlc
+        reader.claims = {**reader.claims, "group": ["a"]}
+        with pytest.raises(NotFoundError, match="was seen before"):
+            gateway.submit_checkpoint(reader.name, reader.claims).result()
+        reader.catch_up(gateway, 10)
+        assert reader.rows.keys() == {"r1"}
+    finally:
+        history.close()
+
+
+def test_a_push_after_a_lost_checkpoint_gets_a_higher_cursor_that_skips_nothing(tmp_path: Path) -> None:
+    history = History(tmp_path)
+    try:
+        gateway, (writer, _, reader) = history.world.gateway, history.clients
+        writer.edit("INSERT", "r1", {"x": 1}, START)
+        writer.push(gateway)
+        history._cut()
+        checkpoint = gateway.submit_checkpoint(reader.name, reader.claims).result()
+        reader.edit("INSERT", "r2", {"x": 2}, START)
+        reader.push(gateway)
+        assert reader.cursor > checkpoint.arrival
+        reader.catch_up(gateway, 10)
+        assert reader.rows.keys() == {"r1", "r2"}
     finally:
         history.close()
