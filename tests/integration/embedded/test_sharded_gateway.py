@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from lakesync.adapters import open_adapter
 from lakesync.adapters.deltas import BatchChecksum, DeltaBatch
 from lakesync.engine import Engine, EngineLimits
+from lakesync.engine.checks import MAX_ROW_COLUMNS
 from lakesync.engine.sharding.shard_gateway import ShardGateway
 from lakesync.engine.subscribers import Newcomer, SubscriberGroup, SubscriptionState
 from lakesync.feed import MAX_PAGE_BYTES
@@ -84,6 +85,26 @@ def test_both_shards_are_flushed_to_the_adapter_and_rehydrated_from_it(tmp_path:
         }
     finally:
         engine.close()
+
+
+def test_a_row_that_is_filled_between_the_parts_of_a_push_does_not_reject_the_second_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cells = tuple(ColumnValue.of(f"c{number}", number) for number in range(MAX_ROW_COLUMNS))
+    identity = delta_id(client_id="bob", hlc=START << 16, table="orders", row_id="1", columns=cells)
+    full = SyncPush("bob", (RowDelta("INSERT", "orders", "1", "bob", cells, START << 16, identity),))
+    with closing(opened(tmp_path)) as engine:
+        gateway = engine.gateway("g")
+        waiting, pushed = iter([full]), []
+
+        def after_part(_point: str) -> None:
+            pushed.extend(gateway.submit_push(each, {"sub": "bob"}) for each in waiting)
+
+        monkeypatch.setattr("lakesync.engine.sharding.pushing.crash_point", after_part)
+        assert gateway.handle_push(both(1)).accepted == 2
+        assert [each.result().accepted for each in pushed] == [1]
+        page = gateway.handle_pull(SyncPull("carol", 0))
+        assert sum(len(each.columns) for each in page.deltas if each.table == "orders") == MAX_ROW_COLUMNS + 1
 
 
 def test_after_a_rehydration_no_shard_sends_a_plain_insert_of_a_row_that_was_not_flushed(tmp_path: Path) -> None:

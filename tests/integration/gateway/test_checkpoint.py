@@ -127,6 +127,24 @@ def test_no_checkpoint_is_served_while_the_rules_are_newer(served, tmp_path):
     assert served.client("bob", alice.gateway).call("GET", "/sync/{gw}/checkpoint").status_code == 404
 
 
+def test_no_checkpoint_is_served_if_the_rules_change_before_its_first_frame(served, tmp_path, monkeypatch):
+    alice = served.client("alice")
+    made = delta("t1", {"owner": "bob"}, client="alice")
+    alice.push(made)
+    publish(served, alice, tmp_path, [rows(made)])
+    gateway = served.engine.gateway(alice.gateway)
+    submit_checkpoint = gateway.submit_checkpoint
+
+    def changing_the_rules(*caller):
+        submitted = submit_checkpoint(*caller)
+        submitted.result()
+        assert alice.admin().call("POST", "/admin/sync-rules/{gw}", json=MINE).status_code == 200
+        return submitted
+
+    monkeypatch.setattr(gateway, "submit_checkpoint", changing_the_rules)
+    assert served.client("bob", alice.gateway).call("GET", "/sync/{gw}/checkpoint").status_code == 404
+
+
 def test_no_checkpoint_of_another_epoch_is_served(served, tmp_path):
     alice = served.client("alice")
     made = delta("t1", {"n": 1}, client="alice")

@@ -7,6 +7,7 @@ import re
 import pytest
 import requests
 
+from lakesync.engine import EngineLimits
 from lakesync.model.types import SyncPull, SyncPush, SyncResponse
 from lakesync.wire import protobuf
 from lakesync.wire.frames import FrameTag
@@ -125,6 +126,21 @@ def test_a_push_of_another_client_over_a_connection_does_not_get_the_cursor_of_t
         shared.send(FrameTag.PUSH, protobuf.encode_push(pushed))
         cursor = shared.answer().server_hlc
     assert ("INSERT", "t1") in [(each["op"], each["rowId"]) for each in carol.pull(cursor).json()["deltas"]]
+
+
+def test_a_client_that_pulls_over_anothers_connection_is_not_sent_its_rows(serve):
+    served = serve(EngineLimits(write_scope="any"), secrets=())
+    alice = served.client("alice")
+    mine = {"name": "mine", "tables": [], "filters": [{"column": "owner", "op": "eq", "value": "jwt:sub"}]}
+    alice.admin().call("POST", "/admin/sync-rules/{gw}", json={"version": 1, "buckets": [mine]})
+    alice.push(delta("t1", {"owner": "bob"}, client="alice"))
+    with Live(served.client("bob", alice.gateway)) as shared:
+        assert ops(shared.pull()) == [("INSERT", "t1")]
+        shared.send(FrameTag.PULL, protobuf.encode_pull(SyncPull("carol", 0, 1000)))
+        assert ops(shared.answer()) == []
+        alice.push(delta("t1", {"owner": "dora"}, before={"owner": "bob"}, client="alice"))
+        alice.push(delta("t2", {"owner": "carol"}, client="alice"))
+        assert ops(shared.broadcast()) == [("INSERT", "t2")]
 
 
 def test_a_new_client_gets_broadcasts_from_its_first_push_on(pair):
