@@ -49,8 +49,6 @@ ROUTE = "/sync/{gateway}/ws"
 """Path template of the connections."""
 _TIMED_OUT = "the message was not served in time and may still take effect: repeat it"
 """The message of the error with which a connection is closed when a push or pull takes too long."""
-_DAY_SECONDS = 86_400.0
-"""The longest timer for a token's expiry; a token that expires later is checked again when it ends."""
 _RETRY_SECONDS = 1.0
 """Pause after the store failed."""
 _METHODS = {FrameTag.PUSH: "PUSH", FrameTag.PULL: "PULL"}
@@ -378,9 +376,7 @@ class LiveConnection:
             expired = AuthError("the token has expired: connect again with a new one")
             self.close(CLOSE_REJECTED, f"{expired.code}: {expired}")
         elif remaining_seconds != float("inf"):
-            self._expiry_timer = asyncio.get_running_loop().call_later(
-                min(remaining_seconds, _DAY_SECONDS), self._watch_expiry
-            )
+            self._expiry_timer = asyncio.get_running_loop().call_later(remaining_seconds, self._watch_expiry)
 
     def _record_end(self, message: Message) -> None:
         """Count and log the end of the connection."""

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import re
 
 import pytest
 import requests
 
+from gateway.live.connection import LiveConnection
 from lakesync.engine import EngineLimits
 from lakesync.model.types import SyncPull, SyncPush, SyncResponse
 from lakesync.wire import protobuf
 from lakesync.wire.frames import FrameTag
-from tests.integration.gateway_support import DEADLINE, Client, delta
+from tests.integration.gateway_support import DEADLINE, Client, delta, until
 from tests.integration.live.live_support import OVERLOOKED, Live, decoded
 
 
@@ -255,18 +257,39 @@ def test_a_client_between_pages_is_broadcast_the_remaining_pages(pair):
 def test_pulled_pages_are_not_broadcast_again(serve):
     patient = serve(page_wait_seconds=10 * DEADLINE)
     alice = patient.client("alice")
-    bob = Client(patient.url, alice.gateway, "bob")
+    bob, carol = (Client(patient.url, alice.gateway, name) for name in ("bob", "carol"))
     alice.push(*(delta(f"t{n}", {"n": n}, client="alice") for n in range(25)))
-    with Live(bob) as reader:
+    with Live(bob) as reader, Live(carol) as other:
+        other.pull()
         page = reader.pull(limit=10)
         held = set()
         apply(held, page)
+        alice.push(delta("t25", {"n": 25}, client="alice"))
+        assert ops(other.broadcast()) == [("INSERT", "t25")]
         while page.has_more:
             page = reader.pull(page.server_hlc, limit=10)
             apply(held, page)
-        assert len(held) == 25
+        assert not reader.broadcasts
+        assert len(held) == 26
         alice.push(delta("last", {"n": 1}, client="alice"))
         assert ops(reader.broadcast()) == [("INSERT", "last")]
+
+
+def test_a_connection_that_has_ended_is_not_kept_in_memory(serve):
+    patient = serve(page_wait_seconds=10 * DEADLINE)
+    alice = patient.client("alice")
+    alice.push(*(delta(f"t{n}", {"n": n}, client="alice") for n in range(3)))
+    with Live(patient.client("leaving", alice.gateway)) as reader:
+        page = reader.pull(limit=1)
+        assert reader.pull(page.server_hlc, limit=1).has_more
+        assert _connections_of("leaving") == 1
+    until(lambda: _connections_of("leaving") == 0, "the connection's end")
+
+
+def _connections_of(client):
+    gc.collect()
+    # not isinstance(), which fails for a weak proxy whose object is gone
+    return sum(type(each) is LiveConnection and each.client_name == client for each in gc.get_objects())
 
 
 def test_two_connections_of_one_client_both_get_a_broadcast(pair):
