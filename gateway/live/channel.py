@@ -71,8 +71,6 @@ class Channel:
         self._index = SubscriptionIndex()
         self._unindexed: set[LiveConnection] = set()
         """Connections whose bucket keys (what the client may see) are not known yet; every commit may concern them."""
-        self._index_version = 0
-        """Incremented whenever the index is cleared, as after a change of sync rules."""
         self._due: dict[LiveConnection, None] = {}
         """Connections that may lack changes, in the order of the commits; a dict used as an ordered set."""
         self._in_progress: list[LiveConnection] = []
@@ -114,7 +112,6 @@ class Channel:
         """Mark the connections that a commit concerns as due."""
         if notice.buckets is None:  # it may concern every client, as after a change of the rules or lost notices
             concerned = with_own_changes = self._connections
-            self._index_version += 1
             for connection in self._connections:
                 connection.is_announced = False  # other processes may have missed the announcement
                 if notice.after_loss:  # this process may have missed the announcement of a sibling
@@ -219,17 +216,15 @@ class Channel:
                 new.append((connection, subscriber, subscriber.state))
         if not new:
             return
-        version = self._index_version
         newcomers = [Newcomer(subscriber.client_id, subscriber.claims, state) for _, subscriber, state in new]
         states = await result_of(self._gateway.submit_subscribe(newcomers))
         for (connection, subscriber, before), state in zip(new, states, strict=True):
-            if version == self._index_version and connection.subscriber is subscriber and subscriber.state is before:
+            if connection.subscriber is subscriber and subscriber.state is before:
                 self._index_connection(connection, subscriber, state)
                 subscriber.state = state
 
     async def _broadcast(self, batch: Sequence[LiveConnection]) -> None:
         """Read the changes that the connections of a batch lack, and send them."""
-        version = self._index_version
         by_state: dict[SubscriptionState, list[tuple[LiveConnection, Subscriber]]] = defaultdict(list)
         for connection in batch:
             if connection.subscriber is not None:
@@ -238,7 +233,7 @@ class Channel:
         needing_pull: list[tuple[LiveConnection, Subscriber]] = []
         results = await result_of(self._gateway.submit_scan(groups))
         for group, result in zip(groups, results, strict=True):
-            needing_pull += await self._send_group(group, result, by_state[group.state], version)
+            needing_pull += await self._send_group(group, result, by_state[group.state])
         await self._pull(needing_pull)
 
     async def _send_group(
@@ -246,7 +241,6 @@ class Channel:
         group: SubscriberGroup,
         result: ScanResult,
         members: Sequence[tuple[LiveConnection, Subscriber]],
-        version: int,
     ) -> list[tuple[LiveConnection, Subscriber]]:
         """Send the members of a group the changes that they lack, and return those that need an own page.
 
@@ -262,7 +256,6 @@ class Channel:
             group: connections with the same state, which one read of the store serves.
             result: the result of that read: the shared page, the own pages by client id, and the group's next state.
             members: the group's connections, each with its subscriber when the read began.
-            version: the index's version when the read began.
         """
         before, after = group.state, result.state
         shared = await _broadcast_frame(result.page, before) if result.page is not None and members else b""
@@ -274,7 +267,7 @@ class Channel:
             client = subscriber.client_id
             own_page = result.own_pages.get(client)
             own_frame = await _broadcast_frame(own_page, before) if own_page is not None else b""
-            if version != self._index_version or not self._is_current(connection, subscriber, group):
+            if not self._is_current(connection, subscriber, group):
                 self._requeue((connection,))
                 continue
             if client in result.with_other_claims and own_page is not None:
