@@ -96,7 +96,7 @@ class RulesCache:
         """
         stored = view.client(client_id)
         is_lost = stored is not None and stored.epoch == LOST
-        return current_record(stored, view.epoch, self.access(view, claims).keys if is_lost else ())
+        return current_record(stored, view, self.access(view, claims).keys if is_lost else ())
 
     def is_reindexed(self, view: ClientView) -> bool:
         """Return whether all rows are stored with the bucket keys of the active rules."""

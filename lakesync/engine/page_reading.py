@@ -125,7 +125,7 @@ def read_page(view: ClientView, request: PullRequest, rules: RulesCache) -> Read
     """
     pull = request.pull
     access = rules.access(view, request.claims)
-    record = current_record(view.client(pull.client_id), view.epoch, access.keys)
+    record = current_record(view.client(pull.client_id), view, access.keys)
     # A client that sends a cursor may also have got broadcasts, on another connection; these are not recorded. If the
     # server sends a page by itself, the cursor is that of the last page on the same connection, which shows everything
     # that was sent there.

@@ -82,7 +82,7 @@ def remember_page(
         read: reads the page again, given the transaction and the request.
     """
     client_id = request.pull.client_id
-    latest = current_record(commit.client(client_id), commit.epoch, reading.access.keys)
+    latest = current_record(commit.client(client_id), commit, reading.access.keys)
     # The client may also have a connection with other claims. Its process must know of the claims of this page.
     has_other_connection = latest is not None and may_broadcast_under_other_access(latest, reading.access)
     if latest is not None and (
@@ -139,7 +139,7 @@ def remember_restart(commit: ClientCommit, request: PullRequest, rules: RulesCac
     """
     reading = read_page(commit, request, rules)
     client_id, position = request.pull.client_id, reading.position
-    known = current_record(commit.client(client_id), commit.epoch, reading.access.keys)
+    known = current_record(commit.client(client_id), commit, reading.access.keys)
     # a client without a record has no earlier position, and one at a later position does not start again
     if reading.page.deltas and reading.record is not None and is_start(position):
         record = _with_confirmed_cursor(known or reading.record, reading, 0)

@@ -159,7 +159,7 @@ def commit_push(
     # 1. check
     new = _check_new(commit, request, access, rules, limits, names)
     # 2. certain cursor
-    known = current_record(commit.client(push.client_id), commit.epoch, access.keys)
+    known = current_record(commit.client(push.client_id), commit, access.keys)
     # three views of the client's record: `record`, as it is stored; `proven`, with the cursor that this request proves;
     # and `with_sent`, with everything that the client may have been sent
     record = known or ClientRecord(push.client_id, commit.epoch, request.now_ms)

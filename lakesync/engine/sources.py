@@ -152,7 +152,7 @@ class Sources:
             ResyncRequiredError: as `page_reading.read_page`.
         """
         pull = request.pull
-        record = current_record(view.client(pull.client_id), view.epoch)
+        record = current_record(view.client(pull.client_id), view)
         if record is None or not record.sources:
             return page_reading.read_page(view, request, self._rules)
         since = source_progress.feed_cursor(record, pull.since_hlc)

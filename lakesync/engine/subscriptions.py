@@ -77,7 +77,7 @@ def _subscribe_one(commit: ClientCommit, newcomer: Newcomer, rules: RulesCache, 
     client_id, claims, state = newcomer
     access = rules.access(commit, claims)
     subscription = subscription_of(commit, claims, access, state.subscription, rules)
-    known = current_record(commit.client(client_id), commit.epoch, access.keys)
+    known = current_record(commit.client(client_id), commit, access.keys)
     record = known or ClientRecord(client_id, commit.epoch, now_ms)
     if not record.scopes and state.cursor <= NEVER_PULLED:  # it pulled from an empty gateway, or never
         record = with_newest_scope(record, access, commit.arrival)
@@ -119,7 +119,7 @@ def resume(commit: ClientCommit, client_id: str, claims: Claims, rules: RulesCac
         None if the client has no record.
     """
     access = rules.access(commit, claims)
-    known = current_record(commit.client(client_id), commit.epoch, access.keys)
+    known = current_record(commit.client(client_id), commit, access.keys)
     if known is None:
         return None
     # Any row may have come over an earlier connection. The pages before the first pull must consider that too, so that
@@ -275,7 +275,7 @@ def _own_readers(view: ClientView, group: SubscriberGroup, state: SubscriptionSt
 
 def _cursors_belong_to(view: ClientView, stored: ClientRecord | None, access: Access) -> bool:
     """Return whether complete cursors that a client is sent now belong to `access`, by its stored record."""
-    record = current_record(stored, view.epoch)
+    record = current_record(stored, view)
     return record is not None and cursors_belong_to(record, access)
 
 

@@ -32,6 +32,7 @@ from msgspec.structs import replace
 from lakesync.feed.scopes import Access
 from lakesync.model.validation import MAX_HLC
 from lakesync.staging.records import KEY_OF_DELETES, LOST, NO_CURSOR, ClientRecord, PastKey, Scope
+from lakesync.staging.store.feed import ClientView
 
 SCOPES_KEPT = 8
 """The newest scopes of a client that are always kept. Older ones are kept only while a stored page needs them."""
@@ -41,23 +42,27 @@ _NO_END = MAX_HLC
 """`PastKey.may_have_up_to` of a key from before a rebuild of the store: the latest row that was sent is unknown."""
 
 
-def current_record(record: ClientRecord | None, epoch: int, visible_keys: Iterable[str] = ()) -> ClientRecord | None:
-    """Return the client's record for this epoch. A record from before a rebuild keeps only its bucket keys.
+def current_record(
+    record: ClientRecord | None, view: ClientView, visible_keys: Iterable[str] = ()
+) -> ClientRecord | None:
+    """Return the client's record for the store's epoch. A record from before a rebuild keeps only its bucket keys.
 
     Args:
         record: the stored record; None if the client has none.
-        epoch: the store's epoch, a number that changes when the store is rebuilt from the lake.
+        view: a consistent read of the gateway's store, or a commit.
         visible_keys: the bucket keys that the client may see now. If its record was erased or lost, these are all that
             is known of what it was sent.
 
     Returns:
         The record; None for a client that has none.
     """
-    if record is None or record.epoch == epoch:
+    if record is None or record.epoch == view.epoch:
         return record
+    if record.epoch == LOST and record.gets_broadcasts:  # an erased client: the store knows every row that it was sent
+        return replace(unknown_client(record.client_id, view.epoch, visible_keys, view.arrival), gets_broadcasts=True)
     keys = {past.key for past in record.past_keys} | {key for scope in record.scopes for key in scope.keys}
-    # `LOST`: the epoch of a record that was erased or lost
-    return unknown_client(record.client_id, epoch, keys.union(visible_keys) if record.epoch == LOST else keys)
+    # `LOST`: the epoch of a record that was lost
+    return unknown_client(record.client_id, view.epoch, keys.union(visible_keys) if record.epoch == LOST else keys)
 
 
 def is_blank(record: ClientRecord | None) -> bool:
@@ -168,10 +173,10 @@ def unknown_client(client_id: str, epoch: int, keys: Iterable[str], sent_up_to: 
         client_id: the client's id.
         epoch: the store's epoch.
         keys: the bucket keys under which it may have been sent rows.
-        sent_up_to: the newest arrival, if the client is seen for the first time in this epoch: later rows are recorded
+        sent_up_to: the newest arrival, if the store knows every row that the client was sent: later rows are recorded
             when they are sent. By default, the latest row that it was sent is unknown.
     """
-    past = tuple(PastKey(key, began_at=0, may_have_up_to=sent_up_to, ended_at=sent_up_to) for key in sorted(keys))
+    past = tuple(PastKey(key, began_at=-1, may_have_up_to=sent_up_to, ended_at=sent_up_to) for key in sorted(keys))
     return ClientRecord(client_id, epoch, last_seen_ms=0, past_keys=past, has_pushed=True, may_hold_unknown_rows=True)
 
 
@@ -219,6 +224,7 @@ def with_newest_scope(
             first_cursor=NO_CURSOR,
             sent_up_to=sent_up_to,
             upserted_up_to=upserted_up_to,
+            gets_broadcasts=record.gets_broadcasts and not earlier,
         )
     kept, removed = _within_bounds(record, (*earlier, scope))
     removed_numbers = {scope.number for scope in removed}
@@ -323,10 +329,10 @@ def _with_past_keys(past: tuple[PastKey, ...], removed: Iterable[Scope]) -> tupl
     added += [PastKey(KEY_OF_DELETES, scope.began_at, scope.sent_up_to, scope.ended_at) for scope in with_later_deletes]
     periods = list(dict.fromkeys((*past, *added)))
     if len(periods) > PAST_KEPT:
-        joined: dict[tuple[str, bool], PastKey] = {}
+        joined: dict[tuple[str, bool, bool], PastKey] = {}
         for each in periods:
-            # apart from periods without an end (`_NO_END`), which would remove the end of the others
-            group = (each.key, each.may_have_up_to == _NO_END)
+            # apart from periods without a beginning or an end (`_NO_END`), which would remove that of the others
+            group = (each.key, each.began_at < 0, each.may_have_up_to == _NO_END)
             earlier = joined.get(group, each)
             joined[group] = PastKey(
                 each.key,

@@ -50,7 +50,7 @@ class SentPeriod(NamedTuple):
     """
 
     began_at: int
-    """The gateway's newest arrival when the period began."""
+    """The gateway's newest arrival when the period began; -1 if that is unknown."""
     may_have_up_to: int
     """The latest feed position at which a row was sent that the client may still have."""
     ended_at: int
@@ -163,17 +163,21 @@ def for_full_pull(position: Position) -> Position:
     A full pull is all pages from cursor 0. The engine calls this function for every pull of a client that supports
     resyncs.
 
-    Such a client needs no DELETE of rows that it was sent before the store was rebuilt from the lake. Of that time only
-    past keys are known, and it is unknown until when the client could see them (`SentPeriod.may_have_up_to` is
-    `MAX_HLC`). They also match rows that came into a bucket after the client lost access to it. A DELETE would reveal
-    the ids of these rows, so the keys are removed from the position.
+    Such a client needs no DELETE of rows that it was sent before the store was rebuilt from the lake, or before its
+    record was erased. Of that time at most the keys are known, and not when the client could see them
+    (`SentPeriod.began_at` is negative, or `may_have_up_to` is `MAX_HLC`). They also match rows that were in a bucket
+    only while the client had no access to it. A DELETE would reveal the ids of these rows, so the keys are removed
+    from the position.
 
     Args:
         position: the position of a resync; any other is returned unchanged.
     """
     if not position.resync:
         return position
-    known = {key: [each for each in periods if each.may_have_up_to < MAX_HLC] for key, periods in position.sent.items()}
+    known = {
+        key: [each for each in periods if each.began_at >= 0 and each.may_have_up_to < MAX_HLC]
+        for key, periods in position.sent.items()
+    }
     return position._replace(sent={key: periods for key, periods in known.items() if periods})
 
 

@@ -351,7 +351,8 @@ class ErasingStore(ABC):
 
         def forget(commit: Commit) -> None:
             commit.forget_client(client_id)
-            commit.put_client(ClientRecord(client_id, epoch=LOST, last_seen_ms=0))
+            # the client may have an open WebSocket, over which it is sent broadcasts without a record
+            commit.put_client(ClientRecord(client_id, epoch=LOST, last_seen_ms=0, gets_broadcasts=True))
 
         self.submit(erasure.gateway, forget).result()
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from lakesync.model.errors import NotFoundError
+from lakesync.model.types import SyncPull
 from tests.property.feed_history import START, History
 from tests.property.feed_steps import ROWS, RULES
 
@@ -155,5 +156,44 @@ def test_a_push_after_a_lost_checkpoint_gets_a_higher_cursor_that_skips_nothing(
         assert reader.cursor > checkpoint.arrival
         reader.catch_up(gateway, 10)
         assert reader.rows.keys() == {"r1", "r2"}
+    finally:
+        history.close()
+
+
+def test_an_erased_client_is_not_sent_ids_that_only_its_claims_after_the_erasure_could_see(tmp_path: Path) -> None:
+    history = History(tmp_path, rules=1)
+    try:
+        gateway, (writer, _, reader) = history.world.gateway, history.clients
+        writer.edit("INSERT", "r1", {"group": "a"}, START)
+        writer.push(gateway)
+        reader.catch_up(gateway, 10)
+        history._erase_client(reader.name)
+        reader.ask(gateway, 10)  # the page is lost
+        reader.claims = {**reader.claims, "group": ["b"]}
+        reader.ask(gateway, 10)
+        writer.edit("INSERT", "r2", {"group": "a"}, START + 1)
+        writer.push(gateway)
+        reader.catch_up(gateway, 10)
+        assert "r2" not in reader.sent_ids
+    finally:
+        history.close()
+
+
+def test_an_erased_client_that_starts_again_is_not_sent_deletes_of_rows_from_before_its_claims(tmp_path: Path) -> None:
+    history = History(tmp_path, rules=1)
+    try:
+        gateway, (writer, _, reader) = history.world.gateway, history.clients
+        writer.edit("INSERT", "r1", {"group": "a"}, START)
+        writer.edit("INSERT", "r2", {"group": "a"}, START)
+        writer.push(gateway)
+        reader.claims = {**reader.claims, "group": ["b"]}
+        reader.catch_up(gateway, 10)
+        writer.edit("UPDATE", "r1", {"group": "c"}, START + 1)
+        writer.push(gateway)
+        history._erase_client(reader.name)
+        reader.claims = {**reader.claims, "group": ["a"]}
+        page = gateway.submit_pull(SyncPull(reader.name, 0, 10), reader.claims, knows_resync=True).result()
+        assert [(delta.op, delta.row_id) for delta in page.deltas][-1:] == [("INSERT", "r2")]
+        assert {delta.row_id for delta in page.deltas} == {"r2"}
     finally:
         history.close()

@@ -73,19 +73,20 @@ def explain(
     row = view.rows([key]).get(key)
     buckets = tuple(_bucket(bucket, table, row, effective_claims) for bucket in _buckets(view.config))
     shown = row is not None and row.state.visible and any(stored in access.keys for stored in row.keys)
-    valid_record = current_record(record, view.epoch, access.keys)
+    valid_record = current_record(record, view, access.keys)
     position = position_of(view, valid_record, client_id, access, rules, tracked)
     pending_ops = next_pull(view, key, client_id, position, access)
     verdict = _verdict(row, pending_ops, shown=shown)
+    is_current = record is not None and record.epoch == view.epoch
     client = ExplainedClient(
         client_id=client_id,
         known=record is not None,
-        current=record is not None and record.epoch == view.epoch,
+        current=is_current,
         last_seen_ms=record.last_seen_ms if record is not None else None,
         sent_hlc=record.last_sent_cursor if record is not None else None,
         newest_hlc=view.arrival,
         mid_pages=position.read_up_to not in (0, position.base),  # neither at the start nor at a cursor with everything
-        followed_elsewhere=record is not None and record.gets_broadcasts and tracked.cursor is None,
+        followed_elsewhere=record is not None and is_current and record.gets_broadcasts and tracked.cursor is None,
         claims=effective_claims,
         claims_from=source,
         bucket_keys=tuple(sorted(access.keys)),

@@ -96,7 +96,7 @@ def oldest_unsent(view: ClientView, query: LagQuery, rules: RulesCache) -> Unsen
         return None
     _, claims = claims_of(record, client_id, tracked)
     access = rules.access(view, claims)
-    known = current_record(record, view.epoch, access.keys)
+    known = current_record(record, view, access.keys)
     position = position_of(view, known, client_id, access, rules, tracked)
     start = (position.base, position.read_up_to, position.rescan, access.rules_version, access.keys)
     resumed = position

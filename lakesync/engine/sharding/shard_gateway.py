@@ -158,6 +158,6 @@ class ShardGateway(SyncGateway):
         """Return whether this shard has a record of a client, which shows that the client pushed or pulled here."""
 
         def has_record(view: ClientView) -> bool:
-            return current_record(view.client(client_id), view.epoch) is not None
+            return current_record(view.client(client_id), view) is not None
 
         return self._store.read(self.gateway_id, has_record)

@@ -163,7 +163,7 @@ class Vectors:
         """Return the vector of the last cursor that a client sent, by shard name; empty if it sent no known one."""
 
         def read(view: ClientView) -> dict[str, int]:
-            record = current_record(view.client(client_id), view.epoch)
+            record = current_record(view.client(client_id), view)
             sent_cursors = record.sent_cursors if record is not None else None
             vector = find_vector(sent_cursors, sent_cursors.confirmed) if sent_cursors is not None else None
             return dict(vector.parts) if vector is not None else {}
@@ -312,7 +312,7 @@ def _resolve(view: View, client_id: str, cursor: int) -> ResolvedCursor:
         client_id: the client's id.
         cursor: the cursor, as the client sent it.
     """
-    record = current_record(view.client(client_id), view.epoch)
+    record = current_record(view.client(client_id), view)
     feed_cursor = sources.feed_cursor(record, cursor)
     vector = find_vector(record.sent_cursors if record is not None else None, feed_cursor)
     may_be_broadcast = vector is None and feed_cursor % ARRIVAL_STEP == BROADCAST_OFFSET

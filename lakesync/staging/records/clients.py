@@ -255,7 +255,7 @@ class PastKey(msgspec.Struct, frozen=True, array_like=True):
     key: str
     """The bucket key, or `KEY_OF_DELETES`."""
     began_at: int
-    """The newest arrival when the client was first sent something in the scope."""
+    """The newest arrival when the client was first sent something in the scope; -1 if that is unknown."""
     may_have_up_to: int
     """The latest feed position at which a row was sent in the scope that the client may still have, as
     `Scope.may_have_up_to`; with `KEY_OF_DELETES`, at which any row or DELETE was sent."""
@@ -274,7 +274,8 @@ class ClientRecord(msgspec.Struct, frozen=True, array_like=True):
 
     client_id: str
     epoch: int
-    """The epoch in which the record was written; `LOST` if the record was erased or lost."""
+    """The epoch in which the record was written; `LOST` if the record was erased or lost. An erased one has
+    `gets_broadcasts`, because the client may have an open WebSocket."""
     last_seen_ms: int
     """Server wall time of the client's last recorded request, in milliseconds since 1970."""
     scopes: tuple[Scope, ...] = ()

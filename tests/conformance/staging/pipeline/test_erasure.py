@@ -122,7 +122,7 @@ def test_erasing_a_client_keeps_the_values_of_others(world):
     assert not [row for row in rows if "x" in row.writers]
     assert all(SECRET not in str(delta.columns) for delta in world.logged())
     record = world.store.read("g", lambda view: view.client("x")).result()
-    assert record == ClientRecord("x", LOST, 0)
+    assert record == ClientRecord("x", LOST, 0, gets_broadcasts=True)
     claims = world.store.read(
         "g", lambda view: view._query("SELECT claims FROM log WHERE gateway = ? AND client_id = ?", "x")
     ).result()
