@@ -27,8 +27,9 @@ Backend = Literal["file", "memory"]
 """Where a database is kept; `memory` ends with the process."""
 _BUSY_SECONDS = 30.0
 """How long a connection waits while another one writes."""
-_PRAGMAS = ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL")
-"""Commits go to a write-ahead log, and each waits for the disk."""
+_PRAGMAS = ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL", "PRAGMA trusted_schema = ON")
+"""Commits go to a write-ahead log, and each waits for the disk. Triggers may call functions such as `json_valid`, also
+if SQLite was compiled without trust in schemas."""
 
 
 def connect(path: Path, *, autocommit: bool) -> sqlite3.Connection:
@@ -125,6 +126,11 @@ def database_error(error: sqlite3.Error, subject: str) -> DbError | TableError:
         return TableError(
             f"a synced table was dropped, recreated or altered while it was open: {error}: close the database and "
             "open it again, which repairs it"
+        )
+    if "unsafe use of" in str(error):
+        return TableError(
+            f"the triggers that track writes may not call a function: {error}: leave `PRAGMA trusted_schema` of the "
+            "connection on"
         )
     return DbError(f"{subject} cannot be used now: {error}")
 
@@ -228,16 +234,15 @@ class LocalDB:
         """
         self._conn.execute("SELECT 1 FROM _lakesync_quiet").fetchall()
 
-    def run(self, sql: str, params: Any = ()) -> sqlite3.Cursor:
-        """Run a statement on the app's connection. Its rows are tuples, also if the app has set a `row_factory`.
+    def read(self, sql: str, params: Any = ()) -> list[tuple[Any, ...]]:
+        """Return the rows of a statement on the app's connection, whatever factories the app has set.
 
         Args:
             sql: one statement.
             params: its parameters.
         """
-        cursor = self.conn.cursor()
-        cursor.row_factory = None
-        return cursor.execute(sql, params)
+        with self._plain_cursor() as cursor:
+            return cursor.execute(sql, params).fetchall()
 
     def exec(self, sql: str, params: Sequence[Any] | dict[str, Any] = ()) -> int:
         """Run a statement; outside of `transaction` it commits by itself.
@@ -266,7 +271,8 @@ class LocalDB:
             had_transaction = self._conn.in_transaction
             self._conn.execute("PRAGMA query_only = ON")
             try:
-                return rows_as_dicts(run_query(self.run, sql, params))
+                with self._plain_cursor() as cursor:
+                    return rows_as_dicts(run_query(cursor.execute, sql, params))
             finally:
                 self._conn.execute("PRAGMA query_only = OFF")
                 if not had_transaction:  # sqlite3 may have begun one for a rejected write
@@ -287,7 +293,7 @@ class LocalDB:
             if self._conn.in_transaction:
                 raise ConfigurationError(f"a transaction is open on {self.path}: commit it or roll it back, then save")
             try:
-                ((busy, _, _),) = self.run("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+                ((busy, _, _),) = self.read("PRAGMA wal_checkpoint(TRUNCATE)")
             except sqlite3.OperationalError as error:
                 raise self._write_error(error) from error
             if busy:
@@ -367,6 +373,19 @@ class LocalDB:
             self._conn.close()
             if self._temporary is not None:
                 self._temporary.cleanup()
+
+    @contextmanager
+    def _plain_cursor(self) -> Iterator[sqlite3.Cursor]:
+        """Yield a cursor of the app's connection whose rows are tuples with texts as `str`."""
+        connection = self.conn
+        text_factory = connection.text_factory
+        connection.text_factory = str
+        try:
+            cursor = connection.cursor()
+            cursor.row_factory = None
+            yield cursor
+        finally:
+            connection.text_factory = text_factory
 
     def _end_transaction(self, statement: Literal["COMMIT", "ROLLBACK"]) -> None:
         """End the open transaction, unless the app has ended it.

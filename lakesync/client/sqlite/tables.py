@@ -131,8 +131,8 @@ class Table:
     def get(self, row_id: str) -> Row | None:
         """Return a row, including its `row_id`; None if it does not exist."""
         with self._db.exclusive():
-            cells = self._db.run(f"{self._select} WHERE row_id = ?", (row_id,)).fetchone()
-        return None if cells is None else self._row(cells)
+            rows = self._db.read(f"{self._select} WHERE row_id = ?", (row_id,))
+        return self._row(rows[0]) if rows else None
 
     def rows(self, where: str = "1", params: Any = (), *, order_by: str = "row_id") -> list[Row]:
         """Return the rows that fulfil a condition: `rows("done AND title = ?", ["Buy oat milk"])`.
@@ -145,7 +145,7 @@ class Table:
             order_by: an SQL ORDER BY list.
         """
         with self._db.exclusive():
-            rows = self._db.run(f"{self._select} WHERE {where} ORDER BY {order_by}", params).fetchall()
+            rows = self._db.read(f"{self._select} WHERE {where} ORDER BY {order_by}", params)
         return [self._row(row) for row in rows]
 
     def __getitem__(self, row_id: str) -> Row:
@@ -161,15 +161,14 @@ class Table:
 
     def __contains__(self, row_id: object) -> bool:
         with self._db.exclusive():
-            match = self._db.run(f'SELECT 1 FROM "{self.name}" WHERE row_id = ?', (row_id,)).fetchone()
-        return match is not None
+            return bool(self._db.read(f'SELECT 1 FROM "{self.name}" WHERE row_id = ?', (row_id,)))
 
     def __iter__(self) -> Iterator[Row]:
         return iter(self.rows())
 
     def __len__(self) -> int:
         with self._db.exclusive():
-            return int(self._db.run(f'SELECT count(*) FROM "{self.name}"').fetchone()[0])
+            return int(self._db.read(f'SELECT count(*) FROM "{self.name}"')[0][0])
 
     def _row(self, cells: tuple[Any, ...]) -> Row:
         """Return a row for the app from the cells that `_select` returns."""

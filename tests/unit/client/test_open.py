@@ -14,7 +14,7 @@ import pytest
 
 import lakesync
 from lakesync.client import HttpTransport, LocalTransport, SyncTracker, create_client, open_async
-from lakesync.client.errors import DbError
+from lakesync.client.errors import DbError, TableError
 from lakesync.model.errors import ConfigurationError, DuplicateError, NotFoundError, SchemaError, ValidationError
 from tests.unit.client.todos import TODOS
 
@@ -429,16 +429,27 @@ def test_opening_another_clients_file_leaves_it_unchanged(opened, wrong):
     assert alice.pending() == []
 
 
-def test_reads_are_independent_of_the_row_factory_that_an_app_sets(opened):
+def test_reads_are_independent_of_the_factories_that_an_app_sets(opened):
     alice = opened()
     alice.conn.row_factory = lambda cursor, row: dict(zip([name for name, *_ in cursor.description], row, strict=True))
+    alice.conn.text_factory = bytes
     row_id = alice["todos"].insert(title="a", tags=[1])
     row = {"row_id": row_id, "title": "a", "done": None, "n": None, "tags": [1]}
     assert (alice["todos"].get(row_id), alice["todos"].rows(), len(alice["todos"])) == (row, [row], 1)
     assert row_id in alice["todos"]
     assert alice.query("SELECT title, n FROM todos") == [{"title": "a", "n": None}]
-    assert alice.conn.execute("SELECT title FROM todos").fetchall() == [{"title": "a"}]
+    assert alice.conn.execute("SELECT title FROM todos").fetchall() == [{"title": b"a"}]
     alice.db.save()
+
+
+def test_a_connection_that_distrusts_the_schema_is_rejected_with_the_setting(opened):
+    alice = opened()
+    alice.conn.execute("PRAGMA trusted_schema = OFF")
+    with pytest.raises(TableError, match="leave `PRAGMA trusted_schema` of the connection on"):
+        alice["todos"].insert(title="a")
+    alice.conn.execute("PRAGMA trusted_schema = ON")
+    alice["todos"].insert(title="a")
+    assert len(alice.pending()) == 1
 
 
 @pytest.mark.skipif(not hasattr(sqlite3.Connection, "autocommit"), reason="sqlite3 has it from Python 3.12 on")
