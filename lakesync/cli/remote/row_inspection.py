@@ -292,7 +292,10 @@ def _why(explanation: Mapping[str, Any]) -> str:
     """Return the reason that says most: if the rules hide the row, which filter does, else the first one."""
     reasons = explanation["reasons"] or [""]
     if explanation["verdict"] == "hidden" and explanation["client"]["claimsFrom"] != "client id":
-        reasons = [*(each for each in reasons if " does not show it: " in each), *reasons]
+        by_filter = (
+            reason for bucket in explanation["buckets"] if bucket["coversTable"] for reason in bucket["reasons"]
+        )
+        return str(next(by_filter, reasons[0]))
     return str(reasons[0])
 
 

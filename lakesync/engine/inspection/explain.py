@@ -25,6 +25,7 @@ from lakesync.engine.inspection.explanation import (
     ExplainedRow,
     Explanation,
     Verdict,
+    bucket_reasons,
     reasons_of,
 )
 from lakesync.feed import pull_page
@@ -202,7 +203,8 @@ def _bucket(bucket: Bucket, table: str, row: StoredRow | None, claims: Claims) -
     covers = not bucket.tables or table in bucket.tables
     visible = row is not None and row.state.visible
     shows = visible and covers and all(each.holds for each in filters)
-    return ExplainedBucket(bucket.name, covers, shows, tuple(filters))
+    reasons = tuple(bucket_reasons(bucket.name, table, filters, covers=covers, shows=shows))
+    return ExplainedBucket(bucket.name, covers, shows, tuple(filters), reasons)
 
 
 def _row(row: StoredRow | None, rules: RulesCache, config: GatewayConfig, client_id: str) -> ExplainedRow:

@@ -9,7 +9,7 @@ filters. An *hlc* is the writing client's timestamp of a delta. `inspection.expl
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from difflib import get_close_matches
 from typing import Literal
 
@@ -69,6 +69,8 @@ class ExplainedBucket(msgspec.Struct, frozen=True, rename="camel"):
     shows: bool
     """Whether the bucket shows the row to the client: it covers the table, and every filter holds."""
     filters: tuple[ExplainedFilter, ...]
+    reasons: tuple[str, ...]
+    """Sentences that say whether the bucket shows the row, and each filter that does not match."""
 
 
 class ExplainedColumn(msgspec.Struct, frozen=True, rename="camel"):
@@ -176,7 +178,7 @@ def reasons_of(explanation: Explanation, key: RowKey, tables: Collection[str]) -
         yield "there are no buckets: everyone sees every row"
     elif explanation.row.visible:
         for bucket in explanation.buckets:
-            yield from _bucket(bucket, key[0])
+            yield from bucket.reasons
     yield from _client(explanation.client)
     if explanation.verdict == "delivered":
         yield _IF_STILL_MISSING
@@ -238,16 +240,26 @@ def _deleted(explanation: Explanation, named: str) -> str:
     )
 
 
-def _bucket(bucket: ExplainedBucket, table: str) -> Iterator[str]:
-    """Yield why a bucket shows the row to the client, or does not."""
-    if not bucket.covers_table:
-        yield f"bucket {bucket.bucket!r} does not contain table {table!r}"
+def bucket_reasons(
+    bucket: str, table: str, filters: Iterable[ExplainedFilter], *, covers: bool, shows: bool
+) -> Iterator[str]:
+    """Yield why a bucket shows the row to the client, or does not.
+
+    Args:
+        bucket: the bucket's name.
+        table: the row's table.
+        filters: the bucket's filters, evaluated for the row.
+        covers: whether the bucket's tables include the row's table.
+        shows: whether the bucket shows the row.
+    """
+    if not covers:
+        yield f"bucket {bucket!r} does not contain table {table!r}"
         return
-    if bucket.shows:
-        yield f"bucket {bucket.bucket!r} shows it"
-    for each in bucket.filters:
+    if shows:
+        yield f"bucket {bucket!r} shows it"
+    for each in filters:
         if not each.holds:
-            yield f"bucket {bucket.bucket!r} does not show it: {_mismatch(each)}"
+            yield f"bucket {bucket!r} does not show it: {_mismatch(each)}"
 
 
 def _mismatch(failed: ExplainedFilter) -> str:

@@ -111,6 +111,9 @@ def test_a_row_that_rules_hide_names_the_filter_and_both_values(alice, served):
     assert explanation["client"]["claimsFrom"] == "record"
     shown = [(each["bucket"], each["coversTable"], each["shows"]) for each in explanation["buckets"]]
     assert shown == [("mine", True, False), ("team", True, False), ("open", False, False)]
+    assert [reason for each in explanation["buckets"] for reason in each["reasons"]] == [
+        reason for reason in explanation["reasons"] if reason.startswith("bucket ")
+    ]
 
 
 def test_other_claims_can_be_tried(alice, served):
