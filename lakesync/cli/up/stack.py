@@ -21,6 +21,7 @@ from typing import Any
 import psutil
 from pydantic import SecretStr
 
+from lakesync.analysis.catalogue import LakeReader, UnreadableTableError, may_have_catalogue
 from lakesync.cli.connection import local_gateway_url, local_url
 from lakesync.cli.data_folder import ensure_secrets, with_secrets
 from lakesync.cli.up import dagster_home, jars, spark_server
@@ -28,7 +29,7 @@ from lakesync.cli.up.process import LOOPBACK, LOOPBACK_HOSTS, check_port, free_p
 from lakesync.cli.up.services import MARKER, services
 from lakesync.cli.up.supervisor import Change, Display, Supervisor
 from lakesync.config import Config
-from lakesync.model.errors import ConfigurationError, StartupError
+from lakesync.model.errors import ConfigurationError, LakeUnavailableError, StartupError
 from lakesync.model.secrets import UMASK, make_private_folder, replace_private_file, without_password
 
 _NEEDED_BYTES = 500_000_000
@@ -46,7 +47,7 @@ def run(config: Config, display: Display, *, with_gateway: bool = True) -> None:
         with_gateway: whether to start the gateway too.
 
     Raises:
-        StartupError: a service cannot be started or kept running; all are stopped then.
+        StartupError: a service cannot be started or kept running; all are stopped then. Or the lake was moved.
         ConfigurationError: a setting is invalid.
     """
     if config.flush.to_uri:
@@ -56,6 +57,7 @@ def run(config: Config, display: Display, *, with_gateway: bool = True) -> None:
         )
     if not with_gateway:
         _check_staging(config)
+    _check_lake(config)
     os.umask(UMASK)
     stop = stop_event()
     folder = config.data_dir
@@ -200,6 +202,17 @@ def _check_staging(config: Config) -> None:
             "same secret for `lakesync gateway` and `lakesync pipeline`, or put staging on Postgres: "
             "LAKESYNC_STAGING_URL=postgresql://…"
         )
+
+
+def _check_lake(config: Config) -> None:
+    """Raise StartupError if the lake was moved to another folder: every flush would fail."""
+    if not config.lake.warehouse.startswith("file:") or not may_have_catalogue(config):
+        return
+    with contextlib.suppress(LakeUnavailableError), LakeReader(config) as lake:
+        try:
+            _ = lake.deltas
+        except UnreadableTableError as error:
+            raise StartupError(str(error)) from error
 
 
 def _with_secrets(config: Config, folder: Path, *, with_gateway: bool) -> Config:

@@ -27,8 +27,10 @@ from lakesync.cli.connection import GatewayConnection
 from lakesync.cli.data_folder import ensure_secrets
 from lakesync.cli.exit_codes import ExitCode
 from lakesync.cli.local import doctor_checks
+from lakesync.cli.up import stack
+from lakesync.cli.up.supervisor import Display
 from lakesync.engine import Engine
-from lakesync.model.errors import AuthError, ConfigurationError
+from lakesync.model.errors import AuthError, ConfigurationError, StartupError
 from lakesync.staging import open_staging
 from lakesync.staging.shards import ShardMap
 from lakesync.testing import ManualClock
@@ -479,6 +481,8 @@ def test_a_moved_lake_is_reported_with_its_remedy(run):
     result = run("query", "SELECT * FROM deltas")
     assert result.exit_code == ExitCode.UNREACHABLE
     assert "if the data folder was moved, put it back at its old path" in result.stderr
+    with pytest.raises(StartupError, match="if the data folder was moved, put it back at its old path"):
+        stack.run(settings, Display(json_events=False))
     with pytest.raises(ConfigurationError, match=r"there is no staging store at .*, and the catalogue names a file"):
         check_not_lost(settings)
 
