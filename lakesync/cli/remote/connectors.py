@@ -114,7 +114,9 @@ def probe_connector(
     from lakesync.cli.connection import choose_gateway
     from lakesync.cli.local.staging import open_store
     from lakesync.connectors.base import probes_of
+    from lakesync.engine.standalone_engine import log_to_stderr
 
+    log_to_stderr()
     config = load_settings(data)
     gateway_id = choose_gateway(config, gateway)
     with open_store(config) as store:

@@ -205,7 +205,9 @@ def _retry_or_drop(
 def _retry_destination(letter_id: str, config: Config, *, as_json: bool) -> None:
     """Let a destination or flow write a table again, and request a run of its asset if Dagster is known."""
     from lakesync.cli.dagster_client import DagsterClient, dagster_url
+    from lakesync.engine.standalone_engine import log_to_stderr
 
+    log_to_stderr()
     writer = dead_letters.retry_destination(config, letter_id)
     asset, url = writer.asset, dagster_url(config)
     run_id = DagsterClient(url).materialise(asset, writer.job, "lakesync dlq retry") if url is not None else None

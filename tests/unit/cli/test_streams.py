@@ -10,8 +10,10 @@ import subprocess
 import sys
 
 import pytest
+import structlog
 
 from lakesync.cli.exit_codes import ExitCode
+from lakesync.model.errors import NotFoundError
 
 WHERE = "-g shop --url http://127.0.0.1:1"
 
@@ -92,3 +94,25 @@ def test_a_failed_checkpoint_leaves_no_file(run, tmp_path):
     result = run("checkpoint", "fetch", "frames.bin", *WHERE.split(), "--client", "ann")
     assert result.exit_code == ExitCode.UNREACHABLE
     assert list((tmp_path / "project").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "called"),
+    [
+        (("dlq", "retry", "away/sqlite!todos"), "lakesync.cli.remote.dead_letters.retry_destination"),
+        (("connectors", "test", "jira", "--gateway", "shop"), "lakesync.cli.local.staging.open_store"),
+    ],
+)
+def test_log_lines_of_a_command_are_no_part_of_its_output(run, monkeypatch, words, called):
+    def log_and_fail(*_):
+        structlog.get_logger().warning("a line of the log")
+        raise NotFoundError("nothing is there")
+
+    structlog.reset_defaults()
+    monkeypatch.setattr(called, log_and_fail)
+    try:
+        result = run(*words)
+    finally:
+        structlog.reset_defaults()
+    assert (result.exit_code, result.stdout) == (ExitCode.FAILED, "")
+    assert "a line of the log" in result.stderr
