@@ -162,12 +162,13 @@ class SqliteClientStore:
         """Read the stored schemas again, if they may differ. Call it at the beginning of a transaction.
 
         Another client of the file may have added columns. With an old schema, this client would remove rows from the
-        journal without the values of these columns.
+        journal without the values of these columns. It may also have added a table: this client then synchronises it
+        too. Otherwise rows of later pages would stay outside of the table, and the other client would not know them.
         """
         version = self._db.execute("PRAGMA schema_version").fetchone()
         if version != self._read_schema_version:
             for schema in stored_schemas(self._db):
-                if schema.table in self.schemas:
+                if schema.table in self.schemas or self.tracking.is_intact(schema.table):
                     self.schemas[schema.table] = schema
                     self._rows.use_schema(schema)
             self._read_schema_version = version

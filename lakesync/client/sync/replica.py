@@ -239,12 +239,12 @@ class Replica:
 
     def types(self) -> dict[str, dict[str, ColumnType]]:
         """Return the column types of each synced table."""
-        return {table: schema.types for table, schema in self.store.schemas.items()}
+        return {table: schema.types for table, schema in dict(self.store.schemas).items()}
 
     def unrecorded_count(self) -> int:
         """Return the number of rows that the app has written and that no step has turned into edits yet."""
         with self._reader() as db:
-            return ChangeTracking(db, self.store.schemas).count()
+            return ChangeTracking(db, dict(self.store.schemas)).count()
 
     def oldest_unacknowledged_at(self) -> int | None:
         """Return when the oldest unacknowledged change was made, in milliseconds of this machine's clock.
@@ -252,7 +252,7 @@ class Replica:
         Refused changes do not count. None if every change is acknowledged.
         """
         with self._reader() as db:
-            times = [ChangeTracking(db, self.store.schemas).oldest_change_at()]
+            times = [ChangeTracking(db, dict(self.store.schemas)).oldest_change_at()]
         for status in ("sent", "waiting"):
             oldest = "SELECT delta FROM _lakesync_edits WHERE status = ? ORDER BY number LIMIT 1"
             for (body,) in self.read(oldest, (status,)):
