@@ -186,7 +186,7 @@ class LocalDB:
             self._temporary = tempfile.TemporaryDirectory(prefix="lakesync-")
             self.path = Path(self._temporary.name) / "app.db"
         else:
-            self.path = Path(name)
+            self.path = Path(name).resolve()  # another process may use a symbolic link, and this one may call chdir
         self._conn = connect(self.path, autocommit=False)
         self._lock = threading.RLock()
         self._process = os.getpid()
@@ -291,7 +291,7 @@ class LocalDB:
             if self.backend == "memory":
                 return
             if self._conn.in_transaction:
-                raise ConfigurationError(f"a transaction is open on {self.path}: commit it or roll it back, then save")
+                raise ConfigurationError(f"a transaction is open on {self.name}: commit it or roll it back, then save")
             try:
                 ((busy, _, _),) = self.read("PRAGMA wal_checkpoint(TRUNCATE)")
             except sqlite3.OperationalError as error:

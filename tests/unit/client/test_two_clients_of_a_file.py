@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
+import lakesync
+from lakesync.client import DbError, LocalTransport
+
 TODOS = {"table": "todos", "columns": [{"name": "title", "type": "string"}]}
 NOTES = {"table": "notes", "columns": [{"name": "text", "type": "string"}, {"name": "n", "type": "number"}]}
 SCHEMAS = [TODOS, NOTES]
@@ -26,3 +31,22 @@ def test_a_table_that_the_other_client_adds_is_synchronised(opened):
     again = opened()
     assert list(again["notes"].rows()) == list(bob["notes"].rows())
     assert again["notes"].get("bob's") == {"row_id": "bob's", "text": "a", "n": 2}
+
+
+def test_only_one_client_synchronises_a_file_that_also_has_a_symbolic_link(opened, tmp_path):
+    opened().sync()
+    (tmp_path / "link.db").symlink_to(tmp_path / "alice.db")
+    with pytest.raises(DbError, match="another client is synchronising"):
+        opened("link", client_id="alice").sync()
+
+
+def test_the_working_directory_may_change_while_a_file_is_open(gateway, tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with lakesync.open("alice.db", client_id="alice", schemas=[TODOS], transport=LocalTransport(gateway)) as alice:
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        alice["todos"].insert({"title": "x"}, row_id="1")
+        alice.sync()
+        with alice.watch("SELECT title FROM todos") as watch:
+            assert watch.next() == [{"title": "x"}]
+    assert not list((tmp_path / "elsewhere").iterdir())
