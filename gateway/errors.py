@@ -145,10 +145,22 @@ def respond_to_error(error: Exception, record: RequestRecord) -> Response:
         error: the exception.
         record: the record of the request.
     """
+    note_error(error, record)
+    return error_response(error, record.request_id)
+
+
+def note_error(error: Exception, record: RequestRecord) -> None:
+    """Store an exception's code in the request's record, and log what its response does not contain.
+
+    Args:
+        error: the exception.
+        record: the record of the request.
+    """
     record.code = code_of(error)
     if record.code == LakeSyncError.code:  # unexpected
         log.error("request failed", request_id=record.request_id, exc_info=error)
-    return error_response(error, record.request_id)
+    elif isinstance(error, TransientError) and error.details:
+        log.warning("request failed", request_id=record.request_id, error=str(error))
 
 
 def code_of(error: Exception) -> str:
@@ -175,7 +187,7 @@ def error_response(error: Exception, request_id: str) -> Response:
         headers["Retry-After"] = str(math.ceil(seconds))
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
-    return _response(status, ErrorBody(shortened(str(error)), error.code, request_id, rejected), headers)
+    return _response(status, ErrorBody(shortened(error.public_message), error.code, request_id, rejected), headers)
 
 
 def http_error_response(
@@ -312,7 +324,7 @@ def close_code_of(error: Exception) -> tuple[int, str]:
     """
     if not isinstance(error, LakeSyncError) or error.code == LakeSyncError.code:
         return CLOSE_FAILED, f"{LakeSyncError.code}: {INTERNAL}"
-    return _close_code(error), f"{error.code}: {error}"
+    return _close_code(error), f"{error.code}: {error.public_message}"
 
 
 def _close_code(error: LakeSyncError) -> int:

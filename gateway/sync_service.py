@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import structlog
-
 from gateway.dependencies import Caller, Services
 from gateway.futures import result_of
 from gateway.request_body import DecodedPush
@@ -20,8 +18,6 @@ from lakesync.engine.pushing import ReceivedPush
 from lakesync.model.errors import AdapterError
 from lakesync.model.types import PushResult, SyncPage, SyncPull, SyncPush
 from lakesync.model.validation import is_importer
-
-log = structlog.get_logger("gateway")
 
 CLIENT_HEADER = b"x-lakesync-client"
 """The header, with any value, by which a client says that it knows two errors of LakeSync: RESYNC_REQUIRED, after which
@@ -97,10 +93,10 @@ async def serve_pull(
     try:
         page = await result_of(caller.gateway.submit_page(message, claims, knows_resync=knows_resync, live=live))
     except AdapterError as error:
-        log.warning("source not read", request_id=record.request_id, source=message.source, error=str(error))
         raise AdapterError(
             f"the source {message.source!r} cannot be read now: pull again later; the request id names the reason in "
             "the gateway's log",
+            details=str(error),
             retry_after=error.retry_after,
         ) from error
     record.deltas = len(page.deltas)

@@ -28,8 +28,8 @@ from gateway.errors import (
     STOPPING_REASON,
     BadFrameError,
     close_code_of,
-    code_of,
     metric_label,
+    note_error,
     status_of,
 )
 from gateway.futures import result_of
@@ -280,10 +280,8 @@ class LiveConnection:
 
     def _reject(self, record: RequestRecord, error: Exception) -> None:
         """Log an error, and have the connection closed with its code."""
-        record.code = code_of(error)
+        note_error(error, record)
         record.status = status_of(type(error)) if isinstance(error, LakeSyncError) else 500
-        if not isinstance(error, LakeSyncError):
-            log.error("message failed", request_id=record.request_id, exc_info=error)
         self._pending_close = close_code_of(error)
 
     # -- broadcasts ----------------------------------------------------------------------------------------------

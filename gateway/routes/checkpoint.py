@@ -25,7 +25,7 @@ from gateway.futures import result_of
 from gateway.metrics import Metrics
 from gateway.openapi_schemas import CALLER_ERRORS, AnyId, error_responses
 from gateway.request_log import RequestRecord
-from lakesync.model.errors import NotFoundError
+from lakesync.model.errors import ConfigurationError, NotFoundError
 
 log = structlog.get_logger("gateway")
 
@@ -75,9 +75,9 @@ async def checkpoint(
     config = await run_in_threadpool(caller.gateway.config)
     try:
         files = await run_in_threadpool(frame_files, snapshot, config.rules)
-    except FileNotFoundError as error:
-        log.exception("checkpoint frame is gone", gateway=snapshot.gateway, arrival=snapshot.arrival)
-        raise NotFoundError("the newest checkpoint is damaged: pull from 0 instead") from error
+    except (FileNotFoundError, ConfigurationError) as error:
+        log.exception("checkpoint not served", gateway=snapshot.gateway, arrival=snapshot.arrival)
+        raise NotFoundError("the newest checkpoint cannot be read: pull from 0 instead") from error
     if config.rules_version != snapshot.rules_version:  # the rules changed after `submit_checkpoint` compared them
         raise NotFoundError("the rules are newer than the newest checkpoint: pull from 0 instead")
     services.metrics.checkpoints.inc()

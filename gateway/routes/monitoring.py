@@ -85,7 +85,7 @@ async def check_ready(services: Services) -> None:
     except TimeoutError:
         raise StagingUnavailableError(f"store: staging did not answer within {STORE_TIMEOUT_SECONDS:g} s") from None
     except StagingUnavailableError as error:
-        raise StagingUnavailableError(f"store: {error}") from error
+        raise StagingUnavailableError(f"store: {error.public_message}", details=error.details) from error
     settings = services.settings
     for folder in settings.staging_folders:
         _check_disk(folder, settings.limits.min_free_disk_bytes)
@@ -97,7 +97,7 @@ def _check_disk(folder: Path, min_free_bytes: int) -> None:
     try:
         free = shutil.disk_usage(folder).free
     except OSError as error:
-        raise StagingUnavailableError(f"disk: the folder of staging cannot be read: {error}") from error
+        raise StagingUnavailableError("disk: the folder of staging cannot be read", details=str(error)) from error
     if free < min_free_bytes:
         raise StagingUnavailableError(
             f"disk: {free:,} bytes are free for staging, [limits] min_free_disk_bytes is {min_free_bytes:,}: free space"
@@ -111,9 +111,8 @@ def _check_backlog(backlog: list[Backlog], max_bytes: int) -> None:
     ready nevertheless.
     """
     if backlog and all(shard.bytes > max_bytes for shard in backlog):
-        gateways = len({shard.gateway for shard in backlog})
         raise StagingUnavailableError(
-            f"behind: all {gateways} gateways hold more than {max_bytes} bytes that are not yet in the lake: "
+            f"behind: all gateways hold more than {max_bytes} bytes that are not yet in the lake: "
             "check that the pipeline runs"
         )
 

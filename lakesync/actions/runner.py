@@ -20,7 +20,7 @@ import structlog
 
 from lakesync.actions.action_services import failure
 from lakesync.model.action_handlers import ActionContext, ActionData, ActionHandler
-from lakesync.model.errors import LakeSyncError, StagingUnavailableError, TransientError
+from lakesync.model.errors import ConfigurationError, LakeSyncError, StagingUnavailableError, TransientError
 from lakesync.model.types import Action, ActionOutcome, ActionResult
 
 T = TypeVar("T")
@@ -138,8 +138,11 @@ async def run_attempt(
     try:
         data = await _call_handler(handler(), action, context)
         return ActionResult(action.action_id, _encode_data(data, max_data_bytes), server_hlc())
+    except ConfigurationError as error:  # the operator's and the admin's, whose names and files clients must not see
+        _log_failure(action, context, error)
+        return failure(action, error.code, "the connector is not configured correctly; see the gateway's log")
     except LakeSyncError as error:
-        return failure(action, _code(error), str(error), retryable=isinstance(error, TransientError))
+        return failure(action, _code(error), error.public_message, retryable=isinstance(error, TransientError))
     except OSError as error:
         _log_failure(action, context, error)
         return failure(action, _FAILED, "the connector could not reach what it needs: retry", retryable=True)

@@ -76,6 +76,11 @@ class LakeSyncError(Exception):
     retryable: ClassVar[bool] = False
     """Whether the same request may succeed later."""
 
+    @property
+    def public_message(self) -> str:
+        """The message for a server's clients, without what only its operator may know."""
+        return str(self)
+
 
 def log_code(error: Exception) -> str:
     """Return the code of an error for a log line; the name of its class if it is no LakeSyncError."""
@@ -91,16 +96,25 @@ class TransientError(LakeSyncError):
 
     retryable = True
 
-    def __init__(self, message: str, *, retry_after: float | None = None) -> None:
+    def __init__(self, message: str, *, details: str = "", retry_after: float | None = None) -> None:
         """Create the error.
 
         Args:
             message: what is wrong, with which value, and what to do.
+            details: what only the operator may know, such as the server, user or file that failed. They are part of
+                `str(error)`.
             retry_after: seconds to wait before the next try; None if unknown.
         """
-        super().__init__(message)
+        super().__init__(f"{message} ({details})" if details else message)
+        self._message = message
+        self.details = details
         self.retry_after = retry_after
         """Seconds to wait before the next try; None if unknown."""
+
+    @property
+    def public_message(self) -> str:
+        """The message without the details."""
+        return self._message
 
 
 class ConfigurationError(TerminalError):

@@ -44,8 +44,8 @@ def of_shard(name: str, future: Future[T]) -> Steps[T]:
     try:
         result: T = yield future
     except StagingUnavailableError as error:
-        message = f"shard {name!r} does not respond, but is needed (tables of other shards can be pushed to): {error}"
-        raise StagingUnavailableError(message, retry_after=error.retry_after) from error
+        message = f"shard {name!r} does not respond, but is needed (tables of other shards can be pushed to)"
+        raise StagingUnavailableError(message, details=str(error), retry_after=error.retry_after) from error
     return result
 
 

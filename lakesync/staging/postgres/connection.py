@@ -119,8 +119,8 @@ class Database:
                 connection.commit()
             except psycopg.Error as exc:
                 raise StagingUnavailableError(
-                    f"Postgres at {self.address} was lost in COMMIT ({exc}): it is unknown whether it happened, "
-                    "a repeat is safe"
+                    "the staging store was lost in COMMIT: it is unknown whether it happened, a repeat is safe",
+                    details=f"Postgres at {self.address}: {exc}",
                 ) from exc
 
     @contextmanager
@@ -188,8 +188,8 @@ def unavailable(address: str, what: str, exc: Exception) -> StagingUnavailableEr
         exc: the driver's error.
     """
     return StagingUnavailableError(
-        f"Postgres at {address} failed during {what} ({str(exc).strip()}). Nothing was stored. Check the server, then "
-        "retry."
+        f"the staging store failed during {what}: nothing was stored, retry later",
+        details=f"Postgres at {address}: {str(exc).strip()}",
     )
 
 

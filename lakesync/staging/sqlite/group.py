@@ -260,8 +260,8 @@ class GroupCommit:
         if not isinstance(exc, sqlite3.Error | OSError):
             return exc
         error = StagingUnavailableError(
-            f"the staging folder {self._journal.path.parent} cannot be used ({exc}): {effect}, "
-            "look at the disk and its free space, then repeat"
+            f"the staging store cannot be used: {effect}; look at its disk and the free space, then repeat",
+            details=f"{self._journal.path.parent}: {exc}",
         )
         error.__cause__ = exc
         return error

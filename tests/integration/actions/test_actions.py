@@ -8,6 +8,7 @@ import threading
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from lakesync.actions import ActionLimits
 from lakesync.engine import Engine, EngineLimits
@@ -239,6 +240,18 @@ def test_final_failures_are_stored_and_retryable_ones_are_not(gateway, desk):
         ("FORBIDDEN", "alice may not", False),
     ]
     assert [context.attempt for _, context in desk.asked] == [1, 2, 3]
+
+
+def test_the_failure_of_a_connector_without_its_secret_does_not_name_the_secret(gateway, desk):
+    def react(action, context):
+        raise ConfigurationError("apiToken of connector 'desk': /run/secrets/desk does not exist")
+
+    desk.reaction = react
+    with capture_logs() as lines:
+        (result,) = ask(gateway, make_action(NOW))
+    assert (result.code, result.retryable) == ("CONFIGURATION_ERROR", False)
+    assert "/run" not in result.message
+    assert "/run/secrets/desk" in str(lines[0]["exc_info"])
 
 
 @pytest.mark.parametrize(

@@ -101,8 +101,8 @@ def test_the_error_of_a_source_that_cannot_be_read_names_its_file_only_in_the_lo
     assert (answer.status_code, answer.json()["code"]) == (502, "ADAPTER_ERROR")
     assert "'reports' cannot be read" in answer.json()["error"]
     assert "private" not in answer.text
-    reasons = [line for line in server.lines() if line.get("event") == "source not read"]
-    assert [(line["request_id"], line["source"]) for line in reasons] == [(answer.json()["requestId"], "reports")]
+    reasons = [line for line in server.lines() if line.get("event") == "request failed"]
+    assert [line["request_id"] for line in reasons] == [answer.json()["requestId"]]
     assert str(folder) in reasons[0]["error"]
 
 

@@ -52,6 +52,9 @@ def test_a_full_disk_rejects_pushes_until_there_is_space_and_loses_no_acknowledg
         acknowledged.add(row)
     assert refused is not None
     assert (refused.status_code, refused.json()["code"]) == (503, "STAGING_UNAVAILABLE")
+    assert str(small_disk) not in refused.text
+    reasons = [line["error"] for line in server.lines() if line["event"] == "request failed"]
+    assert str(small_disk) in reasons[0]
     assert int(refused.headers["retry-after"]) > 0
     assert len(acknowledged) > 20
     assert ready(server.url) in ("disk", "store")

@@ -95,7 +95,9 @@ def test_counters_are_served_while_the_store_is_unreachable(serve):
 
 def test_a_full_or_missing_disk_is_reported(serve, tmp_path):
     assert ready(serve(staging_folders=(tmp_path,), http_limits={"min_free_disk_bytes": 1 << 60}).url) == (503, "disk")
-    assert ready(serve(staging_folders=(tmp_path, tmp_path / "gone")).url) == (503, "disk")
+    gone = serve(staging_folders=(tmp_path, tmp_path / "gone"))
+    assert ready(gone.url) == (503, "disk")
+    assert str(tmp_path) not in requests.get(gone.url + "/ready", timeout=DEADLINE).text
     assert ready(serve(staging_folders=(tmp_path,), http_limits={"min_free_disk_bytes": 0}).url) == (200, "")
 
 
@@ -104,6 +106,7 @@ def test_a_server_that_accepts_no_push_is_behind(serve):
     assert ready(served.url) == (200, "")
     served.client().push(delta("t1", {"n": 1}))
     assert ready(served.url) == (503, "behind")
+    assert "behind: all gateways" in requests.get(served.url + "/ready", timeout=DEADLINE).text, "not how many"
     assert served.client().pull().status_code == 200
     assert ready(served.url) == (200, "")  # another gateway can accept pushes
 

@@ -76,6 +76,10 @@ def test_a_connection_cut_at_commit_is_a_503_whose_repeat_is_safe(own_database, 
     assert proxy.cuts == 1
     assert (cut.status_code, cut.json()["code"]) == (503, "STAGING_UNAVAILABLE")
     assert "repeat" in cut.json()["error"]
+    database = own_database.rpartition("/")[2]
+    assert database not in cut.text
+    (reason,) = [line["error"] for line in server.lines() if line["event"] == "request failed"]
+    assert database in reason
     committed = until(lambda: _settled(own_database), "the server to end the connection's transaction")
     assert committed == (1 if when == "before" else 2)
     for _ in range(2):

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import Future
 
 import pytest
+from structlog.testing import capture_logs
 
-from gateway.errors import STATUSES, error_response, status_of
+from gateway.errors import STATUSES, close_code_of, error_response, note_error, status_of
+from gateway.request_log import RequestRecord
+from lakesync.engine.sharding.shard_gateway import of_shard
 from lakesync.model import errors as exceptions
-from lakesync.model.errors import AdapterError, LakeSyncError, RejectedError, Rejection, TransientError
+from lakesync.model.errors import (
+    AdapterError,
+    LakeSyncError,
+    RejectedError,
+    Rejection,
+    StagingUnavailableError,
+    TransientError,
+)
+from lakesync.staging.postgres.connection import unavailable
 
 GROUPS = {"TerminalError", "TransientError", "RejectedError"}
 ERRORS = [
@@ -70,6 +82,30 @@ def test_retry_after_is_in_whole_seconds(given, said):
 def test_a_known_wait_is_reported_with_every_status():
     answer = error_response(AdapterError("the backend is busy", retry_after=30.0), "r")
     assert (answer.status_code, answer.headers["retry-after"]) == (502, "30")
+
+
+@pytest.mark.parametrize("kind", [kind for kind in ERRORS if issubclass(kind, TransientError)])
+def test_the_details_of_an_error_are_only_in_the_log(kind):
+    error = kind("the store failed", details="Postgres at 10.0.0.5: user ls")
+    assert str(error) == "the store failed (Postgres at 10.0.0.5: user ls)"
+    assert json.loads(error_response(error, "r").body)["error"] == "the store failed"
+    assert close_code_of(error)[1] == f"{kind.code}: the store failed"
+    record = RequestRecord("r")
+    with capture_logs() as lines:
+        note_error(error, record)
+    assert (record.code, [line["error"] for line in lines]) == (kind.code, [str(error)])
+
+
+def test_the_error_of_a_shard_names_the_shard_and_not_its_server():
+    failed: Future[None] = Future()
+    failed.set_exception(unavailable("10.0.0.5/db", "a read", OSError("no route")))
+    steps = of_shard("orders", failed)
+    next(steps)
+    with pytest.raises(StagingUnavailableError) as raised:
+        steps.throw(failed.exception())
+    assert "'orders'" in raised.value.public_message
+    assert "10.0.0.5" not in raised.value.public_message
+    assert "10.0.0.5" in str(raised.value)
 
 
 def test_an_unexpected_error_reveals_no_details():
