@@ -148,7 +148,7 @@ class RunState:
         """Exclude a gateway from this run's checkpoints, because it could not be flushed."""
         if self._cut_points is not None:
             self._cut_points.pop(gateway, None)
-        self._flushed, self._flushed_by_shard = None, {}  # they have the cut point's arrival
+        self._flushed, self._flushed_by_shard = None, {}  # they have the cut point in place of the flushed arrival
 
     def checkpoint_obstacle(self, gateway: str, tables: Iterable[str]) -> str | None:
         """Return which faults keep a gateway from getting a checkpoint in this run; None for no fault.
@@ -188,8 +188,9 @@ class RunState:
     def valid_through_ms(self) -> int:
         """Return the server wall time up to which the history has all acknowledged deltas, in milliseconds since 1970.
 
-        It is the earlier of two times: when the cut points were read, and when the oldest unflushed delta of the
-        gateways without a cut point arrived. Call it after the run's flush. Assets report it as their data's freshness.
+        A gateway with a cut point was flushed up to it, so its deltas are there up to the time at which the cut points
+        were read. Of a gateway without one, they are there up to its oldest unflushed delta. The result is the earliest
+        of these times. Call it after the run's flush. Assets report it as their data's freshness.
 
         Raises:
             StagingUnavailableError: the staging store cannot be reached.
@@ -201,7 +202,7 @@ class RunState:
     def flushed(self, *, reread: bool = False) -> dict[str, int]:
         """Return gateway → the arrival up to which its deltas are in the lake.
 
-        After this run's flush that is the gateway's cut point, so that the run's tables and checkpoints agree.
+        Once the run has its cut points, it is the gateway's cut point, so that the run's tables and checkpoints agree.
 
         Args:
             reread: True to read the lake again, because the run has flushed deltas to it.

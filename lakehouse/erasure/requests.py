@@ -10,7 +10,8 @@ has anything that it covers. Every step may be repeated.
 
 No other run may write the tables meanwhile: a merge that has read the history before could restore erased values. The
 asset `erasure` (`assets.erasure`) redacts the history and merges each state table in steps of their own; its last step
-calls `complete_erasures`.
+calls `complete_erasures`. Its first step flushes the gateways of `open_requests`; each step then works on the requests
+of `due_requests`.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ def due_requests(store: PipelineStore) -> dict[str, list[Erasure]]:
     requests = open_requests(store)
     backlog = store.backlog() if requests else []
     due = {
-        gateway: flushed_requests(of_gateway, [each for each in backlog if each.gateway == gateway])
+        gateway: _flushed_requests(of_gateway, [each for each in backlog if each.gateway == gateway])
         for gateway, of_gateway in requests.items()
     }
     return {gateway: of_gateway for gateway, of_gateway in due.items() if of_gateway}
@@ -111,7 +112,7 @@ def open_requests(store: ErasureStore) -> dict[str, list[Erasure]]:
     return {gateway: requests for gateway, requests in open_by_gateway.items() if requests}
 
 
-def flushed_requests(requests: Iterable[Erasure], backlog: Iterable[Backlog]) -> list[Erasure]:
+def _flushed_requests(requests: Iterable[Erasure], backlog: Iterable[Backlog]) -> list[Erasure]:
     """Return the requests whose covered deltas are all in the lake.
 
     Args:
@@ -121,7 +122,7 @@ def flushed_requests(requests: Iterable[Erasure], backlog: Iterable[Backlog]) ->
     oldest_unflushed = min(
         (start_of(each.oldest_ms) for each in backlog if each.oldest_ms is not None), default=MAX_ARRIVAL
     )
-    # if the request's arrival is earlier, all deltas from before the request are in the lake
+    # covered deltas arrived before their request, so they are flushed if everything before the request is
     return [each for each in requests if each.arrival < oldest_unflushed]
 
 
@@ -157,8 +158,8 @@ def complete_erasures(
         erase_state_table(spark, table, requests, names)
     if has_old_snapshots(spark, names.deltas):
         drop_old_snapshots(spark, names.deltas, names)
-    arrival = max(_restore_overwritten(spark, store, each, names, open_staging).arrival for each in requests)
-    delete_checkpoint_files(checkpoints_uri, requests[0].gateway, arrival)
+    restored = [_restore_overwritten(spark, store, each, names, open_staging) for each in requests]
+    delete_checkpoint_files(checkpoints_uri, requests[0].gateway, max(each.arrival for each in restored))
     crash_point("erasure.checkpoints")  # tests kill the process here
     result = _search_erased(spark, requests, tables, names)
     for each in result.proven:
@@ -210,8 +211,8 @@ def _restore_overwritten(
     """
     if erasure.client_id is not None:
         of_gateway = spark.table(names.deltas).where(sf.col("gateway") == erasure.gateway)
-        # `width`: the number of columns. UPDATEs without columns are erased deltas. DELETEs need not be restored: the
-        # erasure of a client removed none of other clients from staging.
+        # `width`: the number of columns. An UPDATE without columns is a delta that an erasure has emptied. DELETEs need
+        # not be restored, because the erasure of a client removes no other client's DELETE from staging.
         with_contents = of_gateway.where("width > 0 OR op = 'INSERT'")
         rows_of_client = deltas_of([erasure]).select(spark, names.deltas, "table_name, row_id").distinct()
         others = with_contents.join(rows_of_client, ["table_name", "row_id"], "semi")
@@ -260,8 +261,9 @@ def _search_erased(
 ) -> SearchResult:
     """Search every data file of the history and of state tables for rows that one gateway's requests cover.
 
-    If no snapshot references a file with such rows, a killed run has left it, and it is deleted. Should that run still
-    commit, Iceberg rejects the commit.
+    If no snapshot references a file with such rows, a killed run has left it, and it is deleted. Spark may still commit
+    for that run. This does no harm: Iceberg rejects an overwrite, because the table has changed since (a flush too is
+    an overwrite), and an append reaches only the branch of its merge, which no run moves `main` to.
 
     Args:
         spark: an open Spark session.

@@ -2,8 +2,9 @@
 
 A state table stores each value twice: as JSON text in the column `_cells` (a cell), and in a column of its own with the
 type that the schema declares: string → string, number → double, boolean → boolean, json → the JSON text, null → a
-string that is always null. Values without a declared type are only in `_cells`. Merges (`lakehouse.tables.merge_job`)
-and `lakehouse.tables.writes` call this module.
+string that is always null. Values without a declared type are only in `_cells`. `lakehouse.tables.merge_job` calls
+`with_typed_columns` for the rows that it merges. `lakehouse.tables.writes` calls `misfits` to count the values that do
+not fit, and to list them in a table of their own.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ def with_typed_columns(merged: Merged, columns: Sequence[tuple[str, str]], rejec
     """Return merged rows with typed columns, and a last column with each row's number of values that do not fit.
 
     Args:
-        merged: the result of a merge: rows, and their cells as parallel arrays. `row` and `column` have the indexes of
-            each cell's row and column name.
+        merged: the result of a merge: rows, and their cells as parallel arrays. Of cell `i`, `row[i]` is the index of
+            its row in `states`, and `column[i]` that of its column's name in `names`.
         columns: name and schema type of each typed column.
         rejected: name of the last column.
     """
@@ -48,8 +49,8 @@ def with_typed_columns(merged: Merged, columns: Sequence[tuple[str, str]], rejec
         cell_of_row[merged.row[cells]] = cells
         texts = merged.values.take(pa.array(cell_of_row, mask=cell_of_row < 0))
         typed = typed_values(texts, column_type)
-        is_given = pc.fill_null(pc.not_equal(texts, "null"), fill_value=False)
-        misfits += pc.and_(is_given, pc.is_null(typed)).to_numpy(zero_copy_only=False).astype(np.int32)
+        has_value = pc.fill_null(pc.not_equal(texts, "null"), fill_value=False)  # a cell, and not JSON null
+        misfits += pc.and_(has_value, pc.is_null(typed)).to_numpy(zero_copy_only=False).astype(np.int32)
         states = states.append_column(name, typed)
     return states.append_column(rejected, pa.array(misfits))
 
@@ -119,10 +120,10 @@ def misfits(rows: pa.Table, columns: Sequence[tuple[str, str]]) -> pa.Table:
         rows: rows of a state table, with `_gateway`, `_row` and `_cells`.
         columns: name and schema type of each typed column.
     """
-    rows = rows.combine_chunks()
-    cells = pa.concat_arrays([*rows["_cells"].chunks, pa.array([], rows.schema.field("_cells").type)])
+    cells = rows["_cells"].combine_chunks()
     offsets = np.asarray(cells.offsets)
     row_of_cell = np.repeat(np.arange(rows.num_rows), np.diff(offsets))
+    # `keys` and `items` may also have those of other rows, if `cells` is a slice
     names, items = (each.slice(offsets[0], offsets[-1] - offsets[0]) for each in (cells.keys, cells.items))
     texts = pc.struct_field(items, "value")
     by_column = [MISFITS.empty_table()]  # a table for each column
