@@ -91,6 +91,8 @@ class Service:
     """Whether the process runs once and ends, instead of being kept running."""
     needs_child: bool = False
     """Whether the process is of no use after its last child process ended, so that it is restarted."""
+    waits_by_clock: bool = False
+    """Whether the process waits until times of the wall clock, so that it is restarted if the clock is set back."""
     hint: str = ""
     """What to check if the service does not start, for display."""
 
@@ -188,9 +190,10 @@ def _dagster_processes(
         ),
         Service(
             name="daemon",
-            command=(str(Path(sys.executable).with_name("dagster-daemon")), "run", "-w", str(workspace)),
+            command=(sys.executable, "-m", "lakesync_dagster.daemon", "-w", str(workspace)),
             ready=lambda: _confirms(client.are_daemons_healthy),
             after=("code_server", "runs", "recovery", "gateway"),  # its sensors call the gateway
+            waits_by_clock=True,
         ),
         Service(
             name="recovery", command=(sys.executable, "-m", "lakesync_dagster.recover"), ready=lambda: True, once=True

@@ -36,6 +36,8 @@ _MAX_RESTARTS = 5
 """Restarts in a row; the supervisor gives up when the service fails again after the last one."""
 _STABLE_SECONDS = 30.0
 """Restarts are in a row unless the service was ready for this time in between."""
+_CLOCK_STEP_SECONDS = 5.0
+"""The wall clock counts as set back if it went back by more than this time."""
 _GRACE_SECONDS = 15.0
 """Seconds that a process may take to stop after SIGTERM."""
 _STOP_ORDER = (("daemon", "dagster", "recovery"), ("runs", "code_server"), ("gateway", "spark"))
@@ -122,7 +124,11 @@ class Supervisor:
             StartupError: a service did not become ready at its first start, or failed again after five restarts in a
                 row. The message has the last lines of its log.
         """
+        offset = _clock_offset()
         while not stop.is_set():
+            before, offset = offset, _clock_offset()
+            if offset < before - _CLOCK_STEP_SECONDS:
+                self._restart_after_clock_change()
             for supervised in self._services.values():
                 self._check(supervised)
             stop.wait(_TICK_SECONDS)
@@ -208,6 +214,14 @@ class Supervisor:
         supervised.restarts += 1
         self._set_state(supervised, State.WAITING, reason=reason)
 
+    def _restart_after_clock_change(self) -> None:
+        """Stop the services that wait by the wall clock, so that they are started again."""
+        for supervised in self._services.values():
+            process = supervised.process
+            if supervised.service.waits_by_clock and process is not None and supervised.state is not State.WAITING:
+                process.stop(grace=_GRACE_SECONDS)
+                self._set_state(supervised, State.WAITING, reason="was stopped because the clock was set back")
+
     def _set_state(
         self, supervised: _SupervisedService, state: State, *, seconds: float = 0.0, reason: str = ""
     ) -> None:
@@ -225,6 +239,11 @@ class Supervisor:
                 all_ready=self.all_ready,
             )
         )
+
+
+def _clock_offset() -> float:
+    """Return the seconds from the monotonic clock to the wall clock, which change if the wall clock is set."""
+    return time.time() - time.monotonic()
 
 
 def _has_lost_child(supervised: _SupervisedService, process: Process) -> bool:

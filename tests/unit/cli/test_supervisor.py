@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from lakesync.cli.up import supervisor
 from lakesync.cli.up.services import Service
 from lakesync.cli.up.supervisor import State, Supervisor
 from lakesync.model.errors import StartupError
@@ -74,6 +75,25 @@ def test_a_service_starts_after_those_it_needs(watch):
     gate.set()
     seen.until(lambda: seen.supervisor.all_ready)
     assert seen.states("b") == [State.STARTING, State.READY]
+
+
+def test_a_service_that_waits_by_the_clock_is_restarted_if_the_clock_is_set_back(watch, monkeypatch):
+    seen = watch(
+        Service("a", FOR_EVER, lambda: True, waits_by_clock=True),
+        Service("b", FOR_EVER, lambda: True),
+    )
+    seen.until(lambda: seen.supervisor.all_ready)
+    started, offset = [State.STARTING, State.READY], supervisor._clock_offset()
+    for seconds in (3600, 3597):  # forward, and a little back
+        looks = []
+        monkeypatch.setattr(
+            supervisor, "_clock_offset", lambda looks=looks, seconds=seconds: looks.append(0) or offset + seconds
+        )
+        seen.until(lambda looks=looks: len(looks) > 2)
+        assert seen.states("a") == started
+    monkeypatch.setattr(supervisor, "_clock_offset", lambda: offset)
+    seen.until(lambda: seen.states("a") == [*started, State.WAITING, *started])
+    assert seen.states("b") == started
 
 
 def test_every_service_is_stopped_regardless_of_its_name(watch):
