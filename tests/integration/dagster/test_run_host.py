@@ -122,6 +122,7 @@ def is_there(pid):
 def host(tmp_path, monkeypatch):
     monkeypatch.setenv("LAKESYNC_CONFIG", "")
     monkeypatch.setattr("lakesync_dagster.run_launcher._TIMEOUT_SECONDS", 120.0)  # for a busy machine
+    monkeypatch.setattr("lakesync_dagster.run_launcher._RESTART_SECONDS", 300.0)
     made = Host(tmp_path)
     for name, value in made.config.environment().items():
         monkeypatch.setenv(name, value)
