@@ -2,8 +2,9 @@
 
 The core (`lakesync.client.core`) is the client's state machine: it decides what to request, and does no I/O itself.
 `SyncSession` asks it for the next request and calls `Exchange.send`. `AutoSync` pulls over a WebSocket by itself, and
-calls `Exchange.apply` with what arrives there. A page is a part of the changes that the client lacks; a broadcast is a
-page that the gateway sends without a request. An edit is a change of the app that the gateway has not acknowledged.
+calls `check_progress` and `apply` with what arrives there. A page is a part of the changes that the client lacks; a
+broadcast is a page that the gateway sends without a request. An edit is a change of the app that the gateway has not
+acknowledged.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _REPEATED_PAGES = 6
 same page. It repeats a page until the client confirms it."""
 
 _DRIFTED = "SELECT 1 FROM _lakesync_edits WHERE status = 'refused' AND code = ? LIMIT 1"
-"""Selects an edit that was refused for a reason."""
+"""Selects an edit that was refused with an error code."""
 
 
 class _SourcePage(NamedTuple):
@@ -88,7 +89,7 @@ class Exchange:
         self._transport = transport
         self._on_progress = on_progress
         self._source_page: _SourcePage | None = None
-        """The newest page, if it was of a named source; otherwise None."""
+        """The newest page, if a named source sent it and has more; otherwise None."""
         self.prefetcher = Prefetcher(transport.pull, replica.limits.pull_deltas, self.cancel_request)
         """Pulls pages in advance."""
 
@@ -106,25 +107,26 @@ class Exchange:
         """
         result.had_contact = True
         response: Response | None
+        failure: LakeSyncError | None = None
         try:
             response = self._response(request, result)
         except (DbError, TableError):
             raise
         except LakeSyncError as error:
-            result.error = with_clock_offset(error, self.clock_offset)
-            result.failed_push = isinstance(request, SyncPush)
-            response = response_of(result.error)
+            failure = with_clock_offset(error, self.clock_offset)
+            response = response_of(failure)
         except BaseException as error:  # a bug in a token provider, or a KeyboardInterrupt
             self._replica.receive(NoResponse(f"interrupted: {error!r}"))
             raise
-        else:
-            if result.failed_push == isinstance(request, SyncPush):  # a successful push does not clear a pull's error
-                result.error = None
-        no_checkpoint = isinstance(response, ErrorResponse) and response.code == NotFoundError.code
-        if isinstance(request, FetchCheckpoint) and no_checkpoint:  # no failure: the core pulls all rows instead
-            result.error = None
+        if isinstance(request, FetchCheckpoint) and isinstance(failure, NotFoundError):
+            failure = None  # there is no checkpoint: the core pulls all rows instead
         if response is not None and self.apply(request, response, result):
-            result.error = None  # the rejected edits are reported, so the request is not reported as a failure
+            failure = None  # the rejected edits are reported, so the request is not reported as a failure
+        is_push = isinstance(request, SyncPush)
+        if failure is not None:
+            result.error, result.failed_push = failure, is_push
+        elif result.failed_push == is_push:  # a success clears only an error of its own kind
+            result.error = None
 
     def cancel_request(self) -> None:
         """Cancel the request in progress, if the transport can. Any thread may call it."""
@@ -165,10 +167,10 @@ class Exchange:
                 for (table, _), row in changes.known.items()
                 if row is not None and table in types
             )
-        is_last_page = isinstance(response, SyncResponse) and not response.has_more
-        has_measured_clock = is_last_page or isinstance(response, PushResult)
-        if has_measured_clock and self._replica.read(_DRIFTED, (ClockDriftError.code,)):
-            self._replica.step(lambda core: core.retry_drifted(self.clock_offset or 0.0))
+        is_last = isinstance(response, PushResult) or (isinstance(response, SyncResponse) and not response.has_more)
+        if is_last and self._replica.read(_DRIFTED, (ClockDriftError.code,)):  # not after each of many pages
+            offset = self.clock_offset or 0.0  # if it is unknown, this machine's clock is trusted
+            self._replica.step(lambda core: core.retry_drifted(offset))
         return refused
 
     def check_progress(self, request: SyncPull, page: SyncResponse) -> None:
@@ -184,8 +186,8 @@ class Exchange:
         Raises:
             UnreachableError: the page does not advance. No gateway sends such a page, so the address may be wrong.
         """
+        last, self._source_page = self._source_page, None
         if not page.has_more:
-            self._source_page = None
             return
         if request.source is None:
             if page.server_hlc <= request.since_hlc:
@@ -195,7 +197,6 @@ class Exchange:
                 )
             return
         ids = tuple(delta.delta_id for delta in page.deltas)
-        last = self._source_page
         is_repeated = last is not None and (last.source, last.delta_ids) == (request.source, ids)
         arrived = last.arrived + 1 if last is not None and is_repeated else 1
         self._source_page = _SourcePage(request.source, ids, arrived)

@@ -5,7 +5,7 @@ import pytest
 from lakesync.client import LocalTransport
 from lakesync.client.errors import UnreachableError
 from lakesync.client.sync.exchange import Exchange
-from lakesync.model.errors import BackpressureError, ClockDriftError, Rejection
+from lakesync.model.errors import BackpressureError, ClockDriftError, Rejection, SchemaError
 
 SCHEMAS = [{"table": "notes", "columns": [{"name": "text", "type": "string"}]}]
 
@@ -95,3 +95,29 @@ def test_an_interrupted_pull_is_repeated_by_the_next_sync_without_delay(opened, 
     bob.sync()
     interrupt(alice, monkeypatch)
     assert alice.sync().pulled == 1
+
+
+def test_a_missing_checkpoint_does_not_hide_that_a_push_failed(opened, gateway):
+    transport = FailingTransport(gateway)
+    alice = opened(transport=transport)
+    alice["notes"].insert({"text": "hers"}, row_id="hers")
+    transport.failing, transport.error = "push", UnreachableError("the response was lost")
+    with pytest.raises(UnreachableError):
+        alice.coordinator.push_to_gateway()
+    transport.error = BackpressureError("full")  # of the push in doubt, after which the checkpoint is requested
+    with pytest.raises(BackpressureError):
+        alice.sync()
+
+
+def test_a_rejected_push_does_not_hide_that_a_pull_failed(opened, gateway):
+    class Rejecting(FailingTransport):
+        def push(self, push):
+            raise SchemaError("no", [Rejection(delta.delta_id, "SCHEMA_ERROR", "no") for delta in push.deltas])
+
+    transport = Rejecting(gateway)
+    transport.failing, transport.error = "pull", BackpressureError("full")
+    alice = opened(transport=transport)
+    alice["notes"].insert({"text": "hers"}, row_id="hers")
+    with pytest.raises(BackpressureError):
+        alice.sync()
+    assert [edit.code for edit in alice.pending()] == ["SCHEMA_ERROR"]

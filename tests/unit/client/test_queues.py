@@ -388,7 +388,8 @@ def test_deltas_of_the_app_stay_in_the_queue_if_the_gateway_rejects_the_client(o
         queue.push(delta(row_id))
     alice = opened(queue=queue, transport=transport)
     transport.error = ForbiddenError("another client's token")
-    alice.sync()
+    with pytest.raises(ForbiddenError):
+        alice.sync()
     assert (queue.depth(), transport.pushed) == (2, [["x", "y"]])
 
 
