@@ -55,7 +55,7 @@ class Response:
 
 
 class Service(Protocol):
-    """The behaviour of a server. Several threads call it, but never two at the same time."""
+    """The behaviour of a server. Several threads call it, one at a time."""
 
     def respond(self, request: Request) -> Response:
         """Process a request and return the response."""
@@ -109,7 +109,7 @@ class RunningServer:
     """A service that listens on a port. `serve` returns it."""
 
     url: str
-    """`http://127.0.0.1:PORT`, without a slash at the end."""
+    """`http://HOST:PORT`, without a slash at the end."""
     calls: list[Call]
     """Every request so far."""
     _lock: threading.Lock
@@ -126,7 +126,7 @@ class RunningServer:
 
 @contextmanager
 def serve(service: Service, *, host: str = "127.0.0.1", port: int = 0) -> Iterator[RunningServer]:
-    """Serve requests until the block ends.
+    """Serve requests until the block ends, which also closes the connections that clients keep.
 
     Args:
         service: responds to the requests.
@@ -137,13 +137,14 @@ def serve(service: Service, *, host: str = "127.0.0.1", port: int = 0) -> Iterat
         OSError: the port is in use.
     """
     calls: list[Call] = []
-    lock = threading.Lock()
-    server = _Server((host, port), _handler(service, calls, lock))
+    lock, ended = threading.Lock(), threading.Event()
+    server = _Server((host, port), _handler(service, calls, lock, ended))
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()
     try:
         yield RunningServer(f"http://{host}:{server.server_address[1]}", calls, lock)
     finally:
+        ended.set()
         server.shutdown()
         server.server_close()
         thread.join()
@@ -156,7 +157,9 @@ class _Server(ThreadingHTTPServer):
     block_on_close = False  # do not wait for threads at the end: a client may keep its connection open for ever
 
 
-def _handler(service: Service, calls: list[Call], lock: threading.Lock) -> type[BaseHTTPRequestHandler]:
+def _handler(
+    service: Service, calls: list[Call], lock: threading.Lock, ended: threading.Event
+) -> type[BaseHTTPRequestHandler]:
     """Return the handler class for a service. It needs a class of its own, as `http.server` creates the instances."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -175,6 +178,9 @@ def _handler(service: Service, calls: list[Call], lock: threading.Lock) -> type[
                 self.rfile.read(int(self.headers.get("Content-Length") or 0)),
             )
             with lock:
+                if ended.is_set():  # end a connection that the client has kept, without a response
+                    self.close_connection = True
+                    return
                 response = service.respond(request)
                 calls.append(Call(request.method, request.path, response.status))
             self._send(response, gzipped="gzip" in request.headers.get("accept-encoding", ""))
