@@ -54,14 +54,12 @@ if TYPE_CHECKING:
 
 _ATTEMPTS = 5
 """Attempts to compute digests while the destination receives no deltas."""
-_MAX_LETTERS = 1_000
-"""Number of dead letters (values that the destination rejected) that are counted, at most."""
 _CHECKSUM = "cast(conv(substr(md5({}), 1, 8), 16, 10) as bigint)"
 """A 32-bit checksum of a text, in Spark's SQL. Adapters compute the same one in their own SQL."""
 _COLUMNS_AS_JSON = (
     "concat('{', array_join(transform(map_entries(columns), e -> concat('\"', e.key, '\":', e.value)), ','), '}')"
 )
-"""A delta's columns as JSON text, in Spark's SQL."""
+"""A delta's columns as JSON text, in Spark's SQL. Their names are identifiers, which need no escapes."""
 
 
 class DestinationBusyError(TransientError):
@@ -86,11 +84,11 @@ class Comparison(msgspec.Struct, frozen=True):
     """Suspended destination tables: they could not be written, and get no rows until a retry succeeds. The pauses
     between retries grow."""
     dead_letters: int
-    """Number of dead letters; 1,000 are counted at most."""
+    """Number of dead letters (values that the destination rejected); 1,000 are counted at most."""
 
     @property
     def is_equal(self) -> bool:
-        """Whether the destination has what the lake has. Dead letters do not count."""
+        """Whether the destination has what the lake has. A suspended table is a difference; a dead letter is none."""
         return not self.differences and not self.suspended
 
 
@@ -108,8 +106,8 @@ class DestinationDigests(msgspec.Struct, frozen=True):
     """Number of dead letters, as in `Comparison`."""
     is_consistent: bool = True
     """Whether the mark and the number of deltas were the same before and after. Otherwise the digests cannot be
-    compared with the lake's. Deltas that a killed move to a cold tier left in both places are not noticed here: they
-    count twice, as a difference, until the move is repeated."""
+    compared with the lake's. A process that was killed while it moved deltas to a cold tier has left them in both
+    places. They are counted twice, and are a difference, until the move is repeated."""
 
 
 class DigestTask(NamedTuple):
@@ -138,7 +136,8 @@ class DigestTask(NamedTuple):
                 of_deltas = replace(scope, schemas=())  # cold tiers have no destination tables
                 for tier, backend in zip(cold, target.cold, strict=True):
                     digests += _digests(tier, of_deltas, ", ".join(each.name for each in single_backends(backend)))
-                # deltas that moved to a cold tier after the first count are counted twice: here, they are missing
+                # Deltas that moved to a cold tier after the first count are in both counts. The second count of the
+                # hot tier lacks them.
                 after = before
                 if cold:
                     after = sum(each.deltas for each in _digests(adapter, of_deltas, target.name))
@@ -147,7 +146,7 @@ class DigestTask(NamedTuple):
                 if is_consistent:
                     break
             suspended = adapter.suspended_tables(follower.name) if isinstance(adapter, SuspendsTables) else []
-            dead_letters = len(adapter.dead_letters(_MAX_LETTERS)) if isinstance(adapter, SuspendsTables) else 0
+            dead_letters = follower.dead_letters(adapter).total()
             yield DestinationDigests(
                 progress, digests, tuple(each.table for each in schemas), suspended, dead_letters, is_consistent
             )

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from lakesync.adapters.base import DatabaseAdapter
 
 _MAX_DEAD_LETTERS = 1_000
-"""The most dead letters (values that a destination table cannot store) that are counted."""
+"""The most dead letters (values that a destination table cannot store) that are read."""
 _MIN_DELTAS_PER_PART = 50_000
 """Deltas in one part of a load, at least."""
 
@@ -83,6 +83,21 @@ class Follower(msgspec.Struct, frozen=True):
             ConfigurationError, AdapterError: as `open_adapter`.
         """
         return as_database(open_adapter(self.target.uri))
+
+    def dead_letters(self, adapter: DatabaseAdapter) -> Counter[str]:
+        """Count the values that the destination tables cannot store, by gateway; 0 if the adapter does not record them.
+
+        Args:
+            adapter: the open adapter. Other destinations may write other tables there, whose values are not counted. Of
+                the values of all tables, the first 1,000 are read.
+
+        Raises:
+            AdapterError: the adapter cannot be read.
+        """
+        letters = adapter.dead_letters(_MAX_DEAD_LETTERS) if isinstance(adapter, SuspendsTables) else []
+        selection = self.selection
+        own = (each for each in letters if selection.has_table(each.table) and selection.has_gateway(each.gateway))
+        return Counter(each.gateway for each in own)
 
 
 class FollowReport(msgspec.Struct, frozen=True):
@@ -147,8 +162,8 @@ def follow(
     with closing(follower.open()) as adapter:
         if not isinstance(adapter, SuspendsTables):
             return report
-        letters = Counter(letter.gateway for letter in adapter.dead_letters(_MAX_DEAD_LETTERS))
-        return replace(report, suspended=tuple(adapter.suspended_tables(follower.name)), dead_letters=dict(letters))
+        suspended = tuple(adapter.suspended_tables(follower.name))
+        return replace(report, suspended=suspended, dead_letters=dict(follower.dead_letters(adapter)))
 
 
 class FollowTask(NamedTuple):

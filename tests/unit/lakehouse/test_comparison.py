@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from lakehouse.backends.comparison import DigestTask
 from lakehouse.backends.destinations import Follower
+from lakesync.adapters import SqliteAdapter
 from lakesync.adapters.arrow_access import copy_page
 from lakesync.adapters.backend_config import RoutedBackend, SingleBackend, WriteTarget, open_backend
+from lakesync.adapters.base import DeadLetter
 from lakesync.adapters.deltas import DeltaQuery
 from lakesync.adapters.transfer.follower import DeltaSelection, follow_history
 from lakesync.model.errors import ConfigurationError
@@ -92,3 +95,11 @@ def test_a_cold_tier_without_digests_is_reported_by_its_name(tmp_path):
     leaf = WriteTarget("copy", f"sqlite://{tmp_path / 'copy.db'}", cold=(routed,))
     with pytest.raises(ConfigurationError, match="the adapter 'archive' "):
         list(DigestTask(Follower("destinations/shop/copy", leaf, DeltaSelection())).run())
+
+
+def test_dead_letters_of_other_destinations_at_the_same_adapter_are_not_counted():
+    written = [("g", "orders"), ("g", "notes"), ("other", "orders")]
+    adapter = Mock(spec=SqliteAdapter)
+    adapter.dead_letters.return_value = [DeadLetter(gateway, table, "r", "n", "1", "") for gateway, table in written]
+    selection = DeltaSelection(tables=("orders",), gateways=("g",))
+    assert Follower("destinations/shop/copy", WriteTarget("copy", ""), selection).dead_letters(adapter) == {"g": 1}
