@@ -52,7 +52,7 @@ def failure_policy(
     Raises:
         RetryRequested: the error was transient, or one error of a group was. Dagster waits as long as the error says,
             but at most `MAX_WAIT_SECONDS`.
-        Failure: no error was transient, or `retried` is False; Dagster does not retry the step.
+        Failure: no error was transient, `retried` is False, or no retry is left; Dagster does not retry the step.
     """
     if pyspark is not None:
         pyspark.start_measuring()
@@ -70,13 +70,13 @@ def failure_policy(
         errors = list(_leaves(raised))
         text = "; ".join(f"{getattr(error, 'code', '')}: {error}" for error in errors)
         transient = [error for error in errors if isinstance(error, TransientError)]
-        if not transient or not retried:
+        op_context = context if isinstance(context, dg.OpExecutionContext) else context.op_execution_context
+        if not transient or not retried or op_context.retry_number >= RETRIES:
             raise dg.Failure(description=text, allow_retries=False) from raised
         context.log.warning("the step is retried after a transient error: %s", text)
         if pyspark is not None:
             pyspark.renew()
         retry_after = max(error.retry_after or 0 for error in transient)
-        op_context = context if isinstance(context, dg.OpExecutionContext) else context.op_execution_context
         wait = min(retry_after or FIRST_WAIT_SECONDS * 2**op_context.retry_number, MAX_WAIT_SECONDS)
         raise dg.RetryRequested(max_retries=RETRIES, seconds_to_wait=wait) from raised
 
@@ -84,7 +84,7 @@ def failure_policy(
 def is_final(context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext, error: Exception) -> bool:
     """Return whether a step's error is final: Dagster does not retry the step, or has no retry left.
 
-    Steps call it before `set_aside`. Its result is right only for steps that `failure_policy` retries.
+    Steps call it before `set_aside`. Its result is right only for a `failure_policy` with `retried=True`.
 
     Args:
         context: the step's context.
@@ -109,12 +109,12 @@ def set_aside(
         context: the step's context.
         run_state: the run's state.
         error: the failure.
-        what: what was not done, with the name of the table or gateway. It must be the same text each time, because the
-            alerts of several runs are compared by it.
+        what: what was not done, with the name of the table or gateway. Alerts recognise a repeated failure by this
+            text, so it must be the same in each run.
         gateway: id of the gateway, if it could not be flushed; None for another failure.
     """
     description = f"{what}: {brief(error)}"
-    traceback_of = error if _has_defect(error) else None
+    traceback_of = error if _has_defect(error) else None  # the message of LakeSync's own errors suffices
     context.log.error("the run continues without this: %s", description, exc_info=traceback_of)
     run_state.set_aside.append(SetAside(what, description, gateway))
     gateways = sorted({each.gateway for each in run_state.set_aside if each.gateway is not None})

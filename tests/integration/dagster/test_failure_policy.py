@@ -1,5 +1,7 @@
 """The end of a step after a LakeSync error: Dagster retries transient errors, and no others."""
 
+from unittest.mock import Mock
+
 import dagster as dg
 import pytest
 
@@ -40,11 +42,8 @@ def test_a_transient_error_is_retried_after_its_stated_delay(tmp_path):
 
 
 def test_a_retry_does_not_wait_for_an_hour():
-    with (
-        dg.build_op_context() as context,
-        pytest.raises(dg.RetryRequested) as raised,
-        failure_policy(context),
-    ):
+    context = Mock(spec=dg.OpExecutionContext, retry_number=0)
+    with pytest.raises(dg.RetryRequested) as raised, failure_policy(context):
         raise RateLimitedError("come back later", retry_after=3600)
     assert raised.value.seconds_to_wait == MAX_WAIT_SECONDS
 
@@ -53,6 +52,8 @@ def test_a_persistent_transient_error_fails_after_all_retries(tmp_path):
     result, tries = run(tmp_path, [FlushError("not there", retry_after=SOON)] * (RETRIES + 2))
     assert not result.success
     assert len(tries) == RETRIES + 1
+    (failed,) = [event for event in result.all_events if event.is_step_failure]
+    assert failed.step_failure_data.user_failure_data.description.endswith(": not there")
 
 
 @pytest.mark.parametrize(
