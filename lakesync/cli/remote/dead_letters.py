@@ -47,7 +47,7 @@ _EDIT, _ACTION = "edit", "action"
 PAST_TENSES: dict[Method, str] = {"retry": "retried", "drop": "dropped"}
 _MAX_VALUES = 1_000
 """Rejected values that are listed for each database of a destination, at most."""
-_DESTINATION_ID = re.compile(r"(?P<writer>(flows/)?\w+/\w+)!(?P<table>\w+)(/.*)?", re.DOTALL)
+_DESTINATION_ID = re.compile(r"(?P<writer>(flows/)?\w+/\w+)!(?P<table>\w+)(/.*/.*/\w*)?", re.DOTALL)
 """The id of a suspended table, `DESTINATION/ADAPTER!TABLE` or `flows/FLOW/ADAPTER!TABLE`; that of a value continues
 with `/GATEWAY/ROW/COLUMN`."""
 
@@ -62,7 +62,7 @@ class TableWriter(NamedTuple):
     job: str
     """Name of the Dagster job that materialises the asset."""
     mark: str
-    """Name of its mark at the adapter, under which its tables are suspended."""
+    """Name of its mark at the adapter, the record of what it has written. Its tables are suspended under this name."""
     target: WriteTarget
 
 

@@ -5,7 +5,7 @@ from contextlib import closing
 import pytest
 
 from lakesync.adapters import SqliteAdapter
-from lakesync.cli.remote.dead_letters import dead_letters_of_gateway, retry_destination
+from lakesync.cli.remote.dead_letters import dead_letters_of_gateway, is_of_destination, retry_destination
 from lakesync.config import load
 from lakesync.model.errors import NotFoundError
 
@@ -61,3 +61,11 @@ def test_the_next_run_of_a_destination_or_flow_retries_a_table(config, copy, let
 def test_a_table_of_an_unknown_flow_cannot_be_retried(config, copy):
     with pytest.raises(NotFoundError, match="flows/other/copy"):
         retry_destination(config, "flows/other/copy!notes")
+
+
+@pytest.mark.parametrize(
+    ("letter_id", "is_destination"),
+    [("shop/copy!notes", True), ("shop/copy!notes/g/a/b/", True), ("notes/a!b/text", False)],
+)
+def test_the_id_of_a_value_in_the_lake_is_not_taken_for_a_destination(letter_id, is_destination):
+    assert is_of_destination(letter_id) == is_destination
