@@ -19,7 +19,14 @@ from lakesync.model.errors import ConfigurationError, StagingUnavailableError
 from lakesync.model.secrets import without_password
 from lakesync.staging.migrations import HEADS, GatewayHead, Schema, Status, Upgrade, newest
 from lakesync.staging.postgres.commit import PostgresCommit
-from lakesync.staging.postgres.connection import Connection, Database, configure_session, migrate, unavailable
+from lakesync.staging.postgres.connection import (
+    Connection,
+    Database,
+    configure_session,
+    lock_migrations,
+    migrate,
+    unavailable,
+)
 from lakesync.staging.postgres.heads import ConfigCache, Transaction, ensure_gateway, load_head, save_head
 from lakesync.staging.rebuild_commit import RebuildCommit
 from lakesync.wire.postgres import BoundedConnection, parameters
@@ -41,7 +48,7 @@ _USERS = (
 def status(url: str) -> Status:
     """Return a store's schema version, size, and the counters of each gateway.
 
-    The counters are left out if the schema is newer than this LakeSync knows.
+    An older schema has the counters too. They are left out if the schema is newer than this LakeSync knows.
 
     Args:
         url: the database's address, in libpq's form.
@@ -97,7 +104,7 @@ def _connected(url: str, what: str) -> Iterator[tuple[Connection, str]]:
 
     Args:
         url: the database's address, in libpq's form.
-        what: the operation, as a noun, for the message.
+        what: the operation, for the message, such as `reading the status`.
     """
     address = without_password(url)
     try:
@@ -147,6 +154,7 @@ def replacement_schema(shard: str, url: str, wall: Callable[[], int], *, replace
     address = Database(url).address
     try:
         with BoundedConnection.connect(**parameters(url)) as connection:
+            lock_migrations(connection)  # a gateway that starts from here on waits until the new store is committed
             _rename_existing(connection, wall, address, replace=replace)
             migrate(connection, address)
             configure_session(connection)

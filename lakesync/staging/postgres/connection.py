@@ -93,9 +93,9 @@ class Database:
             StagingVersionError: a newer LakeSync wrote the schema.
             StagingUnavailableError: the database cannot be reached.
         """
-        with self._mapped("opening it"):
-            with BoundedConnection.connect(**self.info) as connection:
-                migrate(connection, self.address)
+        with self._mapped("opening it"), BoundedConnection.connect(**self.info) as connection:
+            migrate(connection, self.address)
+            # within the block, so that `administration` finds one of the two connections at any time
             self._pool.open(wait=True, timeout=_POOL_SECONDS)
 
     def close(self) -> None:
@@ -193,10 +193,17 @@ def unavailable(address: str, what: str, exc: Exception) -> StagingUnavailableEr
     )
 
 
-def migrate(connection: Connection, address: str) -> None:
-    """Migrate the schema to the newest version. A lock lets one process at a time do it; others wait.
+def lock_migrations(connection: Connection) -> None:
+    """Let other processes that call this or `migrate`, as each gateway does at its start, wait for this transaction.
 
-    Its statements, and later ones on the connection, may take `MAINTENANCE_SECONDS`.
+    Later statements on the connection may take `MAINTENANCE_SECONDS`.
+    """
+    connection.response_seconds = MAINTENANCE_SECONDS
+    connection.execute("SELECT pg_advisory_xact_lock(%s)", (_MIGRATION_LOCK,))
+
+
+def migrate(connection: Connection, address: str) -> None:
+    """Migrate the schema to the newest version. `lock_migrations` lets one process at a time do it; others wait.
 
     Args:
         connection: an open connection; statements run in its current transaction.
@@ -205,8 +212,7 @@ def migrate(connection: Connection, address: str) -> None:
     Raises:
         StagingVersionError: a newer LakeSync wrote the schema.
     """
-    connection.response_seconds = MAINTENANCE_SECONDS
-    connection.execute("SELECT pg_advisory_xact_lock(%s)", (_MIGRATION_LOCK,))
+    lock_migrations(connection)
     connection.execute("CREATE SCHEMA IF NOT EXISTS lakesync")
     connection.execute(
         "CREATE TABLE IF NOT EXISTS lakesync.migration (version integer PRIMARY KEY, name text NOT NULL)"

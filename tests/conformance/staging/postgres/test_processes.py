@@ -17,7 +17,8 @@ from lakesync.rules.model import SyncRules
 from lakesync.staging import open_store
 from lakesync.staging.log_reader import LogRange, read_log
 from lakesync.staging.postgres import commit
-from lakesync.staging.postgres.connection import _MIGRATION_LOCK, _SETTINGS, Database
+from lakesync.staging.postgres.administration import replacement_schema
+from lakesync.staging.postgres.connection import _MIGRATION_LOCK, _SETTINGS, APPLICATION, Database
 from lakesync.staging.records import ARRIVAL_STEP, LogSource
 from lakesync.testing import ManualClock
 from tests.conformance.book import EVERYONE, Book, contents, id_sum, make_delta
@@ -295,6 +296,26 @@ def test_a_store_that_waits_for_a_migration_counts_as_a_user(own_database, clock
         opening.result()
     store.close()
     assert names == [("lakesync staging",)]
+
+
+def test_a_rebuild_finds_a_store_that_started_while_it_waited_for_the_lock(own_database, clock):
+    store = open_store(own_database, clock)
+    store.open(Book())
+    store.close()
+
+    def replace_store():
+        with replacement_schema("main", own_database, clock, replace=True):
+            pass
+
+    with psycopg.connect(own_database, autocommit=True) as other, ThreadPoolExecutor(1) as threads:
+        other.execute("SELECT pg_advisory_lock(%s)", (_MIGRATION_LOCK,))
+        replacing = threads.submit(replace_store)
+        waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        until(lambda: other.execute(waiting).fetchall(), "the rebuild to wait")
+        with psycopg.connect(own_database, application_name=APPLICATION):
+            other.execute("SELECT pg_advisory_unlock(%s)", (_MIGRATION_LOCK,))
+            with pytest.raises(StagingUnavailableError, match="1 connections of gateways"):
+                replacing.result()
 
 
 def test_the_feed_is_read_by_index(stores, url):
