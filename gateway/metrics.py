@@ -44,6 +44,8 @@ _MAX_TABLE_LABELS = 1000
 """Number of tables with a label of their own; the others share the label `other`."""
 _BUCKET_SECONDS = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 """Upper bounds of the histograms' buckets."""
+_Values = Iterator[tuple[str, list[str], float]]
+"""Metrics of `_GAUGES`, each with the values of its labels and its value."""
 
 
 class Metrics:
@@ -148,7 +150,7 @@ class Metrics:
         if report is not None:
             yield from _pipeline_values(report)
         gateways = {shard.gateway for shard in backlog}
-        # a dead letter without a gateway is in the result for each gateway: the set removes the duplicates
+        # `dead_letter_counts` returns a dead letter without a gateway for each gateway: the set has it once
         yield from _dead_letter_values({each for name in gateways for each in dead_letter_counts(report, queue, name)})
 
     def text(self) -> bytes:
@@ -181,9 +183,6 @@ _GAUGES: dict[str, tuple[str, tuple[str, ...]]] = {
     "lakesync_oldest_unsent_timestamp_seconds": ("Commit of the oldest unsent change", _GATEWAY),
 }
 """Metric → its help text and its labels, for those that are read at each scrape."""
-
-_Values = Iterator[tuple[str, list[str], float]]
-"""Metrics of `_GAUGES`, each with the values of its labels and its value."""
 
 
 class _GaugeCollector(Collector):

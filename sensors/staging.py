@@ -88,7 +88,8 @@ def flush_sensor(
         exceeded = reader.exceeded(store, backlog)  # gateways above a limit of one table's deltas, or of wide rows
         wanted = due_flush(backlog, now_ms, limits, exceeded)
         # if the backlog alone makes a flush due, the lake, which takes longer to read, is not read
-        is_due_by_backlog = wanted is not None and bool(attempts.divide(wanted.lags)[0])
+        ready, _ = attempts.divide(wanted.lags if wanted is not None else [])
+        is_due_by_backlog = bool(ready)
         if not is_due_by_backlog:
             wanted = due_flush(backlog, now_ms, limits, exceeded, behind(context, store, backlog))
         if wanted is None:
@@ -100,7 +101,8 @@ def flush_sensor(
             return dg.SkipReason("a flush is under way")
         if not is_due_by_backlog:  # a run that moves these marks may have ended since they were read
             wanted = due_flush(backlog, now_ms, limits, exceeded, behind(context, store, backlog, read_again=True))
-            if wanted is None or not attempts.divide(wanted.lags)[0]:
+            ready, _ = attempts.divide(wanted.lags if wanted is not None else [])
+            if wanted is None or not ready:
                 return dg.SkipReason(f"nothing is due: {describe_backlog(backlog, now_ms, limits)}")
         context.log.info("%s: %s", wanted.reason, ", ".join(lag.key for lag in wanted.lags))
         request = dg.RunRequest(
@@ -110,6 +112,7 @@ def flush_sensor(
                 **tags,
             }
         )
+        # the run is for all lags, so it counts as an attempt at the delayed ones too
         return dg.SensorResult(run_requests=[request], cursor=attempts.cursor_after(wanted.lags))
 
     def behind(
@@ -161,7 +164,8 @@ def erasure_sensor(open_staging: OpenStaging, lags: PipelineLags) -> dg.SensorDe
     def watch(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         attempts = lags.attempts(ERASURE_SENSOR, context.cursor)
         with open_staging() as store:
-            lags.erasures = open_lags = open_erasures(store)
+            open_lags = open_erasures(store)
+        lags.erasures = open_lags  # for the pipeline's report
         if not open_lags:
             return dg.SkipReason("nothing is to be erased")
         ready, delayed = attempts.divide(open_lags)

@@ -100,8 +100,9 @@ class RebuildTask(NamedTuple):
     def run(self) -> Iterator[RebuildReport]:
         """Write the batches one by one, and yield one report.
 
-        Written deltas replace stored ones; deltas of the day that the lake lacks are deleted. Deltas that a cold tier
-        has are not written, but are read to merge the rows of destination tables again.
+        Written deltas replace stored ones; deltas of the day that the lake lacks are deleted. Deltas that are in a cold
+        tier are not written to the destination again. `restore` reads them there (`cold_tier_contents`), because it
+        merges the rows of destination tables from all deltas.
         """
         follower = self.follower
         with ExitStack() as open_adapters:
@@ -150,6 +151,7 @@ def _rebuild_task(
     """Return the task that rewrites one day: its flush batches, and the arrivals of their deltas."""
     version = ensure_deltas(spark, names)
     deltas = received_deltas(spark, reached, names)
+    # the history is partitioned by `day`, the UTC day of the arrival
     of_day = deltas.where(sf.col("day") == sf.lit(day.isoformat()).cast("date"))
     batches = of_day.select("batch_id").distinct()
     arrivals_of_batches = (

@@ -65,7 +65,7 @@ class _Cells(NamedTuple):
     """Client of the delta that wrote the cell."""
     delta_id: pa.Array
     width: Ints
-    """Number of columns of the delta that wrote the cell."""
+    """Number of columns that the cell's delta wrote. Other deltas may have overwritten some of them since."""
     value: pa.Array
     """The cell's value as JSON text."""
 
@@ -95,8 +95,9 @@ class _Deltas(NamedTuple):
     hlc: pa.Array
     client: pa.Array
     delta_id: pa.Array
-    """The id of the delta whose columns are exactly these cells. Null if the row has no cells, if some columns
-    of the delta are no longer live, or if several deltas have this stamp, which become one."""
+    """The id of the original delta, if it is sent with all its columns. Otherwise null, which `_delta_ids` replaces by
+    a new id: if the row has no cells, if some columns of the delta are no longer live, or if several deltas with the
+    same stamp become one."""
 
 
 def row_messages(states: pa.RecordBatch, table: str) -> RowMessages:
@@ -176,7 +177,7 @@ def _deltas(states: pa.RecordBatch, cells: _Cells) -> _Deltas:
     counts = ends - begins
     # Count the deltas that begin in each group. One begins with the group's first cell; if another begins within the
     # group, several deltas have its stamp.
-    is_mixed = np.add.reduceat(~_same_delta(cells), begins) > 1 if len(begins) else np.array([], bool)
+    is_mixed = np.add.reduceat(~_same_delta(cells), begins, dtype=np.int64) > 1 if len(begins) else np.array([], bool)
     is_complete = ~is_mixed & (counts == cells.width[begins])
     first_cells = pa.array(begins)
     ids = pc.if_else(pa.array(is_complete), cells.delta_id.take(first_cells), pa.scalar(None, pa.string()))
@@ -187,16 +188,16 @@ def _deltas(states: pa.RecordBatch, cells: _Cells) -> _Deltas:
     return _with_empty_rows(deltas, empty, states["_inserted"].take(pa.array(empty))) if len(empty) else deltas
 
 
-def _with_empty_rows(deltas: _Deltas, rows: Ints, inserted: pa.Array) -> _Deltas:
+def _with_empty_rows(deltas: _Deltas, empty: Ints, inserted: pa.Array) -> _Deltas:
     """Add an INSERT without columns for each row without cells, such as one that was inserted without values.
 
     Args:
         deltas: the deltas of the other rows.
-        rows: indexes of the rows without cells.
+        empty: indexes of the rows without cells.
         inserted: the stamps of their INSERTs.
     """
-    zeros = np.zeros(len(rows), np.int64)
-    row = np.concatenate([deltas.row, rows])
+    zeros = np.zeros(len(empty), np.int64)
+    row = np.concatenate([deltas.row, empty])
     order = np.argsort(row, kind="stable")
     arrow_order = pa.array(order)
     # A merge never leaves `_inserted`, the INSERT's stamp, null in such a row. `lakesync.wire.encoded.row_deltas`, the
@@ -209,7 +210,7 @@ def _with_empty_rows(deltas: _Deltas, rows: Ints, inserted: pa.Array) -> _Deltas
         np.concatenate([deltas.cells, zeros])[order],
         pa.concat_arrays([deltas.hlc, hlc]).take(arrow_order),
         pa.concat_arrays([deltas.client, client]).take(arrow_order),
-        pa.concat_arrays([deltas.delta_id, pa.nulls(len(rows), pa.string())]).take(arrow_order),
+        pa.concat_arrays([deltas.delta_id, pa.nulls(len(empty), pa.string())]).take(arrow_order),
     )
 
 

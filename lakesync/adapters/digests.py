@@ -1,12 +1,13 @@
 """Digests (counts and checksums) by table and day, computed at a destination and in the lake to compare the two.
 
 A *destination* is a database or object store that receives the lake's *deltas* (changes of rows). A database also has
-*destination tables*, with the current rows. A *gateway* is one app's stream of deltas. A day is a UTC day of *arrival*,
-the gateway's timestamp of a push: of a delta, or of a row's newest delta. Sums add 32-bit checksums, so that a database
-can add them without overflow.
+*destination tables*, with the current rows. A *gateway* is one app's stream of deltas. An *arrival* is the gateway's
+timestamp of a push. The day of a delta is the UTC day of its arrival; the day of a row is that of its newest delta.
+Sums add 32-bit checksums, so that a database can add them without overflow.
 
-Adapters implement `Digestible`. The pipeline compares each destination with the lake (`lakehouse.backends.comparison`),
-and restores the days that differ.
+Adapters implement `Digestible`: databases in SQL, object stores with `digest_deltas`. The pipeline compares each
+destination with the lake (`lakehouse.backends.comparison`), and restores the days that differ. The restore
+(`adapters.transfer.restore`) and SQL adapters select days by `arrival_ranges`.
 """
 
 from __future__ import annotations
@@ -94,11 +95,11 @@ def merge_digests(digests: Iterable[Digest]) -> dict[tuple[str, int], Digest]:
 
 
 def digest_deltas(deltas: pa.Table, scope: DigestScope) -> list[Digest]:
-    """Compute the digests of deltas.
+    """Compute the digests of deltas, for an object store.
 
     Args:
-        deltas: a table of deltas, in either form that `lakesync.adapters.arrow` describes.
-        scope: tables, gateways and days.
+        deltas: deltas of gateways in the scope, with `columns` as a map or as JSON text (`lakesync.adapters.arrow`).
+        scope: selects the tables and days.
     """
     names = ("table_name", "arrival", "delta_id", "op", "columns")
     days = frozenset(scope.days)

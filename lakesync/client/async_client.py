@@ -145,7 +145,7 @@ class AsyncClient:
 
         Args:
             event: the event's name.
-            listener: called with the event's arguments, which `lakesync.client.status.Event` lists.
+            listener: a plain function, called with the event's arguments, which `lakesync.client.status.Event` lists.
         """
         loop = asyncio.get_running_loop()
         await self.run(lambda db: db.on(event, lambda *args: loop.call_soon_threadsafe(listener, *args)))

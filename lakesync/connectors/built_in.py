@@ -2,8 +2,8 @@
 
 A connector connects a gateway, one app's stream of changes, with an external system, such as Jira.
 `registry.installed_types` returns these types with those of installed packages, and `gateway.openapi_schemas` documents
-them. Importing a source does not import its database driver: a reader of `lakesync.connectors.sql` does so when it is
-created.
+them. `switches` names the setting that turns off the polling of an output table. Importing a source does not import its
+database driver: a reader of `lakesync.connectors.sql` does so when it is created.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _POLL_SETTINGS = {
     "intervalMs": _count("Milliseconds between the starts of two polls.", default=10_000),
     "chunkSize": _count("Deltas per push.", default=500, maximum=10_000),
     "memoryBudgetBytes": _count(
-        "Bytes of rows that a poll keeps in memory. A task of a long read lands four times as much at once."
+        "Bytes of rows that a poll keeps in memory. A long read is written to the lake in parts of four times as many."
     ),
     "maxCalls": _count("API calls that a poll may make, including retries. The next poll continues."),
 }
@@ -246,7 +246,7 @@ BUILT_IN = (
                 "url",
                 "secret",
             ),
-            {"not": {}, "description": "A webhook is not polled."},
+            {"not": {}, "description": "A webhook is not polled."},  # no value is valid
         ),
         actions=(SEND,),
         make_handler=WebhookActions,

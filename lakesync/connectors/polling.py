@@ -115,7 +115,7 @@ class IngestSettings(msgspec.Struct, frozen=True, rename="camel"):
     chunk_size: int = 500
     """Deltas per push."""
     memory_budget_bytes: int = MEMORY_BUDGET_BYTES
-    """Bytes of rows that a poll keeps in memory. A task of a long read lands four times as much at once."""
+    """Bytes of rows that a poll keeps in memory. A long read is written to the lake in parts of four times as many."""
     max_calls: int | None = None
     """API calls of all tasks of a poll, including retries; None for no limit."""
     census_interval_ms: int = 86_400_000

@@ -38,6 +38,7 @@ class ConfigurationGateway:
         self.gateway_id = gateway_id
         self.names = names or Names()
         self.rules = RulesCache()
+        """Returns the active sync rules, compiled."""
         self._store = store
         self.declared_write_scope = limits.write_scope
         """The configured write scope: which rows clients may push to, unless `set_write_scope` was called."""
@@ -82,7 +83,10 @@ class ConfigurationGateway:
         return self._store.submit(self.gateway_id, lambda commit: commit.retire_schema(table)).result()
 
     def add_names(self) -> None:
-        """Store the names in registered schemas as known spellings, if any are missing; `Engine.open` calls it."""
+        """Store the names in registered schemas, if any are missing; `Engine.open` calls it.
+
+        Pushes and schemas with names that differ from stored ones only in case are rejected.
+        """
         if self._store.read(self.gateway_id, self.names.lacks_registered).result():
             self._store.submit(self.gateway_id, self.names.add_registered).result()
 
@@ -113,7 +117,10 @@ class ConfigurationGateway:
         return version
 
     def continue_reindex(self) -> None:
-        """Continue the re-index after a change of rules, if it is not done. Returns after two commits at most."""
+        """Continue the re-index after a change of rules, if it is not done. Returns after two commits at most.
+
+        `Engine.open` calls it too, because the process may have ended during a re-index.
+        """
         if self._store.read(self.gateway_id, self.rules.is_reindexed).result():
             return
         progress = self._reindexer.submit().result()

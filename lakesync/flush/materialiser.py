@@ -59,7 +59,7 @@ class Materialiser:
         """Run jobs until none is pending, and return the number that succeeded.
 
         Raises:
-            AdapterError: the queue cannot be read or written.
+            AdapterError, StagingUnavailableError: the queue cannot be read or written.
         """
         succeeded = 0
         while jobs := self._queue.pending(self._gateway_id):

@@ -93,14 +93,17 @@ class JobChange(Protocol):
         """
 
     def find_failed(self, job: FlushJob) -> FlushJob | None:
-        """Return a job that was set aside, as it is stored; None if it was not. The caller then removes it."""
+        """Return a job that was set aside, as it is stored; None if it was not.
+
+        The caller then removes it, which changes nothing in staging, where this method has removed it.
+        """
 
 
 class FlushQueue(ABC):
     """Jobs of any number of gateways, each stored until it has succeeded or was dropped.
 
-    Methods of every subclass are safe to use from several threads, and raise AdapterError if the queue cannot be
-    reached.
+    Methods of every subclass are safe to use from several threads. If the queue cannot be reached, they raise
+    AdapterError, or in staging StagingUnavailableError.
     """
 
     @abstractmethod
@@ -123,7 +126,7 @@ class FlushQueue(ABC):
             context: the flushed batch.
 
         Raises:
-            AdapterError: some jobs may be missing; retry.
+            AdapterError, StagingUnavailableError: some jobs may be missing; retry.
         """
         # a job's id is derived from batch and table, so that adding it twice makes one job
         prefix = f"{context.arrival:016x}-{context.batch_id}"
@@ -149,7 +152,7 @@ class FlushQueue(ABC):
     def set_aside(self, job: FlushJob, failure: str) -> None:
         """Move a job that failed permanently out of the pending jobs, for inspection.
 
-        Without transactions, it runs again after a crash during the move.
+        In a queue without transactions, a crash during the move leaves the job in both places, and it runs again.
 
         Args:
             job: the job.

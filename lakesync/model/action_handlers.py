@@ -65,7 +65,7 @@ class ConnectorDescriptor(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def secrets(self) -> frozenset[str]:
-        """The settings that are secret."""
+        """Names of the settings that are secret; as for `urls` and `files`, at the top level of `config_schema`."""
         return self._settings_with(SECRET, True)
 
     @property

@@ -3,8 +3,8 @@
 A connector is a configured external system, such as a Jira site, that is polled for rows and executes actions. All
 commands but `test` call the gateway. `test` itself sends requests to the external system.
 
-A parameter `options: ConnectionOptions` adds the options that choose gateway and token, from `--url` to `--data`. A
-gateway is one app's stream of changes; `{gateway}` in the path of a request is its id.
+A parameter `options: ConnectionOptions` adds the options that choose gateway and token: `--url`, `--gateway`,
+`--token-file` and `--data`. A gateway is one app's stream of changes; `{gateway}` in the path of a request is its id.
 """
 
 from __future__ import annotations
@@ -129,6 +129,7 @@ def probe_connector(
     connector_type = connector_types.find(stored.type)
     assert connector_type is not None  # `open` raises for an unknown type
     errors: list[LakeSyncError] = []
+    # `open_source` raises ConfigurationError for a type that is not polled, such as a webhook
     with closing(connector_type.open_source(connector)) as source, _without_retries():  # `source` sends the requests
         for probe in probes_of(source):
             try:

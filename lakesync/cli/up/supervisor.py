@@ -41,8 +41,8 @@ _CLOCK_STEP_SECONDS = 5.0
 _GRACE_SECONDS = 15.0
 """Seconds that a process may take to stop after SIGTERM."""
 _STOP_ORDER = (("daemon", "dagster", "recovery"), ("runs", "code_server"), ("gateway", "spark"))
-"""Groups of services in the order in which they are stopped: those that request work before those that do it. Services
-that are not named here are stopped first."""
+"""Groups of services, as `services.services` names them, in the order in which they are stopped: those that request
+work before those that do it. Services that are not named here are stopped first."""
 
 
 class State(StrEnum):
@@ -83,7 +83,8 @@ class _SupervisedService:
         self.process: Process | None = None
         """The newest process; None before the first start."""
         self.child: psutil.Process | None = None
-        """A running child of the newest process; None if none was found, or unless the service `needs_child`."""
+        """A running child of the newest process, if the service `needs_child`: it does the work in a child, and does
+        not end when that dies. None if none was found yet."""
         self.state = State.WAITING
         self.was_ready = False
         """Whether the service was ever ready."""

@@ -3,14 +3,18 @@
 `SqliteStore` creates one for each *job*: a function that the engine submits, and that the store's owner thread runs.
 The job, and the feed's functions that it calls, use the methods here. `staging.store` documents them.
 
-A *bucket* is a part of the sync rules with the rows that some clients may see; a *bucket key* names it with the
-clients' *claims* (fields of their tokens). A *feed entry* says when a row joined and left a bucket, and when it last
-changed there; a *move* is such a change of an entry. A *gateway* is one app's stream of changes, and a *head* has its
-counters. An *arrival* is the gateway's timestamp of a commit, an *hlc* a client's timestamp of a delta (change of a
-row). The *log* has one row for each push; a delta's *dedup key* is 8 bytes of the hash of its id, by which the log
-shows that a push is repeated. The *side tables*, such as those of actions and erasures, lie beside the log in `log.db`;
-`SideQueries` and `SideStatements` have their SQL, which `SqliteStore` and `PostgresStore` share. `ConfigWriter` changes
-schemas and sync rules.
+A *gateway* is one app's stream of changes, and its *head* has its counters. An *arrival* is the gateway's timestamp of
+a commit, an *hlc* a client's timestamp of a delta (change of a row). In the files are:
+
+- the *log*, one row for each push. A delta's *dedup key* is 8 bytes of the hash of its id, by which the log shows that
+  a push is repeated.
+- the rows by *bucket*, a part of the sync rules with the rows that some clients may see. A *bucket key* names it with
+  the clients' *claims* (fields of their tokens). A *feed entry* says when a row joined and left a bucket, and when it
+  last changed there; a *move* is a change of an entry.
+- the *side tables* in `log.db`, such as those of actions and erasures. `SideQueries` and `SideStatements` have their
+  SQL, which `SqliteStore` and `PostgresStore` share.
+
+`ConfigWriter` changes schemas and sync rules.
 
 A commit makes the log durable in `log.db`; the rows reach `state.db` later. After a crash, a *replay* of the log
 (`sqlite.recovery`) computes the missing rows.
@@ -93,14 +97,11 @@ class SqliteView(HeadView, SideQueries):
         return self._state.changed_after(self.gateway, buckets, since)
 
     def unnotified(self, buckets: Iterable[str], since: int) -> Collection[str]:  # noqa: ARG002
-        """Return the keys that changed after `since` and whose notice may not be delivered yet; see `View.unnotified`.
-
-        SQLite's store returns none: its thread delivers a commit's notices before its next read.
-        """
+        """Return no keys: the owner thread delivers a commit's notices before its next read; see `View.unnotified`."""
         return ()
 
     def unnotified_clients(self, client_ids: Collection[str]) -> list[ClientRecord]:  # noqa: ARG002
-        """Return the records of clients whose notice may not be delivered yet: none, as `unnotified`."""
+        """Return no records, for the same reason as `unnotified`."""
         return []
 
     def buckets(self, prefix: str) -> list[str]:
@@ -112,6 +113,7 @@ class SqliteView(HeadView, SideQueries):
         return self._journal.client(self.gateway, client_id)
 
     def _query(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        """Run a query. Between transactions no write waits in memory, so the file is complete."""
         return self._journal.sql.execute(statement, (self.gateway, *values)).fetchall()
 
 

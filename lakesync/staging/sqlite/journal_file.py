@@ -7,8 +7,9 @@
   for some of a gateway's tables.
 - each gateway's configuration: schemas, sync rules and write scope (which rows clients may push to). A *retired*
   schema was withdrawn; only its version is kept.
-- for each client its *record*, what it was sent, and as *writer* two numbers about the hlcs that it pushed. An *hlc*
-  is the timestamp that a client gave a delta (a change of a row).
+- for each client its *record*, what it was sent. For each client that has pushed also a row as *writer*: its highest
+  hlc, and the greatest difference of hlcs in one of its pushes. An *hlc* is the timestamp that a client gave a delta
+  (a change of a row).
 - the *log*, one row for each push; and the *ledger*: the number of accepted deltas of each UTC day, and the sum of
   their ids as 64-bit numbers (`id_sum`).
 
@@ -210,7 +211,7 @@ class JournalFile:
             query = "SELECT count, id_sum FROM ledger WHERE gateway = ? AND day = ?"
             for count, id_sum in self.sql.execute(query, key).fetchall():
                 days[key] = tally.plus(count, unsigned(id_sum))
-        # 0, 0: nothing is flushed of a new day; the counts of a day that is there are not replaced
+        # 0, 0: the columns `flushed_count` and `flushed_id_sum` of a new day; `_PUT_LEDGER` does not replace them
         values = [(*key, tally.deltas, signed(tally.id_sum), 0, 0) for key, tally in days.items()]
         bulk.insert(self.sql, "ledger", values, _PUT_LEDGER)
 
