@@ -227,7 +227,7 @@ def test_a_reopened_file_does_not_delay_a_retry_again(opened, gateway):
 
 
 def test_a_rolled_back_transaction_does_not_delay_a_retry(opened, gateway):
-    queue, transport = MemoryQueue(), RecordingTransport(gateway)
+    queue, transport = MemoryQueue(clock=lambda: 0.0), RecordingTransport(gateway)  # its retry is never due
     alice = opened(queue=queue, transport=transport)
     alice["notes"].insert({"text": "a"}, row_id="a")
     transport.error = BackpressureError("too much", retry_after=0)
