@@ -23,6 +23,7 @@ import msgspec
 from lakesync.adapters.base import DatabaseAdapter
 from lakesync.adapters.deltas import DeltaQuery, StoredDelta, position_of
 from lakesync.feed import MAX_PAGE_BYTES, render
+from lakesync.model.delta import delta_id
 from lakesync.model.merge import RowState
 from lakesync.model.types import Position, RowDelta, RowKey
 from lakesync.rules.model import matches
@@ -170,7 +171,7 @@ def _deltas_for(history: _History, access_periods: Sequence[AccessPeriod]) -> li
             _overlaps(period, position, replaced_at)
             and (
                 _shows(period, history.key[0], state)
-                or (stored.delta.is_empty_update and _may_show(period, history.key[0]))
+                or (_was_emptied(stored.delta) and _may_show(period, history.key[0]))
             )
             for period in access_periods
         )
@@ -178,6 +179,14 @@ def _deltas_for(history: _History, access_periods: Sequence[AccessPeriod]) -> li
     if _shows(access_periods[-1], history.key[0], state):
         return [render.delete(row), *render.insert(row)]
     return [render.delete(row)] if was_shown else []
+
+
+def _was_emptied(delta: RowDelta) -> bool:
+    """Return whether an erasure has removed a delta's columns: its id is still the hash of what it contained."""
+    if not delta.is_empty_update:
+        return False
+    key = {"table": delta.table, "row_id": delta.row_id}
+    return delta.delta_id != delta_id(client_id=delta.client_id, hlc=delta.hlc, columns=(), **key)
 
 
 def _overlaps(period: AccessPeriod, written_at: Position, replaced_at: Position | None) -> bool:

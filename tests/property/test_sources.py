@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from lakesync.adapters import DeltaBatch, SqliteAdapter, StoredDelta
 from lakesync.adapters.redaction import RedactionRequest
 from lakesync.engine import Engine, EngineLimits
+from lakesync.model.delta import delta_id
 from lakesync.model.types import RowDelta, SyncPull, SyncResponse
 from lakesync.rules.model import SyncRules, matches, parse_rules
 from lakesync.staging import open_store
@@ -82,10 +83,11 @@ class World:
         """Run one random step."""
         self.clock.advance(7)
         if kind == "source":
-            self.batches += 1
-            after = None if value is None else {"team": value, "n": self.batches}
-            stored = StoredDelta("w", self.clock.now_ms << 16, self.etl.delta(row, after, table="reports"))
-            self.source.insert_deltas(DeltaBatch(f"w.main.1.{self.batches}-{self.batches}", "w", (stored,)))
+            after = None if value is None else {"team": value, "n": self.batches + 1}
+            self.store(self.etl.delta(row, after, table="reports"))
+        elif kind == "empty":  # an UPDATE without columns, which no erasure has emptied
+            key = {"client_id": "etl", "hlc": self.clock.now_ms << 16, "table": "reports", "row_id": row}
+            self.store(RowDelta("UPDATE", columns=(), delta_id=delta_id(columns=(), **key), **key))
         elif kind == "erase":
             self.erase(row)
         elif kind == "own":
@@ -111,15 +113,19 @@ class World:
             self.gateway.set_rules(self.rules)
         self.note()
 
+    def store(self, delta: RowDelta) -> None:
+        """Store a delta in the source, at the clock's time."""
+        self.batches += 1
+        stored = StoredDelta("w", self.clock.now_ms << 16, delta)
+        self.source.insert_deltas(DeltaBatch(f"w.main.1.{self.batches}-{self.batches}", "w", (stored,)))
+
     def erase(self, row: str) -> None:
         """Empty a row's deltas in the source, which then gets the DELETE of the erasure."""
         if not self.source.get_latest_state("w", "reports", [row]):
             return
-        self.batches += 1
         hlc = self.clock.now_ms << 16
         self.source.redact([RedactionRequest("w", hlc, table="reports", row_id=row)])
-        deleted = StoredDelta("w", hlc, RowDelta("DELETE", "reports", row, ERASER, (), hlc, f"erasure {self.batches}"))
-        self.source.insert_deltas(DeltaBatch(f"w.main.1.{self.batches}-{self.batches}", "w", (deleted,)))
+        self.store(RowDelta("DELETE", "reports", row, ERASER, (), hlc, f"erasure {self.batches}"))
         self.ever.add(("reports", row))  # the source no longer shows whether it was visible
 
     def pull(self, source: str | None, *, lost: bool = False, limit: int = 50) -> bool:
@@ -175,7 +181,7 @@ teams = st.sampled_from(["a", "b", None])
 steps = st.one_of(
     st.tuples(st.just("source"), rows, teams),
     st.tuples(st.just("own"), st.sampled_from(ROWS), teams),
-    st.tuples(st.just("erase"), rows, st.just(None)),
+    st.tuples(st.sampled_from(["erase", "empty"]), rows, st.just(None)),
     st.tuples(st.sampled_from(["pull", "pull from source", "pull from source"]), rows, st.booleans()),
     st.tuples(st.sampled_from(["reload", "claims", "rules"]), st.just("r1"), st.booleans()),
     st.tuples(st.just("claims in turn"), st.just("r1"), st.sampled_from([3, 9])),
@@ -188,6 +194,7 @@ steps = st.one_of(
 @example(story=[*SENT_BY_RULES, ("claims in turn", "r1", 9)])
 @example(story=[*SENT_BY_RULES, ("erase", "r1", None)])
 @example(story=[*SENT_BY_RULES, ("claims in turn", "r1", MANY), ("reload", "r1", False)])
+@example(story=[("rules", "r1", True), ("own", "r1", "a"), ("pull", "r1", False), ("empty", "r1", None)])
 @given(story=st.lists(steps, max_size=25))
 def test_a_client_of_a_source_ends_with_its_rows(story):
     with tempfile.TemporaryDirectory() as folder:
