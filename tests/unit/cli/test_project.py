@@ -26,7 +26,7 @@ from lakesync.analysis.lost_store import check_not_lost
 from lakesync.cli.connection import GatewayConnection
 from lakesync.cli.data_folder import ensure_secrets
 from lakesync.cli.exit_codes import ExitCode
-from lakesync.cli.local import doctor_checks
+from lakesync.cli.local import doctor_checks, doctor_machine
 from lakesync.cli.up import stack
 from lakesync.cli.up.supervisor import Display
 from lakesync.engine import Engine
@@ -357,8 +357,8 @@ def test_doctor_compares_the_heap_with_the_containers_memory(run, monkeypatch, t
         (tmp_path / "groups" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "groups" / name).write_text(f"{text}\n")
     (tmp_path / "own").write_text("3:cpu:/\n0::/app/service\n")
-    monkeypatch.setattr(doctor_checks, "_CGROUPS", tmp_path / "groups")
-    monkeypatch.setattr(doctor_checks, "_OWN_CGROUP", tmp_path / "own")
+    monkeypatch.setattr(doctor_machine, "_CGROUPS", tmp_path / "groups")
+    monkeypatch.setattr(doctor_machine, "_OWN_CGROUP", tmp_path / "own")
     monkeypatch.setenv("LAKESYNC_SPARK_MEMORY", "1g")
     result = json.loads(run("doctor", "--only", "memory", "--json").stdout)
     assert (result["state"] == "problem", result["found"].startswith("1.5 GiB")) == (is_limited, is_limited)
