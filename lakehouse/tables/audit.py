@@ -188,8 +188,9 @@ def days_unlike_history(
 ) -> list[DayDifference]:
     """Return the days on which a state table is not the merge of its history up to its marks.
 
-    Typed columns that were added, and that the table's property `UNFILLED_PROPERTY` lists because earlier rows do not
-    have their values yet, are left out.
+    Rows with deltas after the mark are left out. The table may have these deltas: a merge commits before it moves the
+    marks, and a merge of chosen days does not move them. Typed columns that were added, and that the table's property
+    `UNFILLED_PROPERTY` lists because earlier rows do not have their values yet, are left out too.
 
     Args:
         spark: an open Spark session.
@@ -211,11 +212,15 @@ def days_unlike_history(
     }
     keys_and_values = [part for gateway, arrival in marks.items() for part in (sf.lit(gateway), sf.lit(arrival))]
     mark = sf.create_map(*keys_and_values)[sf.col("gateway")] if keys_and_values else sf.lit(None).cast("bigint")
-    deltas = spark.table(names.deltas).where((sf.col("table_name") == table) & (sf.col("arrival") <= mark))
-    # without any mark nothing was merged yet, so that every row of the table is a difference
+    history = spark.table(names.deltas).where(sf.col("table_name") == table)
+    is_merged = sf.coalesce(sf.col("arrival") <= mark, sf.lit(False))
+    later_rows = history.where(~is_merged).select(sf.col("gateway").alias("_gateway"), sf.col("row_id").alias("_row"))
+    deltas = history.where(is_merged).join(later_rows.toDF(*_KEY), list(_KEY), "anti")
+    # without any mark, every row of the table that has no deltas is a difference
     state = at_snapshot(spark, names.state(table), version.snapshot_id).where(
         sf.col("_gateway").isin(*marks) if marks else sf.lit(True)
     )
+    state = state.join(later_rows, ["_gateway", "_row"], "anti")
     if gateways is not None:
         deltas = deltas.where(sf.col("gateway").isin(*gateways))
         state = state.where(sf.col("_gateway").isin(*gateways))

@@ -128,6 +128,16 @@ def test_a_commit_during_the_check_is_no_difference(lake, spark, monkeypatch):
     assert rows_unlike_merge(spark, "t", lake.names) == []
 
 
+def test_deltas_that_were_merged_before_the_mark_moved_are_no_difference(lake, spark):
+    day = DAYS[-1] + timedelta(days=1)
+    (arrival,) = arrivals(day, 1)
+    fill(spark, lake.names, [(arrival, [delta("UPDATE", "row-1", arrival, "b", title="later")])])
+    merge_table(spark, TITLES, {"g": arrival}, days=[day], names=lake.names)  # not all days since the mark
+    assert days_unlike_history(spark, "t", lake.names) == []
+    lake.sql("DELETE FROM {state} WHERE _row = 'row-2'")
+    assert [each.day for each in days_unlike_history(spark, "t", lake.names)] == [DAYS[0].isoformat()]
+
+
 def test_an_altered_value_is_found_on_its_day(lake, spark):
     lake.sql(
         "UPDATE {state} SET _cells = map('title', named_struct('hlc', _cells['title'].hlc, 'client_id', 'a',"
