@@ -183,6 +183,27 @@ def erase_state_table(
 
 
 @lake_errors
+def reject_older_merges(spark: SparkSession, name: str, names: LakeNames) -> None:
+    """Make Iceberg reject merges that have read a state table before, such as that of a killed run, which may go on.
+
+    Their deltas may have erased values, and without a commit in between nothing would reject them. An empty commit does
+    not conflict with a merge, but Iceberg must know all commits since the snapshot that the merge has read. After two
+    empty commits it no longer knows the first.
+
+    Args:
+        spark: an open Spark session.
+        name: the state table's full, quoted name.
+        names: catalogue and namespaces of the lake's tables.
+
+    Raises:
+        LakeUnavailableError: Spark cannot be reached.
+    """
+    for _ in range(2):
+        spark.sql(f"INSERT INTO {name} SELECT * FROM {name} WHERE false")
+    expire_snapshots(spark, names, name, datetime.now(UTC))
+
+
+@lake_errors
 def _erase_rejected_values(spark: SparkSession, table: str, names: LakeNames) -> None:
     """Compute a state table's rows in the table `rejected` again, without erased values, and drop old snapshots.
 

@@ -31,6 +31,7 @@ from lakehouse.erasure.redaction import (
     erase_state_table,
     has_old_snapshots,
     redact_history,
+    reject_older_merges,
 )
 from lakehouse.gateway_connections import MAX_REQUEST_BYTES
 from lakehouse.maintenance import location_of
@@ -156,6 +157,7 @@ def complete_erasures(
     tables = _tables_of(spark, requests, names)
     for table in tables:
         erase_state_table(spark, table, requests, names)
+        reject_older_merges(spark, names.state(table), names)
     if has_old_snapshots(spark, names.deltas):
         drop_old_snapshots(spark, names.deltas, names)
     restored = [_restore_overwritten(spark, store, each, names, open_staging) for each in requests]

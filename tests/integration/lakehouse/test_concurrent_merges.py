@@ -4,8 +4,10 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from pyspark.errors import PySparkException
 
 from lakehouse.checks import duplicate_keys
+from lakehouse.erasure.redaction import reject_older_merges
 from lakehouse.tables import writes
 from lakehouse.tables.merging import forget_marks, merge_table
 from tests.integration.gateway_support import until
@@ -123,3 +125,30 @@ def test_a_merge_whose_branch_is_dropped_duplicates_no_row(spark, names, monkeyp
     assert not duplicate_keys(spark, "t", names)
     assert lake(spark, names) == merged(pushes, "g")
     assert {row["name"] for row in spark.table(f"{names.state('t')}.refs").collect()} == {"main"}
+
+
+@pytest.mark.parametrize(("is_first_merge", "on_read"), [(True, False), (False, False), (False, True)])
+def test_b7_a_merge_of_a_killed_run_that_ends_after_an_erasure_is_rejected(
+    spark, names, monkeypatch, is_first_merge, on_read
+):
+    """The erasure has found no erased value in the table, so it has written nothing there."""
+    first, second = arrivals(FIRST, 2)
+    pushes = [(first, [delta("INSERT", "r", 1, size=1)]), (second, [delta("INSERT", "erased", 2, title="secret")])]
+    fill(spark, names, pushes)
+    if not is_first_merge:
+        merge_table(spark, schema(), {"g": first}, names=names)
+    monkeypatch.setattr(writes, "ATTEMPTS", 1)  # a killed run does not try again
+    monkeypatch.setattr(writes, "_suits_merge_on_read", lambda *_: on_read)
+    observe = writes._observe
+
+    def erased_meanwhile(*arguments):
+        reject_older_merges(spark, names.state("t"), names)
+        return observe(*arguments)
+
+    monkeypatch.setattr(writes, "_observe", erased_meanwhile)
+    with pytest.raises(PySparkException, match=r"Cannot|not an ancestor"):
+        merge_table(spark, schema(), {"g": second}, names=names)
+    monkeypatch.undo()
+    assert lake(spark, names) == ({} if is_first_merge else merged(pushes[:1], "g"))
+    merge_table(spark, schema(), {"g": second}, names=names)
+    assert lake(spark, names) == merged(pushes, "g")

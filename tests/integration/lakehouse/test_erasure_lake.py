@@ -13,6 +13,7 @@ import dagster as dg
 import msgspec
 import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import PySparkException
 
 from assets.erasure import erasure as erasure_asset
 from lakehouse.backends.comparison import compare
@@ -28,6 +29,7 @@ from lakehouse.gateway_connections import pipeline_store
 from lakehouse.history.flush import flush_backlog
 from lakehouse.maintenance import location_of
 from lakehouse.schema_snapshot import PolledConnector, SchemaSnapshot
+from lakehouse.table_access import overwrite
 from lakehouse.table_definitions import LakeNames
 from lakehouse.tables import writes
 from lakehouse.tables.merging import merge_table
@@ -104,8 +106,8 @@ class World:
 
     def complete_erasures(self):
         self.flush()
-        requests = open_requests(self.store).get("erasing", [])
-        assert due_requests(self.store).get("erasing", []) == requests
+        requests = open_requests(self.store).get(self.name, [])
+        assert due_requests(self.store).get(self.name, []) == requests
         if not requests:
             return None
         return complete_erasures(
@@ -236,6 +238,36 @@ def test_b7_an_erasure_that_crashes_at_every_step_removes_everything(spark, spar
     assert world.checkpoint().tables[0].rows == 2
     assert world.holding(SECRET) == []
     assert world.holding("of bob")
+
+
+def test_b7_a_merge_that_has_read_deltas_before_an_erasure_cannot_be_committed_after_it(
+    spark, spark_server, serve, tmp_path, monkeypatch
+):
+    """As the merge of a killed run, which goes on. The table has no erased value, so nothing of it is rewritten."""
+    served = serve()
+    world = World(spark, served, tmp_path, reached_at(served, spark_server["config"]), "erasing_late")
+    world.write("bob", "kept", title="of bob")
+    world.flush()
+    world.merge()
+    world.write("bob", ERASED, title=SECRET)
+    world.flush()
+    world.store.erase_row(world.name, "notes", ERASED)
+
+    def commit_after_the_erasure(rows, *arguments, **options):
+        merged = rows.toArrow()
+        assert SECRET in str(merged.to_pylist())
+        world.complete_erasures()
+        overwrite(spark.createDataFrame(merged, rows.schema), *arguments, **options)
+
+    monkeypatch.setattr(writes, "overwrite", commit_after_the_erasure)
+    monkeypatch.setattr(writes, "ATTEMPTS", 1)  # a killed run does not try again
+    with pytest.raises(PySparkException, match="Cannot determine history"):
+        world.merge()
+    monkeypatch.undo()
+    assert open_requests(world.store) == {}
+    assert world.holding(SECRET) == []
+    world.merge()
+    assert world.holding(SECRET) == []
 
 
 def test_b7_a_run_with_staging_on_postgres_completes_an_erasure(spark, spark_server, own_database, tmp_path):
