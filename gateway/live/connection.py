@@ -49,6 +49,8 @@ ROUTE = "/sync/{gateway}/ws"
 """Path template of the connections."""
 _TIMED_OUT = "the message was not served in time and may still take effect: repeat it"
 """The message of the error with which a connection is closed when a push or pull takes too long."""
+_LEAST_READ_BYTES = 64 << 10
+"""Bytes that a client must read in `websocket_slow_reader_seconds` while more are queued for it."""
 _RETRY_SECONDS = 1.0
 """Pause after the store failed."""
 _METHODS = {FrameTag.PUSH: "PUSH", FrameTag.PULL: "PULL"}
@@ -89,7 +91,7 @@ class LiveConnection:
         self._expiry_timer: asyncio.TimerHandle | None = None
         """Ends when the token expires; None if it does not."""
         self._stall_timer: asyncio.TimerHandle | None = None
-        """Closes the connection if the client reads nothing for too long; None while it reads."""
+        """Closes the connection if the client reads too slowly; None while nothing is queued."""
         self._notify_ready: Callable[[], None] = _ignore
         """Called whenever broadcasts can be sent again; `run` sets it."""
         self.is_busy = False
@@ -268,13 +270,9 @@ class LiveConnection:
             return
 
     async def _send(self, response: bytes) -> None:
-        """Send a response once the client reads; close the connection of a client that does not."""
-        try:
-            async with asyncio.timeout(self._services.settings.limits.websocket_slow_reader_seconds):
-                await self._wire.wait_writable()
-        except TimeoutError:
-            self._close_slow_reader()
-            return
+        """Send a response once the client has read enough; the connection of one that does not read is closed."""
+        self._watch_reader()
+        await self._wire.wait_writable()
         self._wire.write_frame(websocket_frame(response))
         self._bytes_out += len(response)
 
@@ -288,15 +286,11 @@ class LiveConnection:
 
     @property
     def is_ready(self) -> bool:
-        """Whether a broadcast can be sent now. If the client does not read, the closing timer starts."""
+        """Whether a broadcast can be sent now. If it has to wait for the client to read, the reader is watched."""
         if self.is_busy or self.subscriber is None or self._page_timer is not None or not self._wire.is_open:
             return False
-        if self._wire.is_writable:
-            return True
-        if self._stall_timer is None:
-            seconds = self._services.settings.limits.websocket_slow_reader_seconds
-            self._stall_timer = asyncio.get_running_loop().call_later(seconds, self._check_stalled)
-        return False
+        self._watch_reader()
+        return self._wire.is_writable
 
     def send_broadcast(self, frame: bytes) -> None:
         """Send a broadcast.
@@ -350,10 +344,20 @@ class LiveConnection:
             withdrawn = AuthError("the issuer has withdrawn the token's key: connect again with a new token")
             self.close(CLOSE_REJECTED, f"{withdrawn.code}: {withdrawn}")
 
-    def _check_stalled(self) -> None:
-        """Close the connection if the client has still not read what was sent."""
+    def _watch_reader(self) -> None:
+        """While data is queued for the client, check regularly that it reads."""
+        if self._stall_timer is None and not self._wire.is_writable:
+            seconds = self._services.settings.limits.websocket_slow_reader_seconds
+            self._stall_timer = asyncio.get_running_loop().call_later(
+                seconds, self._check_stalled, self._wire.queued_bytes
+            )
+
+    def _check_stalled(self, queued: int) -> None:
+        """Close the connection if the client has read too little since `queued` bytes waited for it."""
         self._stall_timer = None
-        if not self._wire.is_writable:
+        if self._wire.is_writable or queued - self._wire.queued_bytes >= _LEAST_READ_BYTES:
+            self._watch_reader()
+        else:
             self._close_slow_reader()
 
     def _close_slow_reader(self) -> None:
@@ -361,7 +365,7 @@ class LiveConnection:
         queued, seconds = self._wire.queued_bytes, self._services.settings.limits.websocket_slow_reader_seconds
         log.warning("slow reader", request_id=self._opening.request_id, client=self._opening.client, queued=queued)
         self._wire.close(
-            CLOSE_TRY_LATER, f"SLOW_READER: {queued} bytes were not read for {seconds:g} s: connect and pull again"
+            CLOSE_TRY_LATER, f"SLOW_READER: {queued} bytes were not read in {seconds:g} s: connect and pull again"
         )
 
     def _watch_expiry(self) -> None:

@@ -443,7 +443,7 @@ class LimitsSection(Section):
     websocket_messages_per_second: PositiveFloat = 50.0
     """WebSocket messages per client and second, averaged over ten seconds."""
     websocket_slow_reader_seconds: PositiveFloat = 10.0
-    """Seconds after which a client that reads nothing is disconnected."""
+    """Seconds in which a client must read 64 KiB of the data that is queued for it, or be disconnected."""
     min_free_disk_bytes: NonNegativeInt = 64 * _MIB
     """Free bytes on the disk of a SQLite staging store below which the gateway is not ready."""
 
