@@ -47,9 +47,11 @@ class RegisteredSchema(msgspec.Struct, frozen=True):
 
 
 class RegisteredSchemas(msgspec.Struct, frozen=True):
-    """All registered schemas of a gateway, ordered by table."""
+    """All registered schemas of a gateway, ordered by table, and the tables that have rows."""
 
     schemas: tuple[RegisteredSchema, ...]
+    tables: list[str]
+    """The tables of which the gateway has rows, with and without a schema, ordered by name."""
 
 
 class ColumnBody(Column, frozen=True):
@@ -99,15 +101,15 @@ def read_schema(
 
 @router.get(
     "/admin/schema/{gateway}",
-    summary="List all schemas",
+    summary="List all schemas, and the tables that have rows",
     response_model=Struct[RegisteredSchemas],
     responses=error_responses(*CALLER_ERRORS),
 )
-def list_schemas(caller: AdminCaller) -> Response:
-    """Return all tables' schemas."""
+def list_schemas(caller: AdminCaller, services: ServicesDependency) -> Response:
+    """Return all tables' schemas, and the tables that have rows."""
     schemas = caller.gateway.config().schemas
     registered = tuple(_registered(table, schemas[table]) for table in sorted(schemas))
-    return json_response(RegisteredSchemas(registered))
+    return json_response(RegisteredSchemas(registered, services.engine.tables(caller.gateway.gateway_id)))
 
 
 @router.post(

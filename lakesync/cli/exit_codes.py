@@ -119,7 +119,7 @@ def report_error(error: Exception, *, as_json: bool) -> ExitCode | None:
 
 
 def report_unanswered(reason: str, *, as_json: bool) -> ExitCode:
-    """Report on stderr that a part of the output is missing, because a server did not answer; return PARTIAL.
+    """Report on stderr that a part of the output is missing; return PARTIAL.
 
     Args:
         reason: what is missing, and the cause.

@@ -33,7 +33,7 @@ from lakesync.model.errors import NotFoundError, ValidationError
 from lakesync.model.namespaces import Namespaces
 from lakesync.model.validation import check_gateway_id
 from lakesync.staging.records import LogEntry, StoredRow, WriteScope
-from lakesync.staging.sharded import ShardedStore
+from lakesync.staging.sharded import ShardedStore, tables_with_rows
 from lakesync.staging.store import StagingStore
 from lakesync.staging.store.push import RowCommit
 from lakesync.wire.log import decode_body
@@ -161,6 +161,11 @@ class Engine:
     def store_of(self, table: str) -> StagingStore:
         """Return the store that contains a table's rows: its shard's, or the only one."""
         return self.store.store_of(table) if isinstance(self.store, ShardedStore) else self.store
+
+    def tables(self, gateway: str) -> list[str]:
+        """Return the tables of which a gateway has rows, deleted ones included, ordered by name."""
+        stores = self.store.stores.values() if isinstance(self.store, ShardedStore) else (self.store,)
+        return sorted({table for store in stores for table in tables_with_rows(store, gateway)})
 
     def replay(self, commit: RowCommit, entry: LogEntry) -> None:
         """Apply a committed log row to the rows again, exactly as its push did; a store calls this after a crash.

@@ -140,7 +140,7 @@ class ShardedStore(ShardedPipeline):
             ConfigurationError: it has such rows, so the configuration was changed.
         """
         for gateway in store.gateways():
-            for table in _tables(store, gateway):
+            for table in tables_with_rows(store, gateway):
                 if self.shards.of(table) != name:
                     raise ConfigurationError(
                         f"table {table!r} of gateway {gateway!r} has rows in shard {name!r} and is configured for "
@@ -179,8 +179,13 @@ def configured_store(config: Config, wall: Callable[[], int]) -> StagingStore:
     return open_staging(config.staging.url, shard_map(config.shard_config), wall)
 
 
-def _tables(store: TransactionStore, gateway: str) -> Iterator[str]:
-    """Yield the tables of which a gateway has rows, deleted ones included."""
+def tables_with_rows(store: TransactionStore, gateway: str) -> Iterator[str]:
+    """Yield the tables of which a gateway has rows in a store, deleted ones included.
+
+    Args:
+        store: the store, or that of one shard.
+        gateway: the gateway's id.
+    """
     after = None
     while True:
         rows = store.submit(gateway, lambda commit, after=after: commit.scan_rows(after, 1)).result()  # type: ignore[misc]

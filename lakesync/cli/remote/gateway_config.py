@@ -20,7 +20,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from lakesync.cli import output
+from lakesync.cli import exit_codes, output
 from lakesync.cli.commands import ConnectionOptions, Json, command_app, complete_tables, examples
 from lakesync.cli.input_files import read_json
 from lakesync.cli.remote.rules_simulation import Simulation, parse_viewers
@@ -124,7 +124,7 @@ def simulate(
     if not viewers:
         raise typer.BadParameter("no client is given; give --as CLAIMS with a sub")
     simulation = Simulation(options.connect, rows, table)
-    chosen = _read_rules(file) if file is not None else simulation.active_rules()
+    chosen = _read_rules(file) if file is not None else simulation.active_rules
     output.print_rows(
         simulation.count_visible(chosen, viewers, with_ids=with_ids),
         as_json=as_json,
@@ -156,12 +156,16 @@ def diff(
     """Count the rows that each client would gain or lose.
 
     Without --as, compares for each client that called the gateway process since it started. The process knows only
-    those claims of a client that the active rules use; rules on other claims need --as.
+    those claims of a client that the active rules use; rules on other claims need --as, else the exit code is 6.
     """
     simulation = Simulation(options.connect, rows, table)
     new = _read_rules(file)
-    old = _read_rules(before) if before is not None else simulation.active_rules()
-    viewers = parse_viewers(claims) or simulation.clients()
+    old = _read_rules(before) if before is not None else simulation.active_rules
+    viewers = parse_viewers(claims)
+    gaps: list[str] = []
+    if not viewers:
+        viewers = simulation.clients()
+        gaps = simulation.gaps((old, new), viewers)
     if not viewers:
         raise typer.BadParameter("the gateway knows no clients yet; give --as CLAIMS")
     output.print_rows(
@@ -178,6 +182,10 @@ def diff(
         ),
         if_empty="no client would see a difference",
     )
+    for gap in gaps:
+        exit_codes.report_unanswered(gap, as_json=as_json)
+    if gaps:
+        raise typer.Exit(exit_codes.ExitCode.PARTIAL)
 
 
 @rules_app.command(epilog=examples(("lakesync rules diff rules.json && lakesync rules apply rules.json", "")))

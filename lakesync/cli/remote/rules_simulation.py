@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 _PAGE_SIZE = 5000
 """Rows of one request, at most."""
-_MAX_CLIENTS = 100
-"""Clients that `Simulation.clients` returns, at most."""
+_MAX_CLIENTS = 1000
+"""Clients that `Simulation.clients` returns, at most: as many as the gateway lists."""
 
 
 class Viewer(NamedTuple):
@@ -86,8 +86,9 @@ class Simulation:
         """The connection to the gateway, created at first use."""
         return self._connect()
 
+    @cached_property
     def active_rules(self) -> SyncRules:
-        """Return the gateway's rules; if it has none, rules by which every client sees every row."""
+        """The gateway's rules; if it has none, rules by which every client sees every row."""
         rules = self._remote.get("/admin/sync-rules/{gateway}")["rules"]
         return parse_rules(rules) if rules is not None else SyncRules(1, ())
 
@@ -105,6 +106,21 @@ class Simulation:
             viewers.append(Viewer(client_id, explained["client"]["claims"]))
         return viewers
 
+    def gaps(self, rules: Sequence[SyncRules], viewers: Sequence[Viewer]) -> list[str]:
+        """Return sentences on what an evaluation of rules for the gateway's clients leaves out.
+
+        Args:
+            rules: the sync rules that are evaluated.
+            viewers: the result of `clients`.
+        """
+        found = []
+        unknown = sorted(_claims_of(rules) - _claims_of((self.active_rules,)) - {"sub"})
+        if unknown:
+            found.append(f"the gateway does not know its clients' {', '.join(unknown)}, which no active rule uses")
+        if len(viewers) == _MAX_CLIENTS:
+            found.append(f"at most {_MAX_CLIENTS} clients are compared")
+        return [f"{each}: name clients with --as CLAIMS" for each in found]
+
     def count_visible(self, rules: SyncRules, viewers: Sequence[Viewer], *, with_ids: bool) -> Iterator[dict[str, Any]]:
         """Yield, for each client and table, the number of rows and of visible rows.
 
@@ -115,7 +131,7 @@ class Simulation:
         """
         total: dict[str, int] = defaultdict(int)
         ids: dict[tuple[str, str], list[str]] = defaultdict(list)
-        for row in self._rows((rules,)):
+        for row in self._rows():
             total[row.table] += 1
             for viewer in viewers:
                 if matches(rules, row.table, row.values, viewer.claims):
@@ -141,7 +157,7 @@ class Simulation:
         count_after: dict[tuple[str, str], int] = defaultdict(int)
         added: dict[tuple[str, str], list[str]] = defaultdict(list)
         removed: dict[tuple[str, str], list[str]] = defaultdict(list)
-        for row in self._rows((old, new)):
+        for row in self._rows():
             for viewer in viewers:
                 key = (viewer.name, row.table)
                 before = matches(old, row.table, row.values, viewer.claims)
@@ -162,13 +178,13 @@ class Simulation:
             }
             yield difference | ({"addedIds": added[key], "removedIds": removed[key]} if with_ids else {})
 
-    def _rows(self, rules: Sequence[SyncRules]) -> Iterator[Row]:
-        """Yield the rows of the file, or of the gateway's tables that have a schema or that the rules name."""
+    def _rows(self) -> Iterator[Row]:
+        """Yield the rows of the file, or of the gateway's tables."""
         if self._file is not None:
             wanted = set(self._tables or ())
             yield from (row for row in _rows_in_file(self._file) if not wanted or row.table in wanted)
             return
-        for table in self._tables or self._known_tables(rules):
+        for table in self._tables or self._remote.get("/admin/schema/{gateway}")["tables"]:
             after: str | None = None
             with output.spinner(f"reading {table}"):
                 while True:
@@ -178,11 +194,11 @@ class Simulation:
                     if after is None:
                         break
 
-    def _known_tables(self, rules: Sequence[SyncRules]) -> list[str]:
-        """Return the tables with a schema and those that rules name. Others must be given by --table."""
-        registered = {each["table"] for each in self._remote.get("/admin/schema/{gateway}")["schemas"]}
-        named = {table for each in rules for bucket in each.buckets for table in bucket.tables}
-        return sorted(registered | named)
+
+def _claims_of(rules: Sequence[SyncRules]) -> set[str]:
+    """Return the claims that rules compare with columns."""
+    buckets = (bucket for each in rules for bucket in each.buckets)
+    return {each.claim for bucket in buckets for each in bucket.filters if each.claim is not None}
 
 
 def _rows_in_file(path: Path) -> Iterator[Row]:
