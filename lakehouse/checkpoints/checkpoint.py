@@ -114,6 +114,42 @@ def tag_newest(
     return len(changed)
 
 
+def merge_tables(
+    spark: SparkSession,
+    cut_point: CutPoint,
+    schemas: Iterable[TableSchema],
+    *,
+    names: LakeNames,
+    contracts: Mapping[str, Contract],
+) -> dict[str, int]:
+    """Merge those of a gateway's tables that are behind its cut point.
+
+    Args:
+        spark: an open Spark session.
+        cut_point: the gateway and the arrival. All deltas of the gateway up to it must be in the history.
+        schemas: the schemas of the tables.
+        names: catalogue and namespaces of the lake's tables.
+        contracts: table → what happens to columns that are registered later; `evolve` for tables that are missing.
+
+    Returns:
+        Table → its snapshot, ordered by table and without empty tables.
+
+    Raises:
+        SchemaError, LakeUnavailableError: as `merge_table`.
+    """
+    schemas = sorted(schemas, key=lambda schema: schema.table)
+
+    def merged_snapshot(schema: TableSchema) -> int | None:
+        """Merge one table up to the arrival, and return its snapshot; None if it is empty."""
+        contract = contracts.get(schema.table, "evolve")
+        upto = {cut_point.gateway: cut_point.arrival}
+        return merge_table(spark, schema, upto, names=names, contract=contract).snapshot_id
+
+    snapshot_ids = in_threads(spark, merged_snapshot, schemas)
+    snapshots = zip((schema.table for schema in schemas), snapshot_ids, strict=True)
+    return {table: snapshot for table, snapshot in snapshots if snapshot is not None}
+
+
 def make_checkpoint(
     spark: SparkSession,
     store: PipelineStore,
@@ -162,16 +198,7 @@ def make_checkpoint(
     newest = store.newest_checkpoint(gateway)
     if newest is not None and newest.arrival >= arrival:
         return newest
-    schemas = sorted(schemas, key=lambda schema: schema.table)
-
-    def merged_snapshot(schema: TableSchema) -> int | None:
-        """Merge one table up to the arrival, and return its snapshot; None if it is empty."""
-        contract = contracts.get(schema.table, "evolve")
-        return merge_table(spark, schema, {gateway: arrival}, names=names, contract=contract).snapshot_id
-
-    snapshot_ids = in_threads(spark, merged_snapshot, schemas)
-    snapshots = dict(zip((schema.table for schema in schemas), snapshot_ids, strict=True))
-    not_empty = {table: snapshot for table, snapshot in snapshots.items() if snapshot is not None}
+    not_empty = merge_tables(spark, cut_point, schemas, names=names, contracts=contracts)
     before = _reusable(store, newest, cut_point)
     if before is not None and {each.table: each.snapshot_id for each in before.tables} == not_empty:
         return before  # no table has changed

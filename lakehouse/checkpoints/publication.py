@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow.fs as pafs
 from pyspark.sql import functions as sf
 
-from lakehouse.checkpoints.checkpoint import make_checkpoint
+from lakehouse.checkpoints.checkpoint import make_checkpoint, merge_tables
 from lakehouse.data_files import parse_uri
 from lakehouse.history.decoding import day_of
 from lakehouse.schema_snapshot import SchemaSnapshot, registered
@@ -86,13 +86,17 @@ def make_checkpoints(
         try:
             names = run_state.names_of(gateway)
             tables = _tables(spark, store, cut_point, names)
+            schemas = [_schema(registered_now, store, gateway, table, config) for table in sorted(tables)]
             if (reason := run_state.checkpoint_obstacle(gateway, tables)) is not None:
+                # only this step merges tables without a registered schema: the faults of others must not delay them
+                unregistered = [schema for schema in schemas if not schema.columns]
+                merge_tables(spark, cut_point, unregistered, names=names, contracts=config.contracts)
                 raise IntegrityError(reason)
             checkpoint = make_checkpoint(
                 spark,
                 store,
                 cut_point,
-                [_schema(registered_now, store, gateway, table, config) for table in sorted(tables)],
+                schemas,
                 directory_uri=directory_uri,
                 names=names,
                 section=config.maintenance,

@@ -32,7 +32,7 @@ TENANTS = {
     "also_fine": ("orders",),
     "a_typed": ("orders",),
     "misfit": ("orders", "loose"),
-    "frozen": ("orders", "planes"),
+    "frozen": ("orders", "planes", "loose"),
     "doubled": ("twins",),
     "broken": ("wrecks", "orders"),
 }
@@ -105,6 +105,7 @@ def test_b11_one_failing_part_of_each_kind_does_not_delay_the_others(tenants, sp
     tenants.push("misfit", "orders", n={"not": "a number"})
     tenants.push("misfit", "loose", _gateway="mine", _cells=1, waiting=True)
     tenants.push("frozen", "planes", n=2, added="x")
+    tenants.push("frozen", "loose", n=2)
     tenants.push("broken", "wrecks", n=2)
     for gateway in ("fine", "also_fine", "frozen", "broken"):
         tenants.push(gateway, "orders", n=2)
@@ -119,12 +120,10 @@ def test_b11_one_failing_part_of_each_kind_does_not_delay_the_others(tenants, sp
     assert {part.table: part.rows for part in after["misfit"].tables} == {"orders": 2, "loose": 2}
     assert not any(backlog.deltas for backlog in tenants.engine.store.backlog())
     with session(spark_server["config"]) as spark:
-        merged = json.loads(
-            {row["key"]: row["value"] for row in spark.sql("SHOW TBLPROPERTIES lake.tab_isolation.orders").collect()}[
-                "lakesync.merged"
-            ]
-        )
-        assert all(merged[gateway] >= marks[gateway] for gateway, tables in TENANTS.items() if "orders" in tables)
+        for table in ("orders", "loose"):
+            properties = spark.sql(f"SHOW TBLPROPERTIES lake.tab_isolation.{table}").collect()
+            merged = json.loads(next(row["value"] for row in properties if row["key"] == "lakesync.merged"))
+            assert all(merged[gateway] >= marks[gateway] for gateway, tables in TENANTS.items() if table in tables)
         rejected = spark.table("lake.sys_isolation.rejected").collect()
         assert {(row["gateway"], row["type"], row["value"]) for row in rejected} == {
             ("a_typed", "number", '"one"'),
