@@ -161,7 +161,8 @@ def in_threads(
         Exception: the first error of `function`, after the other calls have ended.
     """
     with ThreadPoolExecutor(THREADS, initializer=_tag, initargs=(spark, spark.getTags())) as pool:
-        return list(pool.map(function, arguments))
+        calls = [pool.submit(function, each) for each in arguments]  # `pool.map` cancels the others after an error
+    return [call.result() for call in calls]
 
 
 def _tag(spark: SparkSession, tags: Iterable[str]) -> None:

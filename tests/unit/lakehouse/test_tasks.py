@@ -1,7 +1,9 @@
 """Tasks are sent to executors as values, and their errors return with type and fields."""
 
+import hashlib
 import sqlite3
 from contextlib import closing, nullcontext
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -11,7 +13,7 @@ from lakehouse.backends import transfers
 from lakehouse.backends.adapter_tasks import run_task
 from lakehouse.backends.destinations import Follower, FollowTask
 from lakehouse.backends.transfers import Flow, LakeFlow, Migration, Tiering
-from lakehouse.task_runner import raise_failure
+from lakehouse.task_runner import THREADS, in_threads, raise_failure
 from lakesync.adapters.backend_config import SingleBackend, TieredBackend, WriteTarget
 from lakesync.adapters.backends.sqlite import SqliteAdapter
 from lakesync.adapters.deltas import DeltaBatch, DeltaQuery, StoredDelta
@@ -20,7 +22,14 @@ from lakesync.adapters.transfer.flows import RowFilter
 from lakesync.adapters.transfer.follower import DeltaSelection
 from lakesync.adapters.transfer.migration import MigrationScope
 from lakesync.model.delta import extract_delta
-from lakesync.model.errors import AdapterError, ConfigurationError, IntegrityError, Rejection, SchemaError
+from lakesync.model.errors import (
+    AdapterError,
+    ConfigurationError,
+    IntegrityError,
+    LakeUnavailableError,
+    Rejection,
+    SchemaError,
+)
 from lakesync.model.schema import parse_schema
 from lakesync.staging.remote import error_of
 from lakesync.wire.json import decode_push
@@ -153,3 +162,18 @@ def test_errors_of_tasks_keep_their_class(backend, tmp_path):
         run(Tiering("t", backend("broken"), backend("c"), -1, 5))
     with pytest.raises(ConfigurationError, match="no adapter has the scheme 'gopher'"):
         run(Tiering("t", SingleBackend("x", "gopher://hole"), backend("c"), -1, 5))
+
+
+def test_b11_a_call_that_fails_does_not_keep_the_others_from_being_called():
+    called = []
+
+    def call(number):
+        if number == 0:
+            raise LakeUnavailableError("the table's files are missing")
+        hashlib.sha256(bytes(1 << 20))  # so that calls are waiting when the first one fails
+        called.append(number)
+
+    spark = SimpleNamespace(getTags=set, addTag=None)
+    with pytest.raises(LakeUnavailableError):
+        in_threads(spark, call, range(50 * THREADS))
+    assert sorted(called) == list(range(1, 50 * THREADS))
