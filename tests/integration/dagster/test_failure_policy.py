@@ -1,7 +1,5 @@
 """The end of a step after a LakeSync error: Dagster retries transient errors, and no others."""
 
-from unittest.mock import Mock
-
 import dagster as dg
 import pytest
 
@@ -42,10 +40,17 @@ def test_a_transient_error_is_retried_after_its_stated_delay(tmp_path):
 
 
 def test_a_retry_does_not_wait_for_an_hour():
-    context = Mock(spec=dg.OpExecutionContext, retry_number=0)
-    with pytest.raises(dg.RetryRequested) as raised, failure_policy(context):
-        raise RateLimitedError("come back later", retry_after=3600)
-    assert raised.value.seconds_to_wait == MAX_WAIT_SECONDS
+    @dg.op
+    def limited(context: dg.OpExecutionContext):
+        with pytest.raises(dg.RetryRequested) as raised, failure_policy(context):
+            raise RateLimitedError("come back later", retry_after=3600)
+        return raised.value.seconds_to_wait
+
+    @dg.job
+    def job():
+        limited()
+
+    assert job.execute_in_process().output_for_node("limited") == MAX_WAIT_SECONDS
 
 
 def test_a_persistent_transient_error_fails_after_all_retries(tmp_path):
