@@ -29,7 +29,7 @@ from lakehouse.backends.destinations import Follower, follow
 from lakehouse.backends.transfers import Flow, LakeFlow, Migration, flow, migrate, move_to_tier
 from lakesync.adapters.backend_config import SingleBackend, TieredBackend, WriteTarget
 from lakesync.adapters.deltas import PAGE_DELTAS
-from lakesync.adapters.transfer.flows import RowFilter
+from lakesync.adapters.transfer.flow_pages import RowFilter
 from lakesync.adapters.transfer.follower import DeltaSelection
 from lakesync.adapters.transfer.migration import MigrationScope
 

@@ -137,7 +137,7 @@ def flow_tasks(config: Config, store: GatewayStore, name: str, declared: Declare
         declared: the flow's declaration; its target is not the lake.
     """
     from lakehouse.backends.transfers import Flow
-    from lakesync.adapters.transfer.flows import RowFilter
+    from lakesync.adapters.transfer.flow_pages import RowFilter
 
     source = resolve_backend(config, declared.source)
     followers, flows = _followers(config, source), _flows_into(config, source)
@@ -163,7 +163,7 @@ def lake_flow_task(config: Config, store: FlushStore, name: str, declared: Decla
     """
     from lakehouse.backends.transfers import LakeFlow
     from lakehouse.gateway_connections import store_epochs
-    from lakesync.adapters.transfer.flows import RowFilter
+    from lakesync.adapters.transfer.flow_pages import RowFilter
 
     row_filter = RowFilter.from_conditions(declared.where, tables=declared.tables, gateways=declared.gateways)
     progress = config.data_dir / "flows" / f"{name}.json"

@@ -21,7 +21,8 @@ from lakehouse.spark_errors import lake_errors
 from lakesync.adapters.backend_config import Backend, SingleBackend, single_backends
 from lakesync.adapters.composite import cold_tier_contents
 from lakesync.adapters.redaction import RedactionRequest, RowRemover, TouchedRow, require_redactable
-from lakesync.adapters.transfer.flows import RowFilter, filtered_contents
+from lakesync.adapters.transfer.flow_pages import RowFilter
+from lakesync.adapters.transfer.flows import filtered_contents
 from lakesync.model.schema import TableSchema
 
 if TYPE_CHECKING:

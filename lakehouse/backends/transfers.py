@@ -29,16 +29,8 @@ from lakesync.adapters.backend_config import Backend, SingleBackend, TieredBacke
 from lakesync.adapters.base import MarkStore, SuspendsTables
 from lakesync.adapters.composite import LifecycleAdapter, TierReport
 from lakesync.adapters.deltas import DeltaQuery
-from lakesync.adapters.transfer.flows import (
-    FlowProgress,
-    FlowStep,
-    RowFilter,
-    filtered_pages,
-    new_pages,
-    replay_flow,
-    run_flow,
-    written_by,
-)
+from lakesync.adapters.transfer.flow_pages import FlowProgress, RowFilter, filtered_pages, new_pages, written_by
+from lakesync.adapters.transfer.flows import FlowStep, replay_flow, run_flow
 from lakesync.adapters.transfer.follower import count_by_day
 from lakesync.adapters.transfer.loads import LoadBarrier
 from lakesync.adapters.transfer.migration import (

@@ -13,7 +13,8 @@ from pyiceberg.types import StringType
 
 from lakesync.adapters import DeltaQuery, SqliteAdapter, StoredDelta, open_adapter
 from lakesync.adapters.arrow import to_arrow
-from lakesync.adapters.transfer.flows import RowFilter, run_flow
+from lakesync.adapters.transfer.flow_pages import RowFilter
+from lakesync.adapters.transfer.flows import run_flow
 from lakesync.adapters.transfer.loads import written_streams
 from lakesync.adapters.transfer.migration import MigrationScope, migrate_adapter, scope_checksum
 from lakesync.model.errors import AdapterError, ConfigurationError

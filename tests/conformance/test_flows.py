@@ -22,7 +22,8 @@ from lakesync.adapters import (
 )
 from lakesync.adapters.deltas import Part
 from lakesync.adapters.digests import DigestScope
-from lakesync.adapters.transfer.flows import RowFilter, replay_flow, run_flow, written_by
+from lakesync.adapters.transfer.flow_pages import RowFilter, written_by
+from lakesync.adapters.transfer.flows import replay_flow, run_flow
 from lakesync.adapters.transfer.follower import DeltaSelection, follow_history, read_follower_progress
 from lakesync.adapters.transfer.loads import LoadBarrier, begin_load, finish_load, part_name, written_streams
 from lakesync.client import LocalTransport

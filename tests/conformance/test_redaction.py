@@ -17,7 +17,8 @@ from lakesync.adapters.composite import CompositeBase, cold_tier_contents
 from lakesync.adapters.deltas import DeltaQuery, MarkUpdate
 from lakesync.adapters.digests import DigestScope
 from lakesync.adapters.redaction import RedactionRequest, require_redactable
-from lakesync.adapters.transfer.flows import RowFilter, run_flow
+from lakesync.adapters.transfer.flow_pages import RowFilter
+from lakesync.adapters.transfer.flows import run_flow
 from lakesync.adapters.transfer.follower import DeltaSelection, follow_history
 from lakesync.adapters.transfer.loads import WrittenStreams
 from lakesync.model.crash_points import VARIABLE

@@ -16,7 +16,8 @@ from lakesync.adapters.arrow import columns_as_map
 from lakesync.adapters.arrow_access import read_pages
 from lakesync.adapters.base import MarkStore
 from lakesync.adapters.deltas import DeltaQuery
-from lakesync.adapters.transfer.flows import RowFilter, run_flow
+from lakesync.adapters.transfer.flow_pages import RowFilter
+from lakesync.adapters.transfer.flows import run_flow
 from lakesync.adapters.transfer.follower import DeltaSelection, follow_history, read_follower_progress
 from lakesync.adapters.transfer.loads import (
     begin_load,

@@ -10,7 +10,8 @@ from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync import config
 from lakesync.adapters import DeltaBatch, SqliteAdapter, StoredDelta
 from lakesync.adapters.backend_config import open_backend, resolve_backend, write_targets
-from lakesync.adapters.transfer.flows import RowFilter, run_flow
+from lakesync.adapters.transfer.flow_pages import RowFilter
+from lakesync.adapters.transfer.flows import run_flow
 from lakesync.adapters.transfer.follower import DeltaSelection, follow_history
 from lakesync.config import backends
 from lakesync_dagster.definitions import make_definitions

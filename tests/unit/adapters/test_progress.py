@@ -3,7 +3,7 @@
 import pytest
 
 from lakesync.adapters import SqliteAdapter
-from lakesync.adapters.transfer.flows import FlowProgress, RowFilter
+from lakesync.adapters.transfer.flow_pages import FlowProgress, RowFilter
 from lakesync.adapters.transfer.migration import MigrationInFile, MigrationProgress, MigrationScope
 from lakesync.adapters.transfer.progress import ProgressInFile, ProgressInMark
 from lakesync.model.errors import ConfigurationError, IntegrityError

@@ -18,7 +18,7 @@ from lakesync.adapters.backend_config import SingleBackend, TieredBackend, Write
 from lakesync.adapters.backends.sqlite import SqliteAdapter
 from lakesync.adapters.deltas import DeltaBatch, DeltaQuery, StoredDelta
 from lakesync.adapters.redaction import RedactionRequest
-from lakesync.adapters.transfer.flows import RowFilter
+from lakesync.adapters.transfer.flow_pages import RowFilter
 from lakesync.adapters.transfer.follower import DeltaSelection
 from lakesync.adapters.transfer.migration import MigrationScope
 from lakesync.model.delta import extract_delta
