@@ -88,9 +88,11 @@ def make_checkpoints(
             tables = _tables(spark, store, cut_point, names)
             schemas = [_schema(registered_now, store, gateway, table, config) for table in sorted(tables)]
             if (reason := run_state.checkpoint_obstacle(gateway, tables)) is not None:
-                # only this step merges tables without a registered schema: the faults of others must not delay them
-                unregistered = [schema for schema in schemas if not schema.columns]
-                merge_tables(spark, cut_point, unregistered, names=names, contracts=config.contracts)
+                # Only this step merges tables without a registered schema: the faults of others must not delay them. A
+                # merge of a faulty history would move their marks past missing deltas.
+                if not run_state.gateways_with_faulty_history & {gateway, None}:
+                    unregistered = [schema for schema in schemas if not schema.columns]
+                    merge_tables(spark, cut_point, unregistered, names=names, contracts=config.contracts)
                 raise IntegrityError(reason)
             checkpoint = make_checkpoint(
                 spark,

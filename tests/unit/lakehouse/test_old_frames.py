@@ -3,8 +3,11 @@
 import os
 from types import SimpleNamespace
 
+import pytest
+
 from lakehouse.checkpoints import publication
 from lakehouse.checkpoints.publication import delete_superseded_files, make_checkpoints
+from lakesync.model.schema import TableSchema
 from lakesync.staging.records import Checkpoint
 
 HOUR_MS = 3_600_000
@@ -59,3 +62,23 @@ def test_a_gateway_whose_old_files_cannot_be_deleted_does_not_stop_the_others(mo
         None, None, run_state, config, "file:///x", on_failed=lambda gateway, _: failed.append(gateway)
     )
     assert [each.gateway for each in made] == failed == ["a", "b"]
+
+
+@pytest.mark.parametrize(("with_faulty_history", "is_merged"), [({"other"}, True), ({"a"}, False), ({None}, False)])
+def test_tables_without_a_schema_are_merged_unless_the_history_has_faults(monkeypatch, with_faulty_history, is_merged):
+    merged, failed = [], []
+    monkeypatch.setattr(publication, "registered", lambda *_: None)
+    monkeypatch.setattr(publication, "_tables", lambda *_: {"notes"})
+    monkeypatch.setattr(publication, "_schema", lambda *_: TableSchema("notes", columns=()))
+    monkeypatch.setattr(publication, "merge_tables", lambda *arguments, **_: merged.append(arguments))
+    cut_points = {"a": SimpleNamespace(gateway="a", arrival=5, rules_version=1)}
+    run_state = SimpleNamespace(
+        flushed=lambda: cut_points,
+        cut_points=lambda: cut_points,
+        names_of=lambda _: None,
+        checkpoint_obstacle=lambda *_: "a check failed",
+        gateways_with_faulty_history=with_faulty_history,
+    )
+    config = SimpleNamespace(namespaces=SimpleNamespace(own={}), contracts={})
+    made = make_checkpoints(None, None, run_state, config, "", on_failed=lambda _, error: failed.append(str(error)))
+    assert (made, failed, bool(merged)) == ([], ["a check failed"], is_merged)
