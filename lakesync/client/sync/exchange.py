@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -63,15 +63,15 @@ class CycleResult(msgspec.Struct):
     progress: Progress = Progress(0, 0)
     """What was received of a checkpoint, and of pages that others follow."""
     error: LakeSyncError | None = None
-    """The latest failure; None after a later success of the same kind: of a push, or of a pull."""
+    """The latest failure; None after a later success of the same kind of request."""
     had_contact: bool = False
     """Whether a request was sent, or the gateway sent something."""
     found_new_column: bool = False
     """Whether a row had a column that its table here lacks."""
     received_page: bool = False
     """Whether a page arrived, as a response or as a broadcast."""
-    failed_push: bool = False
-    """Whether `error` is that of a push."""
+    failed_request: Literal["push", "push of the app's queue", "pull"] | None = None
+    """The kind of request whose failure `error` is."""
 
 
 class Exchange:
@@ -122,10 +122,10 @@ class Exchange:
             failure = None  # there is no checkpoint: the core pulls all rows instead
         if response is not None and self.apply(request, response, result):
             failure = None  # the rejected edits are reported, so the request is not reported as a failure
-        is_push = isinstance(request, SyncPush)
+        kind: Literal["push", "pull"] = "push" if isinstance(request, SyncPush) else "pull"
         if failure is not None:
-            result.error, result.failed_push = failure, is_push
-        elif result.failed_push == is_push:  # a success clears only an error of its own kind
+            result.error, result.failed_request = failure, kind
+        elif result.failed_request == kind:  # a success clears only an error of its own kind
             result.error = None
 
     def cancel_request(self) -> None:

@@ -205,7 +205,7 @@ class SyncSession:
                 link.queue.nack(ids)  # it has only those that are neither accepted nor rejected
                 if not isinstance(error, LakeSyncError):
                     raise
-                result.error, result.failed_push = error, True
+                result.error, result.failed_request = error, "push of the app's queue"
                 return
 
     def _push_custom_batch(self, queue: SyncQueue, deltas: Sequence[RowDelta], result: CycleResult) -> None:

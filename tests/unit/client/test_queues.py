@@ -393,6 +393,22 @@ def test_deltas_of_the_app_stay_in_the_queue_if_the_gateway_rejects_the_client(o
     assert (queue.depth(), transport.pushed) == (2, [["x", "y"]])
 
 
+def test_a_later_push_of_edits_does_not_hide_that_deltas_of_the_app_were_not_pushed(opened, gateway):
+    class Transport(RecordingTransport):
+        def push(self, push):
+            if push.deltas[0].row_id == "x":
+                raise BackpressureError("full")
+            return super().push(push)
+
+    queue = MemoryQueue()
+    queue.push(delta("x"))
+    alice = opened(queue=queue, transport=Transport(gateway))
+    alice["notes"].insert({"text": "mine"}, row_id="m")
+    with pytest.raises(BackpressureError):
+        alice.sync()
+    assert (queue.depth(), rows_there(gateway)) == (1, {"m"})
+
+
 def test_the_outbox_accepts_deltas_that_the_app_may_send_itself(opened, gateway):
     alice = opened()
     queue = alice.coordinator.queue
