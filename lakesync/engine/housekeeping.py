@@ -195,7 +195,7 @@ class Housekeeping:
 
         Raises:
             Exception: a flush failed, as in `flush_all`; its deltas stay in staging.
-            AdapterError: the queue cannot be read or written.
+            AdapterError, StagingUnavailableError: the queue cannot be read or written.
         """
         self.stop()
         self.flush_all()
@@ -229,7 +229,7 @@ class Housekeeping:
         """Process the queue of table updates, and return the number of completed jobs; 0 if another process does it.
 
         Raises:
-            AdapterError: the queue cannot be read or written.
+            AdapterError, StagingUnavailableError: the queue cannot be read or written.
         """
         if self._queue is None or self._destination is None:
             return 0

@@ -133,8 +133,8 @@ class Flusher:
             wait: whether to wait for a running flush; otherwise it is an error.
 
         Raises:
-            FlushError: there is no adapter, a flush is running, or a batch could not be written. Nothing is lost; the
-                next flush starts with that batch.
+            FlushError: there is no adapter, a flush is running, or the adapter could not be written or read. Nothing is
+                lost; the next flush starts with that batch.
             IntegrityError: the adapter stores other deltas than were written; that batch was not confirmed.
             StagingUnavailableError: staging cannot be reached.
         """
@@ -300,13 +300,23 @@ class Flusher:
                 self._store.put_mark(marks[each.table], "false")
 
     def _stored_rows(self, table: str) -> set[str]:
-        """Return the ids of a table's rows of which the adapter stores deltas."""
+        """Return the ids of a table's rows of which the adapter stores deltas.
+
+        Raises:
+            FlushError: the adapter cannot be read.
+        """
         query = DeltaQuery(gateway=self.gateway_id, tables=(table,))
-        return {
-            row_id
-            for page in read_pages(self.destination, query)
-            for row_id in page.deltas.column("row_id").to_pylist()
-        }
+        try:
+            return {
+                row_id
+                for page in read_pages(self.destination, query)
+                for row_id in page.deltas.column("row_id").to_pylist()
+            }
+        except AdapterError as error:
+            raise FlushError(
+                f"the rows of table {table!r} that were flushed before could not be read: {error}. Nothing is lost; "
+                "flush again."
+            ) from error
 
     def _move_delayed_jobs(self) -> None:
         """Move jobs from staging to the queue, if it can be reached again. After a crash, one job may run twice."""

@@ -10,7 +10,7 @@ import stamina
 
 from lakesync.adapters import LocalDisk, SqliteAdapter
 from lakesync.flush import FlushSettings, Materialiser, MemoryFlushQueue, ObjectFlushQueue, StagingFlushQueue
-from lakesync.model.errors import AdapterError, ValidationError
+from lakesync.model.errors import AdapterError, FlushError, ValidationError
 from lakesync.model.schema import parse_schema
 from tests.integration.embedded.embedded_support import Author, gateway_over
 
@@ -82,6 +82,26 @@ def test_rows_that_were_flushed_before_their_table_had_a_schema_are_written_at_i
         assert push(gateway, "later", 3) == [{"early", "r"}, {"later"}]
     assert Materialiser("shop", queue, database).run_once() == 2
     assert table(database) == {"early": 1, "later": 3, "r": 2}
+
+
+def test_a_flush_that_cannot_read_the_rows_from_before_the_schema_is_repeated(clock, database, monkeypatch):
+    def unreachable(query):
+        raise AdapterError("the disk does not answer")
+
+    queue, author = MemoryFlushQueue(), Author("a", clock)
+    with gateway_over(clock, database, queue=queue) as gateway:
+        author.push(gateway, author.delta("early", {"x": 1}))
+        gateway.flush()
+        gateway.register_schema(NOTES)
+        author.push(gateway, author.delta("r", {"x": 2}))
+        with monkeypatch.context() as failing:
+            failing.setattr(database, "query_arrow", unreachable)
+            with pytest.raises(FlushError, match="table 'notes'"):
+                gateway.flush()
+        assert queue.pending("shop") == []
+        gateway.flush()
+    (job,) = queue.pending("shop")
+    assert set(job.flushed.row_ids) == {"early", "r"}
 
 
 def test_work_that_fails_for_a_while_is_retried(flushed, database):
