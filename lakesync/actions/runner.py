@@ -123,7 +123,7 @@ async def run_attempt(
 ) -> ActionOutcome:
     """Let a handler execute an action once.
 
-    Unexpected errors are logged; clients get a message without internal details.
+    Unexpected errors and those of the configuration are logged; clients get a message without internal details.
 
     Args:
         handler: returns the handler, or raises an error of `ActionHandler.execute_action`.
@@ -138,7 +138,7 @@ async def run_attempt(
     try:
         data = await _call_handler(handler(), action, context)
         return ActionResult(action.action_id, _encode_data(data, max_data_bytes), server_hlc())
-    except ConfigurationError as error:  # the operator's and the admin's, whose names and files clients must not see
+    except ConfigurationError as error:  # it may name settings and files of the operator, which clients must not see
         _log_failure(action, context, error)
         return failure(action, error.code, "the connector is not configured correctly; see the gateway's log")
     except LakeSyncError as error:

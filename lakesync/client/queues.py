@@ -205,7 +205,7 @@ class QueueLink:
         offered = {item.id for item in self.queue.peek(sys.maxsize)} if self.may_differ else self._numbers.keys()
         # the queue lacks them or, if it may differ, delays them or has them as being sent
         not_offered = [edit for edit in active if edit.id not in offered]
-        # what the queue may have as being sent; `nack` and `push` change nothing that they need not
+        # edits that the queue may have as being sent; `nack` ignores the others, and `push` those that the queue has
         maybe_sending = {edit.id for edit in not_offered} if self._sending is None else self._sending
         no_longer_sent = [edit.id for edit in active if edit.status == "waiting" and edit.id in maybe_sending]
         if no_longer_sent:

@@ -239,6 +239,7 @@ class Replica:
 
     def types(self) -> dict[str, dict[str, ColumnType]]:
         """Return the column types of each synced table."""
+        # a copy, as in the methods below: a step of another thread may add a table meanwhile
         return {table: schema.types for table, schema in dict(self.store.schemas).items()}
 
     def unrecorded_count(self) -> int:

@@ -40,8 +40,9 @@ _AGE_SQL = """TIMESTAMPDIFF(SECOND, LEAST(
     CONVERT_TZ(trx_started, 'SYSTEM', '+00:00'),
     CONVERT_TZ(trx_started - INTERVAL 1 HOUR, 'SYSTEM', '+00:00') + INTERVAL 1 HOUR
 ), UTC_TIMESTAMP())"""
-"""The age of a transaction in seconds. MySQL reports its start in the time zone of the server's machine. When that sets
-its clock back, some times occur twice. The earlier one is taken: the offset from UTC is also that of an hour before."""
+"""The age of a transaction in seconds. MySQL reports its start in the time zone of the server's machine, where some
+times occur twice when the clock is set back. The start is converted to UTC with its own offset and with that of an hour
+before it, and the earlier result is taken."""
 _OLDEST_TRANSACTION_SQL = f"""
 SELECT MAX({_AGE_SQL})
 FROM information_schema.innodb_trx WHERE trx_is_read_only = 0 AND trx_mysql_thread_id <> CONNECTION_ID()

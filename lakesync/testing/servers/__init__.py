@@ -126,7 +126,7 @@ class RunningServer:
 
 @contextmanager
 def serve(service: Service, *, host: str = "127.0.0.1", port: int = 0) -> Iterator[RunningServer]:
-    """Serve requests until the block ends, which also closes the connections that clients keep.
+    """Serve requests until the block ends. A connection that a client keeps is closed at its next request.
 
     Args:
         service: responds to the requests.
