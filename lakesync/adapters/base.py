@@ -309,7 +309,8 @@ class FencesWrites(Protocol):
         """Make later inserts and repairs of this object fail as soon as an erasure has begun at the adapter.
 
         A Spark task of a killed run may go on while the erasure runs. So a task that writes without a follower's mark
-        calls this before it reads the deltas. Adapters without transactions write what is sent in that very moment.
+        calls this before it reads the deltas. An adapter without transactions may still write what is being sent when
+        the erasure begins.
 
         Args:
             name: the task's name. Tasks that write at the same time have different ones.

@@ -260,6 +260,16 @@ def test_b7_an_object_that_an_erasure_has_missed_is_deleted(tmp_path, has_mark):
     adapter.close()
 
 
+def test_b7_a_repair_stops_before_its_next_object_once_an_erasure_has_begun(tmp_path):
+    adapter = ObjectDeltas(ErasedInThatMoment(tmp_path))
+    stored = [StoredDelta("g", 256, make_delta("bob", n, "kept", table, size=n)) for n, table in ((1, "a"), (2, "b"))]
+    adapter.fence_writes("m")
+    with pytest.raises(IntegrityError, match="another run has moved it"):
+        adapter.restore_arrow("m", "g.main.1.1-2", to_arrow(stored), DigestScope())
+    assert len(everything(adapter)) == 1
+    adapter.close()
+
+
 def test_sqlite_reports_a_reader_that_keeps_erased_data_in_the_wal(tmp_path):
     adapter = SqliteAdapter(tmp_path / "d.db")
     fill(adapter)

@@ -205,7 +205,10 @@ class ObjectDeltas(ArrowAdapterBase):
         return total
 
     def fence_writes(self, name: str) -> None:
-        """Make later inserts and repairs fail once an erasure has begun, except for an object in the very moment."""
+        """Make later inserts and repairs fail once an erasure has begun.
+
+        A repair checks this before each object, so the object that is being sent then is still written.
+        """
         self._fence = read_fence(self, name)
 
     def redact(
@@ -254,12 +257,12 @@ class ObjectDeltas(ArrowAdapterBase):
         A follower that stopped within a batch, at the end of a day, has written it as two objects, and an earlier
         version has written one JSON object for two days. The rewritten objects replace them.
         """
-        if self._fence is not None:
-            self._fence.check(self.read_mark(self._fence.name))
         for gateway, table, of_table in split_by_table(deltas):
             files = set[DeltaFile]()
             for part in self._parts(of_table):
                 file, data = self._encode(f"{batch_id}.{table}", gateway, part)
+                if self._fence is not None:
+                    self._fence.check(self.read_mark(self._fence.name))
                 self.objects.put_object(file.key, data)
                 files.add(file)
             keys, names = {file.key for file in files}, {_name_of(file.key) for file in files}
