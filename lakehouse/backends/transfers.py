@@ -147,7 +147,7 @@ class LakeFlow(NamedTuple):
         progress = progress_file.read()
         if progress is None or progress.row_filter != self.row_filter or is_rebuilt(progress.epochs, self.epochs):
             progress = FlowProgress(self.row_filter)
-        progress = msgspec.structs.replace(progress, epochs=self.epochs)
+        progress = replace(progress, epochs=self.epochs)
         with ExitStack() as closing:
             (source,) = open_backends([self.source], closing)
             intake = closing.enter_context(open_intake(self.config))

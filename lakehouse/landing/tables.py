@@ -6,7 +6,7 @@ number among those of the connector. `known` has the rows that result from the p
 has a mark, a property `lakesync.read.…` of `known`: the last page that is in `known`, and the last page whose deltas
 (changes of rows) the gateway has. If the property is lost, the first of the two is found in the snapshots of `known`,
 and the deltas after it are pushed again, which changes nothing. Another property, `lakesync.epochs.…`, has the epochs
-of the staging store that got the deltas; a rebuilt store has others, and may lack deltas.
+of the staging store that got the deltas; a rebuilt store has other epochs, and may lack deltas.
 
 If two polls of one connector run at the same time, one of them fails, because Iceberg rejects a commit if rows have
 changed since the snapshot that the caller read. If the response to a commit is lost, the commit is found by its batch

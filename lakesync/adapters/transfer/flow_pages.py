@@ -84,7 +84,7 @@ class FlowProgress(msgspec.Struct, frozen=True, rename={"row_filter": "sieve"}):
     """Synced table → columns that all rows of its destination table have."""
     epochs: dict[str, int] = {}
     """Of a flow into the lake: the epochs of the staging store that got the deltas, by `GATEWAY/SHARD`. A store that
-    was rebuilt from the lake has others, and may lack deltas, so the flow starts again."""
+    was rebuilt from the lake has other epochs, and may lack deltas, so the flow starts again."""
 
 
 class FilteredPage(NamedTuple):
