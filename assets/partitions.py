@@ -2,7 +2,8 @@
 
 The key of a daily partition is the text `YYYY-MM-DD`. For most assets it is the day of arrival, on which the gateway
 (the server of an app's changes) received the changes. An arrival is its timestamp of a push: 48 bits of milliseconds
-and a 16-bit counter.
+and a 16-bit counter. For migrations and tiers it is the day of the changes' hlc, the client's timestamp, and for polls
+the day on which rows were read.
 """
 
 from collections.abc import Mapping, Sequence
@@ -54,24 +55,24 @@ def nearest_key(day: str, keys: Sequence[str]) -> str:
     return min(max(day, keys[0]), keys[-1])
 
 
-def nearest_day(days: dg.TimeWindowPartitionsDefinition, ms: int) -> str:
+def nearest_key_at(days: dg.TimeWindowPartitionsDefinition, ms: int) -> str:
     """Return the key of a time's partition; for a time before the first or after the last one, the nearest.
 
     Args:
-        days: partitions by UTC day.
+        days: partitions by UTC day; at least one.
         ms: the time in milliseconds since 1970.
     """
     return nearest_key(utc_day(ms).isoformat(), days.get_partition_keys())
 
 
 def ms_of_days(days: Sequence[date]) -> tuple[int, int]:
-    """Return the first millisecond of a range of UTC days, and the first one after it, both since 1970."""
+    """Return the first millisecond of the UTC days from the earliest to the latest, and the first one after them."""
     first, after = min(days), max(days) + timedelta(days=1)
     start, end = (int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp() * 1000) for day in (first, after))
     return start, end
 
 
 def arrivals_of(days: Sequence[date]) -> tuple[int, int]:
-    """Return the first and the last arrival that a range of UTC days can contain."""
+    """Return the first and the last arrival that the UTC days from the earliest to the latest can contain."""
     first_ms, end_ms = ms_of_days(days)
     return start_of(first_ms), start_of(end_ms) - 1

@@ -29,7 +29,7 @@ from assets.names import (
     TRANSFER_SENSOR,
     polled_key,
 )
-from assets.partitions import nearest_day, range_tags
+from assets.partitions import nearest_key_at, range_tags
 from assets.transfers import newest_movable_day, partition_key, tier_days
 from lakehouse.marks import CopiedDays, days_to_copy
 from lakehouse.schema_snapshot import SchemaSnapshot
@@ -133,7 +133,7 @@ def _partition_tags(
             return None
         return range_tags(partition_key(declared.tables[0], missing[0]), partition_key(declared.tables[-1], missing[1]))
     if lag.part == "flow":
-        first, last = nearest_day(days, lag.mark or now_ms), nearest_day(days, now_ms)
+        first, last = nearest_key_at(days, lag.mark or now_ms), nearest_key_at(days, now_ms)
     else:
         days_by_hlc = tier_days(config, lag.name, days)  # tiers move deltas by the day of the client's timestamp (hlc)
         now = datetime.fromtimestamp(now_ms / 1000, UTC)
@@ -211,7 +211,7 @@ def destination_sensor(
         first = min(lag.since_ms for lag in requested if lag.name == name)
         last = days.get_last_partition_key()
         assert last is not None
-        return range_tags(nearest_day(days, first), last)
+        return range_tags(nearest_key_at(days, first), last)
 
     def target_tags(key: dg.AssetKey) -> dict[str, str]:
         return {REQUESTED_BY: DESTINATION_SENSOR, TARGET: key.to_user_string()}
@@ -253,7 +253,7 @@ def poll_sensor(
             marks = store.marks()
         now_ms = OffsetClock(config.clock_offset_file).now_ms()
         overdue = [lag for lag in lags.overdue(marks, now_ms) if lag.part == "poll"]
-        today = nearest_day(days, now_ms)
+        today = nearest_key_at(days, now_ms)
 
         def request(lag: Lag) -> dg.RunRequest | None:
             tags = {REQUESTED_BY: POLL_SENSOR, CONNECTOR: f"{lag.gateway}/{lag.name}"}

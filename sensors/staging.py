@@ -20,7 +20,7 @@ from collections.abc import Sequence
 import dagster as dg
 
 from assets.names import ERASURE_JOB, FLUSH_JOB, FLUSH_SENSOR, REASON, REQUESTED_BY
-from assets.partitions import nearest_day, range_tags
+from assets.partitions import nearest_key_at, range_tags
 from lakehouse.history.flush_due import BacklogReader, describe_backlog, due_flush
 from lakesync.analysis.lags import Lag
 from lakesync.config import Config
@@ -107,7 +107,7 @@ def flush_sensor(
         context.log.info("%s: %s", wanted.reason, ", ".join(lag.key for lag in wanted.lags))
         request = dg.RunRequest(
             tags={
-                **range_tags(nearest_day(days, wanted.first_ms), nearest_day(days, wanted.last_ms)),
+                **range_tags(nearest_key_at(days, wanted.first_ms), nearest_key_at(days, wanted.last_ms)),
                 REASON: wanted.reason,
                 **tags,
             }

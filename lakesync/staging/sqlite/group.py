@@ -4,7 +4,7 @@
 which say when a row joined and left a bucket of the sync rules.
 
 A *job* is a function that the engine or the pipeline submits to the store; `SqliteStore` passes all of them to `Owner`.
-The thread runs jobs, with gateways (each is one app's stream of changes) in turn, and in between writes rows that are
+The thread runs jobs, and gateways take turns; each is one app's stream of changes. In between, it writes rows that are
 only in memory to `state.db` (*write-behind*).
 
 Jobs that wait at the same time, or arrive while others run, form a *group*: they run one after another in one
@@ -124,7 +124,7 @@ class GroupCommit:
                 try:
                     done.append(self._attempt(job, alone=False))
                 except MustRunAloneError:
-                    alone = job
+                    alone = job  # which ends the group after `receive`
                 receive()
                 job = _next_of(writing) if alone is None and monotonic() < deadline else None
             self._commit()
@@ -172,7 +172,7 @@ class GroupCommit:
 
     def _recover(self) -> None:
         """Repeat a rollback of `log.db` that failed, and rebuild rows that were lost by an error."""
-        if self._journal.intact:
+        if self._journal.has_transaction:
             self._journal.rollback()
         self._behind.recover_if_lost()
 
@@ -226,7 +226,7 @@ class GroupCommit:
         Raises:
             sqlite3.OperationalError: a transaction was ended; the group is lost.
         """
-        if not (self._journal.intact and self._state.intact):
+        if not (self._journal.has_transaction and self._state.intact):
             raise sqlite3.OperationalError("the group's transaction was ended by SQLite")
 
     def _fail(self, futures: Iterable[Future[Any]], exc: BaseException) -> None:

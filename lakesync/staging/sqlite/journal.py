@@ -162,7 +162,7 @@ class Journal(JournalFile):
         self.sql.execute("BEGIN IMMEDIATE")
 
     @property
-    def intact(self) -> bool:
+    def has_transaction(self) -> bool:
         """Whether the group's transaction is open: SQLite ends one on its own when a disk is full."""
         return self.sql.in_transaction
 
