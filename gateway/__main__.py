@@ -75,7 +75,7 @@ def _configure_logging() -> None:
 
 
 class _LineWriter:
-    """Writes each line with one system call. It never fails, even if the disk is full or the pipe is closed.
+    """Writes each line with one system call, for structlog. It never fails, even if the disk is full.
 
     It counts lost lines, and writes their number before the next line that can be written.
     """
@@ -162,7 +162,7 @@ def serve(configured: config.Config) -> None:
             gc.freeze()  # objects up to here live as long as the process
             GatewayServer(app, settings, start_engine).run(sockets=[bound])
         finally:
-            backends.finish()
+            backends.finish()  # the last flush; it needs the engine and the adapters, which are closed after it
             engine.close()
 
 

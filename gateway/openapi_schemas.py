@@ -47,20 +47,21 @@ HLC: dict[str, Any] = {
         {"type": "integer", "minimum": 0, "maximum": MAX_HLC},
     ],
 }
-"""A timestamp of a hybrid logical clock, or a cursor, in a request. Eighteen digits last until the year 2453."""
+"""A timestamp of a hybrid logical clock, or a cursor, in a request. The pattern has eighteen digits, which are enough
+until the year 2453; larger ones are accepted too."""
 HLC_IN_RESPONSE: dict[str, Any] = {
     "description": "64 bits as a decimal string",
     "type": "string",
     "pattern": "^[0-9]{1,19}$",
 }
-"""The same in a response, where it is always text."""
+"""A timestamp or cursor in a response, where it is always text."""
 GATEWAY: dict[str, Any] = {"type": "string", "pattern": f"^{GATEWAY_ID}$"}
 """Id of a gateway, one app's stream of changes."""
 GATEWAY_PARAMETER: dict[str, Any] = {"name": "gateway", "in": "path", "required": True, "schema": GATEWAY}
 IDENTIFIER: dict[str, Any] = {"type": "string", "pattern": "^[a-zA-Z_][a-zA-Z0-9_]{0,63}$"}
 """Name of a table or column."""
 REFERENCE: dict[str, Any] = {"pattern": "^[a-zA-Z_][a-zA-Z0-9_]{0,63}\\.[a-zA-Z_][a-zA-Z0-9_]{0,63}$"}
-"""A column that another one points to, if it is a text: `table.column`."""
+"""A column that another one points to, `table.column`; without `type`, because an object is accepted too."""
 ID: dict[str, Any] = {"type": "string", "pattern": "^[^\\x00]+$", "minLength": 1, "maxLength": MAX_ID_CHARS}
 """Id of a row, a client or a delta."""
 CURSOR: dict[str, Any] = {"type": "string", "pattern": "^(now|[0-9]{1,18}-[0-9]{1,18}(-[0-9]{1,18}-[0-9]{1,18})?)$"}
@@ -331,6 +332,6 @@ def _add_keywords(components: dict[str, dict[str, Any]], hlc: dict[str, Any]) ->
 
 
 def _without_null(described: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of the value itself, if the property's schema also allows null."""
+    """Return the schema of the value itself, if the property's schema also allows null, which msgspec puts last."""
     branches: list[dict[str, Any]] = described.get("anyOf", [described])
     return branches[0]

@@ -35,7 +35,8 @@ class GatewaySettings:
     port: int = 0
     """Port to listen on; 0 for any free port."""
     secrets: tuple[str, ...] = ()
-    """Secrets that sign tokens: one, or two during a rotation. Without one the server listens on loopback only."""
+    """Secrets with which tokens may be signed: the present one and, during a rotation, the previous one. Without a
+    secret the server listens on loopback only."""
     issuers: tuple[Issuer, ...] = ()
     """Login providers and backends that sign tokens besides the server itself."""
     sole_gateway: str | None = None
@@ -54,7 +55,7 @@ class GatewaySettings:
     """The section `[limits]`, of which the server uses the limits of requests, connections and the disk."""
     page_wait_seconds: float = 1.0
     """Seconds for which a WebSocket gets no broadcasts after a pull with a further page, which the client probably
-    pulls next."""
+    pulls next. Only tests change it."""
     auto_create: bool = True
     """Whether a valid token may create the gateway that it names."""
     staging_folders: tuple[Path, ...] = ()

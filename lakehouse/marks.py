@@ -1,9 +1,11 @@
 """The pipeline's marks: named texts in the staging store that say how far each part of the pipeline has come.
 
-This module has the names of all marks. It also encodes the values of two kinds: those of polls (when a connector, an
-external system, was read last, and which of its tables fail), and those of migrations (which days of tables are copied
-from one database to another). Assets write marks after their work; sensors compare them to find out what is due. A
-delta, below, is a change of a row; a *gateway* is one app's stream of deltas, and an *arrival* its timestamp of a push.
+This module has the names of the marks that assets write. It also encodes the values of two kinds: those of polls (when
+a connector, an external system, was read last, and which of its tables fail), and those of migrations (which days of
+tables are copied from one database to another). A flow and a destination also have a mark at each adapter (database or
+object store) that they write to, which is authoritative. Assets write marks after their work; sensors compare them to
+find out what is due. A delta, below, is a change of a row; a *gateway* is one app's stream of deltas, and an *arrival*
+its timestamp of a push.
 """
 
 from __future__ import annotations
@@ -50,8 +52,8 @@ TransferKind = Literal["flow", "migration", "tier"]
 def transfer_mark(kind: TransferKind, name: str) -> str:
     """Return the name of the mark of a flow, of tiers or of a migration, which transfer deltas between databases.
 
-    A flow copies new deltas, tiers move old ones to a cheaper store; their mark's value is the time at which the last
-    successful run began. The value for a migration, which copies whole tables, is the copied days (`CopiedDays`).
+    A flow copies new deltas, and tiers move old ones to a cheaper store. The value of either mark is the time at which
+    the last successful run began. A migration copies whole tables, and its value is the copied days (`CopiedDays`).
 
     Args:
         kind: the kind of transfer.
@@ -63,17 +65,19 @@ def transfer_mark(kind: TransferKind, name: str) -> str:
 def suspended_mark(flow_mark: str) -> str:
     """Return the name of the mark with a flow's suspended tables at one adapter, as a JSON list.
 
+    A suspended table could not be written, and gets no rows until a retry succeeds.
+
     Args:
-        flow_mark: the name of the flow's mark at the adapter: `flows/FLOW/ADAPTER`.
+        flow_mark: the name of the mark that the adapter has for the flow, `flows/FLOW/ADAPTER` (`Flow.name`).
     """
     return f"suspended/{flow_mark}"
 
 
 def destination_mark(destination: str, adapter: str) -> str:
-    """Return the name of the mark of one adapter (database or object store) that a destination writes to.
+    """Return the name of the mark of one adapter that a destination writes to.
 
-    Its value says for each stream (`GATEWAY/SHARD`) up to which arrival the adapter has all deltas. The authoritative
-    mark is at the adapter. Staging has a copy for the sensors.
+    Its value says for each shard of a gateway (`GATEWAY/SHARD`) up to which arrival the adapter has all deltas. The
+    adapter has the mark under the same name; that in staging is a copy for the sensors.
 
     Args:
         destination: the destination's name in `lakesync.toml`.
@@ -106,8 +110,8 @@ def record_poll(
     """Write a connector's marks after a poll of some of its tables.
 
     There are two: the failing tables, which sensors retry separately, and the time of the last poll, after which the
-    connector's interval begins. The time is written if a table succeeded and every table that did not fail before was
-    polled. So a failing table does not delay the others.
+    connector's interval begins. The time is written if a table succeeded, and no table was left out except those that
+    failed before. So a failing table does not delay the others.
 
     Args:
         store: the staging store.

@@ -92,7 +92,7 @@ def version_if_there(spark: SparkSession, name: str) -> TableVersion | None:
         return read_version(spark, name)
     except NoSuchTableError:
         return None
-    except DBAPIError:  # a new catalogue is empty until Spark first opens it
+    except DBAPIError:  # a new catalogue lacks its own tables until Spark first opens it
         return read_version(spark, name) if spark.catalog.tableExists(name) else None
 
 
@@ -102,7 +102,7 @@ def at_snapshot(spark: SparkSession, name: str, snapshot: int | None) -> DataFra
     Args:
         spark: an open Spark session.
         name: the table's full, quoted name.
-        snapshot: id of the snapshot; None for the newest.
+        snapshot: id of the snapshot; None for the newest, unlike in `planned_files` and `overwrite`.
     """
     if snapshot is None:
         return spark.table(name)

@@ -59,7 +59,7 @@ class StateTable(msgspec.Struct, frozen=True):
     marks: dict[str, int]
     """Gateway → the arrival (the gateway's timestamp of a push) up to which its deltas are merged."""
     has_new_columns: bool
-    """Whether columns were added by this merge, or by one that was killed, so that earlier rows have null in them."""
+    """Whether columns were added by this merge, or by a killed one, so that earlier rows have null in them."""
     ever_rejected: bool = False
     """Whether values of the table were ever written to the table `rejected`, because they did not fit their column."""
 
@@ -137,7 +137,7 @@ def ensure_state(
         missing = {}
     unfilled = json.loads(version.properties.get(UNFILLED_PROPERTY, "[]")) if version is not None else []
     if missing:
-        if version is not None:  # before the columns are added, so that a killed run leaves a record
+        if version is not None:  # before the columns are added, so that after a killed run the next one fills them
             set_properties(spark, name, {UNFILLED_PROPERTY: json.dumps([*unfilled, *missing])})
         crash_point("tables.growing")  # tests kill the process here
         added = ", ".join(_column(column, schema_type) for column, schema_type in missing.items())
@@ -185,7 +185,7 @@ def set_properties(spark: SparkSession, name: str, properties: Mapping[str, str]
 
 
 def typed_columns(spark: SparkSession, name: str) -> dict[str, str]:
-    """Return typed column → schema type of a state table, in the order of the columns.
+    """Return typed column → schema type of a state table, in the order of the columns. The type is their comment.
 
     Args:
         spark: an open Spark session.

@@ -1,4 +1,4 @@
-"""Collects names that Dagster does not export from its package, so that no other module imports its private modules.
+"""Names that Dagster does not export, and functions that run its commands; no other module imports private ones.
 
 The assets and the code location's own processes (`lakesync_dagster`) import them from here. Dagster 1.13.27 has no
 public way to them:
@@ -55,7 +55,7 @@ def run_arguments(run: dg.DagsterRun, instance: dg.DagsterInstance) -> list[str]
 
 
 def load_command() -> Callable[[], Any]:
-    """Import the command `dagster`, and return the function that runs it."""
+    """Import the command `dagster`, and return the function that runs it. The run host imports it before it forks."""
     (script,) = entry_points(group="console_scripts", name="dagster")
     found: Callable[[], Any] = script.load()
     return found

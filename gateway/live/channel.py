@@ -61,7 +61,7 @@ class Channel:
 
         Args:
             gateway: the gateway whose connections it serves.
-            on_broadcast: called with the number of deltas of each broadcast, for the metrics.
+            on_broadcast: called with numbers of sent deltas, whose sum is a metric.
         """
         self._gateway = gateway
         self._on_broadcast = on_broadcast
@@ -224,7 +224,7 @@ class Channel:
                 subscriber.state = state
 
     async def _broadcast(self, batch: Sequence[LiveConnection]) -> None:
-        """Read the changes that the connections of a batch lack, and send them."""
+        """Read the changes that the connections of a batch lack, and send them. Groups have the same state object."""
         by_state: dict[SubscriptionState, list[tuple[LiveConnection, Subscriber]]] = defaultdict(list)
         for connection in batch:
             if connection.subscriber is not None:
@@ -359,7 +359,7 @@ class Channel:
             if page.deltas:
                 connection.send_broadcast(frame)
                 self._on_broadcast(len(page.deltas))
-            self._requeue((connection,))  # after an own page its bucket keys are unknown: `_load_subscriptions`
+            self._requeue((connection,))  # for `_load_subscriptions`: an own page makes its bucket keys unknown
 
     def _index_connection(self, connection: LiveConnection, subscriber: Subscriber, state: SubscriptionState) -> None:
         """Set a connection's buckets in the index to those of a state, unless the connection has ended meanwhile."""

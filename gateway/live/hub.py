@@ -57,7 +57,7 @@ class Hub:
         Args:
             store: the store whose notices of commits are watched.
             limits: the settings in `[limits]`, of which the limits of the numbers of connections are used.
-            on_broadcast: called with the number of deltas of each broadcast, for the metrics.
+            on_broadcast: called with numbers of sent deltas, whose sum is a metric.
         """
         self._on_broadcast = on_broadcast
         self._store = store

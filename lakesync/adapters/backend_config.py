@@ -112,7 +112,7 @@ def resolve_backend(config: Config, name: str) -> Backend:
 
 
 def write_targets(backend: Backend, tables: tuple[str, ...] = ()) -> list[WriteTarget]:
-    """Return the adapters that a backend writes to. Those include secondaries, but not cold tiers.
+    """Return the adapters that a backend writes to. Those include secondaries, but not cold tiers, which tiers fill.
 
     Args:
         backend: the backend.
@@ -157,7 +157,7 @@ def named_adapters(config: Config, names: Iterable[str]) -> list[SingleBackend]:
 
 
 def open_backend(backend: Backend) -> DatabaseAdapter:
-    """Open a backend as one adapter. Of a replicated backend only the primary is opened.
+    """Open a backend as one adapter, to read it. Of a replicated backend only the primary is opened.
 
     Raises:
         ConfigurationError: no adapter has the scheme, or its package cannot be loaded.

@@ -160,7 +160,7 @@ def connect(
         role: the role of a token that is signed here.
         client: the client id of a token that is signed here; a given token must have it too. None: a signed token has
             `lakesync-cli`, a given one may have any.
-        gateway_required: whether the command needs a gateway id.
+        gateway_required: whether the command needs a gateway id. Without an id, no token is signed.
         token_seconds: the lifetime of a token that is signed here.
         claims: further claims of a token that is signed here.
 
@@ -205,7 +205,7 @@ def choose_gateway(config: Config, gateway: str | None) -> str:
 
 
 def gateway_url(config: Config) -> str:
-    """Return the gateway's URL: `[remote] url`, else that of a running `lakesync up`, else that of `[gateway]`.
+    """Return the gateway's URL: `[remote] url`, else `local_gateway_url`.
 
     Raises:
         ConfigurationError: the URL is invalid.
@@ -214,7 +214,10 @@ def gateway_url(config: Config) -> str:
 
 
 def local_gateway_url(config: Config) -> str:
-    """Return the URL of the gateway that owns the staging store of these settings, the database of pushed changes."""
+    """Return the URL of the gateway that owns the staging store of these settings, the database of pushed changes.
+
+    It is `[gateway] url`, else that of a running `lakesync up`, else made of `[gateway] host` and `port`.
+    """
     url = config.gateway.url or running_service(config, "gateway").get("url")
     if url:
         return str(url)

@@ -67,4 +67,4 @@ _CLASSES: dict[str, type[LakeSyncError]] = {
     **{kind.code: kind for kind in reversed(list(_with_subclasses(LakeSyncError)))},
     InternalError.code: InternalError,  # instead of `LakeSyncError`, whose code this is by default
 }
-"""Error classes by code. Of classes with the same code, the base is in it: the wire does not distinguish them."""
+"""Error classes by code. Reversed, because of classes with one code the base counts: the wire has only the code."""

@@ -2,8 +2,8 @@
 
 The *content* of a row (`RowContent`) is the merge of all its deltas, the changes that clients have made. A row is
 identified by `(gateway, row_id)`; a *gateway* is one app's stream of changes. The schema's primary key and external id
-have non-unique indexes on values of any length, because two devices may use one key offline. With soft delete, a
-deleted row stays in the table, marked as deleted.
+have indexes on values of any length. They are not unique, because two devices may use one key offline. With soft
+delete, a deleted row stays in the table, marked as deleted.
 
 Besides the schema's columns the table has system columns, such as `last_arrival` (the gateway's timestamp of the row's
 newest delta). The column `props` belongs to the user: it gets its default when a row is inserted, and is never written
@@ -115,7 +115,7 @@ def savepoint(connection: Connection, dialect: Dialect) -> Iterator[None]:
         yield
     except BaseException as error:
         if connection.statement_error(error) is None:
-            raise  # the connection may be lost; then the whole transaction is rolled back
+            raise  # the connection may be lost: the caller rolls back the whole transaction
         connection.execute(f"ROLLBACK TO SAVEPOINT {name}")
         with suppress(Exception):
             connection.execute(f"RELEASE SAVEPOINT {name}")
@@ -188,6 +188,7 @@ class RowTable:
         present = set(connection.column_names(table_name(schema)))
         if present:
             _check_columns(schema, present)
+        # this also checks whose rows the table has
         make_locks(connection, dialect, self._lock_names(), schema.table, is_new=not present)
         if present:
             present_names = {dialect.folded(dialect.quote(name)) for name in present}
@@ -226,8 +227,8 @@ class RowTable:
     def rebuild(self, rows: Sequence[RowId], contents: Mapping[RowId, RowContent]) -> None:
         """Rewrite rows after an erasure, within the caller's transaction.
 
-        Rows that are no longer visible are deleted first, so that their `props` are lost. With soft delete, those that
-        have content left are then written again, marked as deleted.
+        Rows that are no longer visible are deleted first, because `write` would keep their `props`. With soft delete,
+        those that have content left are then written again, marked as deleted.
 
         Args:
             rows: the rows to rebuild.

@@ -181,7 +181,7 @@ def _process_queue(data: Path | None, stop: threading.Event, *, once: bool) -> i
 
     Args:
         data: the data folder (`--data`); None for that of the settings.
-        stop: when it is set, the function returns after the jobs that are in the queue.
+        stop: when it is set, the function returns after the current pass over the queue.
         once: whether to return when the queue is empty.
 
     Returns:
@@ -220,7 +220,7 @@ def _process_queue(data: Path | None, stop: threading.Event, *, once: bool) -> i
             except TransientError as error:
                 if once:
                     raise
-                output.note(f"the queue cannot be reached, retrying: {error}")
+                output.note(f"the queue or the adapter cannot be reached, retrying: {error}")
             if once:
                 break
             stop.wait(_POLL_SECONDS)

@@ -1,10 +1,11 @@
 """Decides how each row of a pulled page is written: in bulk, with few statements, or merged with what is stored.
 
-`BulkChanges` calls `plan_page` for each table of a page, which is a set of deltas (changes of rows) of other clients. A
-row can be written in bulk if it has no edits, which are changes of the app that the gateway has not acknowledged, and
-if the page's deltas replace it, or are newer than all of its stored deltas. The plan is made from the rows' *records*,
-without their values. A record is what the client stores of a row besides its values: the stamp (hlc and client id) of
-each delta that wrote it. A row's *generation* is the number of the newest full pull (all pages from the beginning) that
+A page is a set of deltas (changes of rows) of other clients. The client's store splits it with `deltas_by_table` and
+`deltas_by_row`, and reads what is stored of its rows. Then `BulkChanges` calls `plan_page` for each table. A row can be
+written in bulk if it has no edits, which are changes of the app that the gateway has not acknowledged, and if the
+page's deltas replace it, or are newer than all of its stored deltas. The plan is made from the rows' *records*, without
+their values. A record is what the client stores of a row besides its values: the stamp (hlc and client id) of each
+delta that wrote it. A row's *generation* is the number of the newest full pull (all pages from the beginning) that
 named the row; `SOURCE_GENERATION` marks a row of a named source (a database beside the gateway's own changes), which
 full pulls do not name.
 """
@@ -33,7 +34,7 @@ class StoredRecords(NamedTuple):
     generations: list[int | None]
     """Each row's generation (number of the full pull that named it last); None: the gateway does not have the row."""
     records: list[Record | None]
-    """Each row's stamps; None: the gateway does not have the row, or it is stored with its values."""
+    """Each row's stamps; None: the gateway does not have the row (generation None), or it is stored with its values."""
 
 
 class SingleDeltaRows(NamedTuple):
@@ -92,11 +93,11 @@ class PlannedRows:
         self.stamps: RowStamps | None = None
         """The stamps of `single`, if they are known already."""
         self.records: list[Record] = []
-        """The stored record of each row in `single`; empty for new rows."""
+        """The stored record of each row in `single`; only for `PagePlan.updated`."""
         self.several: list[list[RowDelta]] = []
         """The deltas of each row that has several, from its INSERT on."""
         self.all_of_several: list[list[RowDelta]] = []
-        """All deltas of the same rows, including a DELETE before the INSERT."""
+        """All deltas of the same rows, with a DELETE before the INSERT, for rows that cannot be written in bulk."""
 
 
 class PagePlan:
@@ -154,7 +155,7 @@ def _plan_each_row(rows: DeltasByRow, stored: StoredRecords, edited: AbstractSet
 
     A known row without edits, whose values are not in its record, and to which the page has one delta, is updated by an
     UPDATE, deleted by a DELETE, and replaced by an INSERT if it is of an older generation. An unknown row is new with
-    an INSERT. Rows with several deltas are treated in the same way as one with what follows the last DELETE. All other
+    an INSERT. If the page has several deltas of a row, those after its last DELETE decide in the same way. All other
     deltas are merged.
 
     A DELETE is not compared with stored stamps (see `core.rows.apply_page_delta`). The gateway also sends one for a row
@@ -215,5 +216,5 @@ def _is_outdated(row_generation: int | None, generation: int) -> bool:
 
 
 def _takes_generation(row_generation: int | None, generation: int) -> bool:
-    """Return whether the row gets the page's generation; a named source's page leaves that of the gateway's rows."""
+    """Return whether the row gets the page's generation. A gateway's row keeps its own in a page of a named source."""
     return generation != SOURCE_GENERATION or row_generation == SOURCE_GENERATION

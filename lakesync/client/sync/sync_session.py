@@ -127,7 +127,7 @@ class SyncSession:
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether `cancel` was called since the app started the synchronisation, which ends before its next request."""
+        """Whether `cancel` was called since the app's latest synchronisation began. Valid only within `foreground`."""
         return self._cancellations > self._earlier_cancellations
 
     def acquire_sync_lock(self) -> None:
@@ -182,10 +182,10 @@ class SyncSession:
                     self._schemas.fetch(self.transport, table)
 
     def push_custom_deltas(self, result: CycleResult, should_stop: Callable[[], bool] = lambda: False) -> None:
-        """Push the deltas that the app itself has put into its custom queue, which it passed to `lakesync.open`.
+        """Push the deltas in the app's custom queue, which it passed to `lakesync.open`.
 
-        A delta is a change of one row. These deltas are not edits of this client, and do not change its rows. The queue
-        removes those that the gateway rejects. After another failure, the queue keeps them.
+        A delta is a change of one row. The app has put these into the queue itself, without writing to its tables, so
+        they are no edits. The queue removes those that the gateway rejects. After another failure, it keeps them.
 
         Args:
             result: the outcomes are added to it, also a failure.
@@ -276,7 +276,10 @@ class SyncSession:
             self.exchange.cancel_request()
 
     def close(self) -> None:
-        """Close the transport and the replica; a request in progress is cancelled after `CLOSE_TIMEOUT`."""
+        """Close the transport and the replica; a synchronisation of the app is cancelled after `CLOSE_TIMEOUT`.
+
+        Stop auto-sync before: its synchronisation would be awaited, not cancelled.
+        """
         while not self._lock.acquire(timeout=CLOSE_TIMEOUT):
             self.cancel()
         with ExitStack() as steps:  # each is done even if an earlier one raises
@@ -453,7 +456,7 @@ class ActionSender:
         return [self._execute_alone(action) for action in actions]
 
     def _execute_alone(self, action: Action) -> ActionResult | ActionFailure:
-        """Send one action alone, after the gateway rejected a request with several, and return its outcome."""
+        """Send one action alone, after the gateway rejected the request that it was in, and return its outcome."""
         try:
             (outcome,) = self._execute(action)
         except LakeSyncError as error:

@@ -52,7 +52,7 @@ class AgeHorizon(NamedTuple):
     """Which changes a snapshot may not see, for a database that reports only how old its open transactions are."""
 
     seconds: float
-    """A change that the snapshot does not see has a time at most so many seconds before the latest that it sees."""
+    """Changes that the snapshot does not see are at most so many seconds older than the newest change that it sees."""
 
 
 class Snapshot(Protocol):
@@ -93,7 +93,7 @@ class Reader(Protocol):
         """Quote a column name."""
 
     def text(self, expression: str) -> str:
-        """Return a SQL expression for the value of a SQL expression as text."""
+        """Return a SQL expression that casts another one to text."""
 
     def close(self) -> None:
         """Close all connections."""
@@ -102,8 +102,8 @@ class Reader(Protocol):
 def format_placeholders(statement: str) -> str:
     """Replace the placeholder `?` with `%s`, that of psycopg and pymysql, and escape other `%`.
 
-    Placeholders follow after `(QUERY) polled`, with which statements of `SqlSource` contain the user's query. A `?`
-    before that belongs to the query, for example to an operator of Postgres.
+    `SqlSource` embeds the user's query as `(QUERY) polled`, and its placeholders come after that. A `?` before that
+    belongs to the query, for example to an operator of Postgres.
     """
     query, separator, rest = statement.rpartition(") polled")
     return query.replace("%", "%%") + separator + rest.replace("%", "%%").replace("?", "%s")

@@ -63,7 +63,7 @@ class GatewayHead(msgspec.Struct, frozen=True, rename="camel"):
     flushed_seq: int
     """Log rows up to this one are in the lake."""
     trimmed_seq: int
-    """The encoded deltas of log rows up to this one were deleted."""
+    """Log rows up to this one are kept without their encoded deltas."""
     deltas: int
     """Number of unflushed deltas."""
     bytes: int
@@ -113,10 +113,10 @@ def pending(database: str, version: int, where: str) -> list[Migration]:
         StagingVersionError: `version` is above every known step: a newer LakeSync wrote the database.
     """
     steps = migrations(database)
-    newest = steps[-1].number
-    if version > newest:
+    last = steps[-1].number
+    if version > last:
         raise StagingVersionError(
-            f"{where} has schema version {version} and this LakeSync knows versions up to {newest}: "
+            f"{where} has schema version {version} and this LakeSync knows versions up to {last}: "
             "it was written by a newer version, start that one instead"
         )
     return [step for step in steps if step.number > version]

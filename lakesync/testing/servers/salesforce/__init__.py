@@ -1,10 +1,10 @@
 """A fake Salesforce organisation with REST API and Bulk API 2.0, as one connected app sees it.
 
-Tests and `lakesync fake` run it. It follows Salesforce's documentation of the REST API, SOQL, OAuth flows and the
-Bulk API 2.0, also in what makes polling hard: query locators expire, only `queryAll` returns deleted records, sessions
-expire, and calls per day are limited. `SalesforceApi` is the service that `serve` runs, with sign-in and daily limit;
-the functions are its routes: queries, limits, records, and query jobs of the Bulk API. A job's result is CSV, which the
-client fetches in parts; each part's locator names the next. `org` has the data.
+Tests and `lakesync fake` run it. It follows Salesforce's documentation of the REST API, SOQL, OAuth flows and the Bulk
+API 2.0, also in what makes polling hard: query locators expire, only `queryAll` returns deleted records, sessions
+expire, and calls per day are limited. `serve` runs `SalesforceApi`, which checks sign-in and daily limit. The functions
+are its routes: queries, limits, records, and query jobs of the Bulk API. A job's result is CSV, which the client
+fetches in parts; each part's locator names the next. `org` has the data.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _first_page(api: SalesforceService, request: Request, *, deleted: bool) -> R
     if query.kind in api.no_access:
         raise SoqlError("INVALID_TYPE", f"sObject type '{query.kind}' is not supported.")
     records = query.select(api.org, deleted=deleted)
-    if not query.fields:
+    if not query.fields:  # `COUNT()`
         return Response(200, {"totalSize": len(records), "done": True, "records": []})
     return _page(api, query.fields, records, len(records))
 
