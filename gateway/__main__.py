@@ -8,6 +8,7 @@ systemd, starts the process. It logs one JSON object per line to stderr, also fo
 from __future__ import annotations
 
 import gc
+import json
 import logging
 import os
 import sys
@@ -110,7 +111,10 @@ class _LineWriter:
 def _render_bytes(_: Any, __: str, entry: EventDict) -> bytes:
     """Return a log entry as JSON that begins with its time, level and event. A structlog processor."""
     first = {name: entry.pop(name) for name in ("timestamp", "level", "event") if name in entry}
-    return msgspec.json.encode(first | dict(entry), enc_hook=str)
+    try:
+        return msgspec.json.encode(first | dict(entry), enc_hook=str)
+    except UnicodeEncodeError:  # half of a surrogate pair, as in a file's name that is not UTF-8
+        return json.dumps(first | dict(entry), default=str).encode()
 
 
 def _render_text(logger: Any, method: str, entry: EventDict) -> str:
