@@ -119,14 +119,15 @@ def write_targets(backend: Backend, tables: tuple[str, ...] = ()) -> list[WriteT
         tables: only these tables; empty means every table.
 
     Raises:
-        ConfigurationError: the backend contains an adapter twice, so that deltas would be written there twice.
+        ConfigurationError: the backend leads to an adapter in two ways. Its progress has one mark, by its name.
     """
     targets = list(_targets(backend, WriteTarget("", "", tables)))
     names = [target.name for target in targets]
     repeated = next((name for name in names if names.count(name) > 1), None)
     if repeated is not None:
         raise ConfigurationError(
-            f"the adapter {repeated!r} would be written twice: name it once, or declare a second adapter"
+            f"the backend leads to the adapter {repeated!r} in two ways, and a writer has one mark for each adapter: "
+            "name it once, or declare a second adapter"
         )
     return targets
 
@@ -214,14 +215,15 @@ def _routed_targets(backend: RoutedBackend, enclosing: WriteTarget) -> Iterator[
     """Yield the write targets of routes: each backend with its tables, the default with all others."""
     # The backend as JSON → the backend and its tables, so that tables with equal backends share one target.
     by_content: dict[bytes, tuple[Backend, list[str]]] = {}
-    for table, inner in backend.tables.items():
+    routes = {table: inner for table, inner in backend.tables.items() if inner != backend.default}
+    for table, inner in routes.items():
         if TableSelection(enclosing.tables, enclosing.without).has_table(table):
             by_content.setdefault(msgspec.json.encode(inner), (inner, []))[1].append(table)
     for inner, tables in by_content.values():
         yield from _targets(inner, msgspec.structs.replace(enclosing, tables=tuple(sorted(tables)), without=()))
-    other_tables = tuple(table for table in enclosing.tables if table not in backend.tables)
+    other_tables = tuple(table for table in enclosing.tables if table not in routes)
     if other_tables or not enclosing.tables:
-        without = () if other_tables else tuple(sorted({*enclosing.without, *backend.tables}))
+        without = () if other_tables else tuple(sorted({*enclosing.without, *routes}))
         yield from _targets(backend.default, msgspec.structs.replace(enclosing, tables=other_tables, without=without))
 
 

@@ -202,5 +202,14 @@ def test_writers_of_different_tables_may_share_an_adapter(declared, flow):
 
 def test_a_destination_that_writes_one_adapter_twice_is_rejected(declared):
     loaded = declared('[fan_out.twice]\nprimary = "pg"\nsecondaries = ["aged"]\n')
-    with pytest.raises(ConfigurationError, match="'pg' would be written twice"):
+    with pytest.raises(ConfigurationError, match="leads to the adapter 'pg' in two ways"):
         write_targets(resolve_backend(loaded, "twice"))
+
+
+def test_a_table_may_be_routed_to_the_default_backend(declared, tmp_path):
+    loaded = declared('[routes.same]\ntables = { orders = "pg", events = "events" }\ndefault = "pg"\n')
+    assert write_targets(resolve_backend(loaded, "same")) == [
+        WriteTarget("events", f"file://{tmp_path}/events", ("events",)),
+        WriteTarget("pg", f"sqlite://{tmp_path}/pg.db", (), ("events",)),
+    ]
+    assert [each.tables for each in write_targets(resolve_backend(loaded, "same"), ("orders",))] == [("orders",)]
