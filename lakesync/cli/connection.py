@@ -90,13 +90,13 @@ class GatewayConnection:
         Args:
             path: the route.
             body: the JSON body; None: no body.
-            name: the last part of the path, after a slash; any text may be a name. None: the path is complete.
+            name: the last part of the path, after a slash: any text except `.` and `..`. None: the path is complete.
             query: query parameters.
         """
         return self._request("POST", path, name, json=body, params=query)
 
     def delete(self, path: str, name: str) -> Any:
-        """Send a DELETE request to `PATH/NAME`; any text may be a name. Everything else is as for `get`."""
+        """Send a DELETE request to `PATH/NAME`, as for `post`. Everything else is as for `get`."""
         return self._request("DELETE", path, name)
 
     def write_scope_warning(self) -> str | None:
@@ -116,6 +116,8 @@ class GatewayConnection:
         """Send a request and return the decoded JSON of the response; `options` are those of requests."""
         url = self.url + path.replace("{gateway}", quote(self.gateway, safe=""))
         if name is not None:
+            if name in ("", ".", ".."):  # an HTTP client would leave it out of the path
+                raise ConfigurationError(f"nothing can be named {name!r}; give another name")
             url += f"/{quote(name, safe='')}"
         response = self.transport.request(method, url, allow_redirects=True, **options)
         try:
@@ -275,10 +277,12 @@ def _chosen_gateway(config: Config, gateway: str | None, token: str | None) -> s
         ConfigurationError: the id is invalid.
     """
     chosen = gateway or claims_in(token or "").get("gw") or config.remote.gateway or config.sole_gateway
-    problem = None if chosen is None else check_gateway_id(str(chosen))
+    if chosen is None:
+        return None
+    problem = check_gateway_id(str(chosen))
     if problem is not None:
         raise ConfigurationError(problem)
-    return chosen
+    return str(chosen)  # the claim of a token may be a number
 
 
 def _configured_token(config: Config, token_file: Path | None) -> str | None:

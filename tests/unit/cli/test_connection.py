@@ -6,10 +6,13 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import jwt
 import pytest
 
 from lakesync import config
+from lakesync.cli.connection import choose_gateway
 from lakesync.cli.exit_codes import ExitCode
+from lakesync.model.errors import ConfigurationError
 
 COMMANDS = [
     "status",
@@ -93,3 +96,19 @@ def test_an_aborted_connection_is_explained_without_names_of_classes(run):
         server.shutdown()
     assert result.exit_code == ExitCode.UNREACHABLE
     assert f"error: no gateway answers at {url}: Remote end closed connection without response" in result.stderr
+
+
+@pytest.mark.parametrize("name", ["", ".", ".."])
+def test_a_name_that_changes_the_path_is_rejected(run, name):
+    result = run("connectors", "unregister", name, "--yes", "--gateway", "shop", "--url", USERS)
+    assert result.exit_code == ExitCode.USAGE
+    assert f"nothing can be named {name!r}" in result.stderr
+
+
+def test_a_numeric_gateway_in_a_token_is_an_id(run, monkeypatch):
+    monkeypatch.setenv("LAKESYNC_TOKEN", jwt.encode({"sub": "ann", "gw": 5}, "k" * 32))
+    assert choose_gateway(config.load(), None) == "5"
+    assert run("status", "--url", USERS).exit_code == ExitCode.UNREACHABLE
+    monkeypatch.setenv("LAKESYNC_TOKEN", jwt.encode({"sub": "ann", "gw": ["a"]}, "k" * 32))
+    with pytest.raises(ConfigurationError):
+        choose_gateway(config.load(), None)
