@@ -181,6 +181,8 @@ def test_a_completely_compared_table_equals_its_source(seed):
         (Decimal("19.90"), 19.9),
         (Decimal("3.00"), 3),
         (2**53, 2**53),
+        (2**53 + 2, 2**53 + 2),
+        (Decimal(2**53 + 2), 2**53 + 2),
         (datetime.fromisoformat("2026-01-01T12:00:00"), "2026-01-01T12:00:00"),
         (datetime(2026, 1, 1, 12, tzinfo=UTC), "2026-01-01T12:00:00Z"),
         (b"\x00\xff", "AP8="),

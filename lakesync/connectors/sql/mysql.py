@@ -84,6 +84,7 @@ class MySqlReader:
         """
         with extra("mysql", "MySQL needs its driver"):
             import pymysql
+            import pymysql.converters
             import pymysql.cursors
         self._driver = pymysql
         self._hosts = hosts
@@ -140,6 +141,8 @@ class MySqlReader:
             charset="utf8mb4",
             read_timeout=_READ_SECONDS,
             cursorclass=self._driver.cursors.SSCursor,
+            # a TIME is read as text: it may be negative or exceed a day, and is no time of day then
+            conv={**self._driver.converters.conversions, self._driver.constants.FIELD_TYPE.TIME: str},
             init_command="SET time_zone = '+00:00'",
             defer_connect=True,
         )

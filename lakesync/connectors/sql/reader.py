@@ -110,7 +110,7 @@ def format_placeholders(statement: str) -> str:
 
 
 def to_json_value(value: Any, column: str) -> Any:
-    """Convert a value: times to ISO 8601 (in UTC if they have a zone), bytes to base64.
+    """Convert a value: times to ISO 8601, bytes to base64. A date and time with a zone is converted to UTC.
 
     Args:
         value: the driver's value. NaN and infinite numbers become null.
@@ -122,14 +122,12 @@ def to_json_value(value: Any, column: str) -> Any:
     match value:
         case None | bool() | str():
             return value
-        case int():
-            if abs(value) > _MAX_EXACT_INTEGER:
-                _raise_inexact(value, column)
+        case int() if abs(value) <= _MAX_EXACT_INTEGER:
             return value
         case float():
             return value if math.isfinite(value) else None
-        case Decimal():
-            return _decimal(value, column)
+        case int() | Decimal():
+            return _decimal(Decimal(value), column)
         case datetime():
             return format_time(value)
         case date() | time():
@@ -151,7 +149,7 @@ def format_time(value: datetime) -> str:
 
 
 def _decimal(value: Decimal, column: str) -> float | int | None:
-    """Convert a decimal as `to_json_value` does."""
+    """Convert a decimal, or a large integer, as `to_json_value` does."""
     if not value.is_finite():
         return None
     double = float(value)

@@ -315,6 +315,13 @@ def test_in_mysql_the_lookback_finds_late_commits_and_types_are_kept(in_mariadb)
     assert in_mariadb.poll(**BY_CHANGE, query="SELECT * FROM orders WHERE name LIKE '50 %'").error is None
 
 
+@pytest.mark.parametrize("time", ["02:00:00", "-26:00:00", "838:59:59", "00:00:00.500000"])
+def test_a_time_of_mysql_is_read_as_the_database_writes_it(in_mariadb, time):
+    in_mariadb.run(order(1, "2026-01-01 10:00:00"))
+    in_mariadb.poll(**BY_CHANGE, query=f"SELECT *, CAST('{time}' AS TIME({6 if '.' in time else 0})) t FROM orders")
+    assert in_mariadb.rows()["1"]["t"] == time
+
+
 def test_in_bigquery_the_lookback_finds_late_commits_and_types_are_kept(in_bigquery):
     in_bigquery.run(
         "INSERT INTO orders VALUES (1, 'a \"b\" %s ?', 19.90, true, ['x','y'], JSON '{\"deep\": [1, null]}',"
