@@ -136,14 +136,14 @@ def _backend_definitions(
 
 
 def first_day(config: Config, snapshot: SchemaSnapshot) -> str:
-    """Return the partitions' first day, `YYYY-MM-DD`: the configured one, else that of the first push, else today.
+    """Return the partitions' first day, `YYYY-MM-DD`: the configured one, else that of the first push; at most today.
 
     Args:
         config: the project's configuration, which may set the day.
         snapshot: the schema snapshot, which has the day of the first push.
     """
     today = f"{datetime.now(UTC):%Y-%m-%d}"
-    return config.dagster.partitions_start or min(snapshot.first_day or today, today)
+    return min(config.dagster.partitions_start or snapshot.first_day or today, today)
 
 
 def day_partitions(start: str) -> dg.DailyPartitionsDefinition:

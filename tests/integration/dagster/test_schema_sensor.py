@@ -91,6 +91,8 @@ def test_partitions_start_on_the_day_of_the_first_push_unless_configured(house, 
     assert watch(written) == "0 tables, none of them new"
     said = house.config.replace(dagster={"partitions_start": "2026-02-02"})
     assert first_day(said, written) == "2026-02-02"
+    later = house.config.replace(dagster={"partitions_start": "9999-01-01"})  # without a day, no run could be requested
+    assert first_day(later, written) == f"{datetime.now(UTC):%Y-%m-%d}"
 
 
 def test_a_connector_registered_at_run_time_becomes_assets_polled_at_its_own_interval(house, webserver, watch):
