@@ -313,6 +313,7 @@ def test_b7_rows_of_a_table_whose_schema_was_retired_are_deleted(request, kind, 
             "columns": [
                 {"name": "title", "type": "string"},
                 {"name": "gateway", "type": "string"},
+                {"name": "__gateway", "type": "string"},  # the system's column is `_gateway`
                 {"name": "size", "type": "number"},
             ],
         }

@@ -133,30 +133,20 @@ def remove_rows(connection: Connection, dialect: Dialect, table: str, rows: Coll
         rows: `(gateway, row id)` of each row.
     """
     replace_dead_letters(connection, dialect, table, rows, ())
-    columns = {name.lower(): name for name in connection.column_names(table)}
-    names = {usual: _present_system_column(columns, usual) for usual in ("gateway", "last_arrival", "checksum")}
-    if "row_id" not in columns or None in names.values():  # not created by LakeSync
-        return 0
+    present = connection.column_names(table)
+    # by name without the prefix of `system_column`; of several, the table's first column is the system's `gateway`
+    names = {name.lower().lstrip("_"): name for name in reversed(present)}
+    if "row_id" not in present or not {"gateway", "last_arrival", "checksum"} <= names.keys():
+        return 0  # not created by LakeSync
     load_row_keys(connection, dialect, rows)
     quoted = dialect.quote(table)
     is_same = (
-        f"{_KEYS}.gateway = {quoted}.{dialect.quote(str(names['gateway']))}"
+        f"{_KEYS}.gateway = {quoted}.{dialect.quote(names['gateway'])}"
         f" AND {_KEYS}.row_id = {quoted}.{dialect.quote('row_id')}"
     )
     return connection.execute(
         f"DELETE FROM {quoted} WHERE EXISTS (SELECT 1 FROM {ROW_KEYS_TABLE} {_KEYS} WHERE {is_same})"
     )
-
-
-def _present_system_column(columns: Mapping[str, str], usual: str) -> str | None:
-    """Return the name of a system column in a destination table; None if the table lacks this column.
-
-    It has as many leading underscores as are needed to differ from the schema's columns (`system_column`).
-    """
-    found = None
-    while usual in columns:
-        found, usual = columns[usual], f"_{usual}"
-    return found
 
 
 class RowTable:
