@@ -175,7 +175,8 @@ class Client:
         """Push, pull and send actions now, without waiting for retry delays.
 
         Raises:
-            LakeSyncError: the newest request failed. Earlier results are kept, and the changes are pushed next time.
+            LakeSyncError: a request failed, and no later one of its kind succeeded. Results of others are kept, and the
+                changes are pushed next time.
         """
         return self.coordinator.sync_once()
 

@@ -55,7 +55,7 @@ class SyncStatus(msgspec.Struct, frozen=True):
     """The current state of the synchronisation."""
 
     connected: bool
-    """Whether the newest request succeeded; False before the first request."""
+    """Whether the newest synchronisation succeeded; False before the first one."""
     live: bool
     """Whether a WebSocket is open, on which the gateway sends changes as they happen."""
     last_sync: datetime | None
@@ -69,7 +69,7 @@ class SyncStatus(msgspec.Struct, frozen=True):
     lag: float | None
     """Seconds since `last_sync`; None if that is None."""
     last_error: LakeSyncError | None
-    """Why the newest request failed; None after a success."""
+    """Why the newest synchronisation failed; None after a success."""
     clock_offset: float | None
     """Seconds by which this machine's clock is ahead of the gateway's; None if unknown."""
     mode: Mode

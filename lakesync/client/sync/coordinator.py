@@ -200,7 +200,8 @@ class SyncCoordinator:
         """Push, pull and send actions now, without waiting for retry delays.
 
         Raises:
-            LakeSyncError: the newest request failed; earlier results are kept, and edits stay in the outbox.
+            LakeSyncError: a request failed, and no later one of its kind succeeded. Results of others are kept, and
+                edits stay in the outbox.
             UnreachableError: `cancel` was called.
             DbError: another client of the file is synchronising.
             ConfigurationError: this thread has an open transaction, or the database is closed.
