@@ -156,7 +156,7 @@ class LayeredFile(StateFile):
         except BaseException:
             self._is_valid = False  # a part of the layer is written, so the rows are rebuilt from the log
             raise
-        self._frozen_layer = None
+        self._frozen_layer, self.frozen_left = None, 0.0
         return True
 
     def write_all(self) -> None:
@@ -231,7 +231,7 @@ class LayeredFile(StateFile):
         """
         self._begin()
         row_numbers: dict[str, dict[RowKey, int]] = {}
-        rows_left = layer.count
+        rows_left, parts_of_moves = layer.count, layer.move_count / _MOVES_PER_PART
         for gateway, rows in layer.rows.items():
             numbers = row_numbers[gateway] = {}
             for part in parts(_in_grouping_order(rows), _ROWS_PER_PART):
@@ -239,7 +239,7 @@ class LayeredFile(StateFile):
                 changes = layer.take_entries(gateway, part)
                 self._entries.put(gateway, [(numbers[key], bucket, change) for key, bucket, change in changes])
                 rows_left -= len(part)
-                yield rows_left / _ROWS_PER_PART + layer.move_count / _MOVES_PER_PART
+                yield rows_left / _ROWS_PER_PART + parts_of_moves  # `take_entries` may have taken some of the moves
         while moves := layer.take_moves(_MOVES_PER_PART):  # to keys that rows have left, and to clients' own
             self._write_entries(moves, row_numbers)
             yield layer.move_count / _MOVES_PER_PART
