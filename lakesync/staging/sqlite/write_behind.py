@@ -231,12 +231,13 @@ class WriteBehind:
         the layer is written before they reach the limit. Of age, rows and bytes, the largest fraction counts.
 
         The number of rows is ignored while the same rows are overwritten again and again: all of them are soon in
-        memory, and their number stops growing. That is assumed while the rows are far from their limit.
+        memory, and their number stops growing. That is assumed while the rows are far from their limit. If they grow
+        further, the layer is spread over what is left up to the limit.
         """
         now = self._pending()
         seconds, rows, size = (part / max(most, 1e-9) for part, most in zip(now, self._allowed, strict=True))
-        if self._frozen_rows < self._allowed.rows and rows < _GROWING_ABOVE:
-            rows = 0.0
+        if self._frozen_rows < self._allowed.rows:
+            rows = (rows - _GROWING_ABOVE) / (1 - _GROWING_ABOVE)
         return self._state.frozen_left > self._frozen_parts * (1 - _SPEED_FACTOR * max(seconds, rows, size))
 
     def _write_all(self) -> None:

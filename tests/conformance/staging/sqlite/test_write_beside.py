@@ -180,32 +180,58 @@ def test_a_failed_write_behind_does_not_affect_the_push(store, tmp_path):
     check_whole(store, tmp_path, written(range(9), tmp_path))
 
 
-def test_a_busy_store_writes_rows_evenly_until_new_changes_reach_their_limit(tmp_path):
-    lazy = WriteBehindLimits(seconds=3600, rows=10**9, bytes=10**12)
-    here = opened(tmp_path / "staging", lazy)
+@pytest.fixture
+def busy_store(tmp_path, monkeypatch):
+    """A store with 810 rows in memory; a test sets the limits, and calls `push_one` and `write_part`."""
+    monkeypatch.setattr(behind, "_SECONDS_AT_A_TIME", 60.0)
+    here = opened(tmp_path / "staging", WriteBehindLimits(seconds=3600, rows=10**9, bytes=10**12))
     opened_store, number = here._open, iter(range(100))
 
-    def push_one():
-        push(here, Feed(), *rows(next(number)))
+    def write_part():
+        """Return whether all of the frozen layer is written, and the number of rows in the file."""
+        complete = here._read(lambda: opened_store.behind.try_write_part(busy=True))
+        count = "SELECT count(*) FROM row_state"
+        return complete, here._read(lambda: opened_store.state.sql.execute(count).fetchone()[0])
 
-    push_one()
-    limit = 10 * opened_store.journal.unpacked_bytes
-    opened_store.behind._allowed = lazy._replace(bytes=limit)
+    here.behind, here.journal, here.write_part = opened_store.behind, opened_store.journal, write_part
+    here.push_one = lambda: push(here, Feed(), *rows(next(number)))
+    here.push_one()
+    here.bytes_of_one = here.journal.unpacked_bytes
     for _ in range(8):
-        push_one()
-    count = "SELECT count(*) FROM row_state"
+        here.push_one()
+    yield here
+    here.close()
+
+
+def test_a_busy_store_writes_rows_evenly_until_new_changes_reach_their_limit(busy_store):
+    busy_store.behind._allowed = WriteBehindLimits(3600, 10**9, 10 * busy_store.bytes_of_one)
     written_rows = []
     for _ in range(5):  # later changes have reached 0, 2, 4, 6 and 8 tenths of the limit
-        complete = here._read(lambda: opened_store.behind.try_write_part(busy=True))
-        written_rows.append(here._read(lambda: opened_store.state.sql.execute(count).fetchone()[0]))
+        complete, count = busy_store.write_part()
+        written_rows.append(count)
         for _ in range(2):
-            push_one()
+            busy_store.push_one()
     total = written_rows[-1]
     assert complete
     assert total > 800
     for tenths, so_far in zip((0, 2, 4, 6), written_rows, strict=False):
         assert tenths / 8 * total - 1 <= so_far <= tenths / 8 * total + 200
-    here.close()
+
+
+def test_rows_that_come_faster_than_before_do_not_make_the_whole_layer_due_at_once(busy_store):
+    busy_store.behind._allowed = WriteBehindLimits(3600, 910, 10**12)
+    assert not busy_store.write_part()[0]
+    written_rows = []
+    for count in (7, 1, 1, 1):  # there are about 70, 80, 90 and 99 % of the allowed rows
+        for _ in range(count):
+            busy_store.push_one()
+        complete, written = busy_store.write_part()
+        written_rows.append(written)
+    assert complete
+    first, second, third, total = written_rows
+    assert first <= 128, "the same rows may be overwritten again and again"
+    assert 0.2 < second / total < 0.4
+    assert 0.7 < third / total < 0.9
 
 
 @pytest.mark.parametrize("read_after", [1, 100])
