@@ -11,7 +11,7 @@ body, or writing the largest rules, takes more than 50 ms.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from fastapi import APIRouter, Path, Query, Response
@@ -47,11 +47,11 @@ class RegisteredSchema(msgspec.Struct, frozen=True):
 
 
 class RegisteredSchemas(msgspec.Struct, frozen=True):
-    """All registered schemas of a gateway, ordered by table, and the tables that have rows."""
+    """All registered schemas of a gateway, ordered by table."""
 
     schemas: tuple[RegisteredSchema, ...]
-    tables: list[str]
-    """The tables of which the gateway has rows, with and without a schema, ordered by name."""
+    tables: list[str] | None
+    """The tables of which the gateway has rows, with and without a schema, ordered by name; null unless requested."""
 
 
 class ColumnBody(Column, frozen=True):
@@ -101,15 +101,23 @@ def read_schema(
 
 @router.get(
     "/admin/schema/{gateway}",
-    summary="List all schemas, and the tables that have rows",
+    summary="List all schemas",
     response_model=Struct[RegisteredSchemas],
     responses=error_responses(*CALLER_ERRORS),
 )
-def list_schemas(caller: AdminCaller, services: ServicesDependency) -> Response:
-    """Return all tables' schemas, and the tables that have rows."""
+def list_schemas(
+    caller: AdminCaller,
+    services: ServicesDependency,
+    tables: Annotated[
+        Literal["true", "false"],
+        Query(description="`true`: the tables that have rows too; pushes wait while each is searched"),
+    ] = "false",
+) -> Response:
+    """Return all tables' schemas."""
     schemas = caller.gateway.config().schemas
     registered = tuple(_registered(table, schemas[table]) for table in sorted(schemas))
-    return json_response(RegisteredSchemas(registered, services.engine.tables(caller.gateway.gateway_id)))
+    with_rows = services.engine.tables(caller.gateway.gateway_id) if tables == "true" else None
+    return json_response(RegisteredSchemas(registered, with_rows))
 
 
 @router.post(

@@ -184,7 +184,7 @@ class Simulation:
             wanted = set(self._tables or ())
             yield from (row for row in _rows_in_file(self._file) if not wanted or row.table in wanted)
             return
-        for table in self._tables or self._remote.get("/admin/schema/{gateway}")["tables"]:
+        for table in self._tables or self._remote.get("/admin/schema/{gateway}", tables="true")["tables"]:
             after: str | None = None
             with output.spinner(f"reading {table}"):
                 while True:
