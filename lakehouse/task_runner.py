@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cache
 from typing import TYPE_CHECKING, TypeVar
 
@@ -160,8 +160,12 @@ def in_threads(
     Raises:
         Exception: the first error of `function`, after the other calls have ended.
     """
-    with ThreadPoolExecutor(THREADS, initializer=_tag, initargs=(spark, spark.getTags())) as pool:
+    pool = ThreadPoolExecutor(THREADS, initializer=_tag, initargs=(spark, spark.getTags()))
+    try:
         calls = [pool.submit(function, each) for each in arguments]  # `pool.map` cancels the others after an error
+        wait(calls)
+    finally:
+        pool.shutdown(cancel_futures=True)  # if the run is cancelled, which interrupts `wait`, no further call begins
     return [call.result() for call in calls]
 
 

@@ -2,13 +2,16 @@
 
 import hashlib
 import sqlite3
-from contextlib import closing, nullcontext
+from concurrent.futures import CancelledError, Future
+from contextlib import closing, nullcontext, suppress
+from threading import Barrier
 from types import SimpleNamespace
 
 import msgspec
 import pytest
 import requests
 
+from lakehouse import task_runner
 from lakehouse.backends import transfers
 from lakehouse.backends.adapter_tasks import run_task
 from lakehouse.backends.destinations import Follower, FollowTask
@@ -177,3 +180,23 @@ def test_b11_a_call_that_fails_does_not_keep_the_others_from_being_called():
     with pytest.raises(LakeUnavailableError):
         in_threads(spark, call, range(50 * THREADS))
     assert sorted(called) == list(range(1, 50 * THREADS))
+
+
+def test_after_an_interrupt_no_further_call_begins(monkeypatch):
+    called, last_call, are_busy = [], Future(), Barrier(THREADS + 1)
+
+    def call(number):
+        called.append(number)
+        are_busy.wait()
+        with suppress(CancelledError):  # go on until the calls that have not begun are cancelled
+            last_call.result().result()
+
+    def interrupted(calls):
+        last_call.set_result(calls[-1])
+        are_busy.wait()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(task_runner, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        in_threads(SimpleNamespace(getTags=set, addTag=None), call, range(50 * THREADS))
+    assert len(called) == THREADS
