@@ -347,7 +347,7 @@ class LiveWebSocketProtocol(WebSocketsSansIOProtocol):
         self.conn.send_close(code, reason)
         self.transport.write(b"".join(self.conn.data_to_send()))
         self.close_sent, self.is_open = True, False
-        self.writable.set()  # nothing is written any more, so nothing has to wait for the peer
+        self.writable.set()  # no frame follows, so `wait_writable` need not wait for the peer
         if self.read_paused:  # read on, so that the peer's close frame arrives
             self.read_paused = False
             self.transport.resume_reading()

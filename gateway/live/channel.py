@@ -224,7 +224,7 @@ class Channel:
                 subscriber.state = state
 
     async def _broadcast(self, batch: Sequence[LiveConnection]) -> None:
-        """Read the changes that the connections of a batch lack, and send them. Groups have the same state object."""
+        """Read the changes that the connections of a batch lack, once for each group with the same state; send them."""
         by_state: dict[SubscriptionState, list[tuple[LiveConnection, Subscriber]]] = defaultdict(list)
         for connection in batch:
             if connection.subscriber is not None:

@@ -112,7 +112,7 @@ def _check_backlog(backlog: list[Backlog], max_bytes: int) -> None:
     """
     if backlog and all(shard.bytes > max_bytes for shard in backlog):
         raise StagingUnavailableError(
-            f"behind: all gateways hold more than {max_bytes} bytes that are not yet in the lake: "
+            f"behind: all gateways have more than {max_bytes} bytes that are not yet in the lake: "
             "check that the pipeline runs"
         )
 
