@@ -20,6 +20,8 @@ from tests.conformance.staging.sqlite.test_pending_inserts import Feed, write_be
 
 SOON = WriteBehindLimits(seconds=3600, rows=600, bytes=10**12)
 """Write-behind is never triggered by time, and writes 600 rows in five parts."""
+LAZY = WriteBehindLimits(seconds=3600, rows=10**9, bytes=10**12)
+"""Write-behind is not triggered within a test."""
 
 
 def opened(folder, limits=SOON):
@@ -184,7 +186,7 @@ def test_a_failed_write_behind_does_not_affect_the_push(store, tmp_path):
 def busy_store(tmp_path, monkeypatch):
     """A store with 810 rows in memory; a test sets the limits, and calls `push_one` and `write_part`."""
     monkeypatch.setattr(behind, "_SECONDS_AT_A_TIME", 60.0)
-    here = opened(tmp_path / "staging", WriteBehindLimits(seconds=3600, rows=10**9, bytes=10**12))
+    here = opened(tmp_path / "staging", LAZY)
     opened_store, number = here._open, iter(range(100))
 
     def write_part():
@@ -236,7 +238,7 @@ def test_rows_that_come_faster_than_before_do_not_make_the_whole_layer_due_at_on
 
 @pytest.mark.parametrize("read_after", [1, 100])
 def test_moves_of_many_rows_are_written_in_parts(tmp_path, read_after):
-    here = opened(tmp_path / "staging")
+    here = opened(tmp_path / "staging", LAZY)
     push(here, Feed(), *[make_delta("c", 5000 + number, f"r{number}", x=number) for number in range(3000)])
     push(here, Feed(), *[make_delta("late", 1 + number, f"r{number}", x=-1) for number in range(3000)])
     expected, state = read(opened_copy(tmp_path), contents), here._open.state
