@@ -212,14 +212,20 @@ def test_a_durable_queue_gets_a_nack_that_a_killed_process_owed_it(opened, gatew
     assert queue.depth() == 0
 
 
-def test_a_reopened_file_does_not_delay_a_retry_again(opened, gateway):
-    queue, transport = MemoryQueue(), RecordingTransport(gateway)
+def with_delayed_edit(opened, queue, transport):
+    """A client with an edit whose push met an overload, and the queue's item of the edit."""
     alice = opened(queue=queue, transport=transport)
     alice["notes"].insert({"text": "a"}, row_id="a")
     transport.error = BackpressureError("too much", retry_after=0)
     with pytest.raises(BackpressureError):
         alice.sync()
     (item,) = queue._entries.values()
+    return alice, item
+
+
+def test_a_reopened_file_does_not_delay_a_retry_again(opened, gateway):
+    queue, transport = MemoryQueue(), RecordingTransport(gateway)
+    alice, item = with_delayed_edit(opened, queue, transport)
     due = item.retry_after
     alice.close()
     opened(queue=queue, transport=transport)
@@ -228,12 +234,7 @@ def test_a_reopened_file_does_not_delay_a_retry_again(opened, gateway):
 
 def test_a_rolled_back_transaction_does_not_delay_a_retry(opened, gateway):
     queue, transport = MemoryQueue(clock=lambda: 0.0), RecordingTransport(gateway)  # its retry is never due
-    alice = opened(queue=queue, transport=transport)
-    alice["notes"].insert({"text": "a"}, row_id="a")
-    transport.error = BackpressureError("too much", retry_after=0)
-    with pytest.raises(BackpressureError):
-        alice.sync()
-    (item,) = queue._entries.values()
+    alice, item = with_delayed_edit(opened, queue, transport)
     store = alice.coordinator.replica.store
     with suppress(OSError), store.transaction():
         raise OSError
