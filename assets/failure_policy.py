@@ -70,18 +70,17 @@ def failure_policy(
         errors = list(_leaves(raised))
         text = "; ".join(f"{getattr(error, 'code', '')}: {error}" for error in errors)
         transient = [error for error in errors if isinstance(error, TransientError)]
-        op_context = context if isinstance(context, dg.OpExecutionContext) else context.op_execution_context
-        if not transient or not retried or op_context.retry_number >= RETRIES:
+        if not retried or is_final(context, raised):
             raise dg.Failure(description=text, allow_retries=False) from raised
         context.log.warning("the step is retried after a transient error: %s", text)
         if pyspark is not None:
             pyspark.renew()
         retry_after = max(error.retry_after or 0 for error in transient)
-        wait = min(retry_after or FIRST_WAIT_SECONDS * 2**op_context.retry_number, MAX_WAIT_SECONDS)
+        wait = min(retry_after or FIRST_WAIT_SECONDS * 2 ** _retry_number(context), MAX_WAIT_SECONDS)
         raise dg.RetryRequested(max_retries=RETRIES, seconds_to_wait=wait) from raised
 
 
-def is_final(context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext, error: Exception) -> bool:
+def is_final(context: StepContext, error: Exception) -> bool:
     """Return whether a step's error is final: Dagster does not retry the step, or has no retry left.
 
     Steps call it before `set_aside`. Its result is right only for a `failure_policy` with `retried=True`.
@@ -91,7 +90,13 @@ def is_final(context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext, 
         error: the error that the step raised.
     """
     is_transient = any(isinstance(each, TransientError) for each in _leaves(error))
-    return _has_defect(error) or not is_transient or context.op_execution_context.retry_number >= RETRIES
+    return _has_defect(error) or not is_transient or _retry_number(context) >= RETRIES
+
+
+def _retry_number(context: StepContext) -> int:
+    """Return how many times Dagster has retried the step; 0 in its first attempt."""
+    op_context = context if isinstance(context, dg.OpExecutionContext) else context.op_execution_context
+    return op_context.retry_number
 
 
 def set_aside(
