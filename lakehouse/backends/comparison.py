@@ -88,7 +88,7 @@ class Comparison(msgspec.Struct, frozen=True):
 
     @property
     def is_equal(self) -> bool:
-        """Whether the destination has what the lake has. A suspended table is a difference; a dead letter is none."""
+        """Whether the destination has what the lake has. Suspended tables count as differences, dead letters do not."""
         return not self.differences and not self.suspended
 
 
