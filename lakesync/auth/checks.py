@@ -18,7 +18,7 @@ import jwt
 import msgspec
 
 from lakesync.auth.issuers import Issuer, admits, flatten_claims, rule_claims, string_values
-from lakesync.auth.keys import ALGORITHMS, Key
+from lakesync.auth.keys import ALGORITHMS, Key, KeySet
 from lakesync.model.errors import AuthError
 from lakesync.model.types import Claims
 from lakesync.model.validation import check_id, is_importer, user_of
@@ -43,30 +43,18 @@ _ABSENT = object()
 class TokenRejectedError(AuthError):
     """A token failed a check. The message names the check and contains no secret, key or signature."""
 
-    def __init__(self, check: str, message: str) -> None:
+    def __init__(self, check: str, message: str, stale: Sequence[KeySet] = ()) -> None:
         """Create the error.
 
         Args:
             check: one of `CHECKS`, or `form` (it is not a JWT) or `issuer` (no issuer has its `iss`).
             message: what is wrong, and what to do.
+            stale: cached keys, none of which signed the token. Its issuer may have a new key: fetch them, and try again.
         """
         super().__init__(f"the token fails the check '{check}': {message}")
         self.check = check
         self.reason = message
-
-
-class UnknownKeyError(TokenRejectedError):
-    """No known key of the issuer signed the token. The issuer may have a new key: fetch its keys and try again."""
-
-    def __init__(self, message: str, issuer: Issuer) -> None:
-        """Create the error.
-
-        Args:
-            message: what is wrong.
-            issuer: the issuer whose keys to fetch.
-        """
-        super().__init__("key", message)
-        self.issuer = issuer
+        self.stale = tuple(stale)
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -170,16 +158,12 @@ class TokenChecks:
         keys = [key for key in self._issuer.key_set.keys if key.algorithm == algorithm]
         self._candidates = [key for key in keys if kid is None or key.kid is None or key.kid == kid]
         if not keys:
-            raise UnknownKeyError(f"no key of the issuer is known for {algorithm}", self._issuer)
+            raise self._key_error("key", f"no key of the issuer is known for {algorithm}")
         if not self._candidates:
             known = f"the {len(keys)} keys of the issuer that are known for {algorithm}"
-            raise UnknownKeyError(f"its kid {quote(kid)} is not among {known}", self._issuer)
-        return f"{quote(kid)} is a key of the issuer" if self._has_known_kid() else f"{len(self._candidates)} to try"
-
-    def _has_known_kid(self) -> bool:
-        """Return whether a known key of the issuer has the token's kid."""
-        kid = self._parts.header.get("kid")
-        return kid is not None and any(key.kid == kid for key in self._candidates)
+            raise self._key_error("key", f"its kid {quote(kid)} is not among {known}")
+        is_known = kid is not None and any(key.kid == kid for key in self._candidates)
+        return f"{quote(kid)} is a key of the issuer" if is_known else f"{len(self._candidates)} to try"
 
     def _check_signature(self) -> str:
         """Find the key that signed the token."""
@@ -193,10 +177,16 @@ class TokenChecks:
                 raise TokenRejectedError("signature", f"it cannot be verified: {str(error)[:100]}") from error
             self._key = key
             return f"by {key.algorithm}"
-        fault = "another key signed it, or it was changed; request a new one"
-        if not self._has_known_kid() and self._issuer.is_refreshable:  # the issuer may have a new key
-            raise UnknownKeyError(f"it names no known key, and {fault}", self._issuer)
-        raise TokenRejectedError("signature", fault)
+        raise self._key_error("signature", "another key signed it, or it was changed; request a new one")
+
+    def _key_error(self, check: str, message: str) -> TokenRejectedError:
+        """Return the error of a token that no known key signed. The issuer may have a new key, even with a known kid.
+
+        Args:
+            check: the check that fails.
+            message: what is wrong.
+        """
+        return TokenRejectedError(check, message, [self._issuer.key_set] if self._issuer.is_refreshable else [])
 
     def _check_audience(self) -> str:
         """Check `aud` as the issuer's `audience` requires: ignored, absent, or one of some values."""

@@ -2,7 +2,7 @@
 
 An *issuer* signs tokens: a login provider, or the project's own backend. Its keys come from a JSON Web Key Set at a
 URL, from a file, or from an HS256 secret. `issuers.py` creates a `KeySet` for each issuer; `TokenVerifier` refreshes
-it every five minutes, and when a token names an unknown key.
+it every five minutes, and when no known key signed a token.
 
 A token cannot supply a key or its location: its header `kid` only selects among the issuer's keys, and its headers
 `jku`, `x5u`, `jwk` and `x5c` are ignored.
@@ -41,7 +41,7 @@ PUBLIC_ALGORITHMS: tuple[Algorithm, ...] = ("RS256", "ES256", "EdDSA")
 REFRESH_SECONDS = 300.0
 """Interval between two fetches. A key that the issuer no longer publishes stays valid for no longer than this."""
 COOLDOWN_SECONDS = 10.0
-"""Minimum time between two fetches, however many tokens have an unknown key id (`kid`)."""
+"""Minimum time between two fetches, however many tokens no known key signed."""
 FILE_COOLDOWN_SECONDS = 1.0
 """Minimum time between two reads of a key file."""
 FETCH_SECONDS = 5.0

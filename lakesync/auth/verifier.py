@@ -21,7 +21,6 @@ from lakesync.auth.checks import (
     TokenChecks,
     TokenParts,
     TokenRejectedError,
-    UnknownKeyError,
     decode_parts,
     quote,
 )
@@ -71,17 +70,17 @@ class TokenVerifier:
     async def identify(self, token: str) -> Identity:
         """Verify a token, and return whose it is.
 
-        If the key that signed it is unknown, the issuer's keys are fetched again, at most every ten seconds.
+        If no known key signed it, the keys of each issuer that may have are fetched, at most every ten seconds.
 
         Raises:
             TokenRejectedError: the token fails a check.
         """
         try:
             return self.verify(token)
-        except UnknownKeyError as error:
-            if not error.issuer.is_refreshable:
+        except TokenRejectedError as error:
+            if not error.stale:
                 raise
-            await error.issuer.key_set.refresh()
+            await asyncio.gather(*(key_set.refresh() for key_set in error.stale))
         return self.verify(token)
 
     def verify(self, token: str) -> Identity:
@@ -156,7 +155,8 @@ class TokenVerifier:
         """Return the identity by the first issuer that accepts the token.
 
         Raises:
-            TokenRejectedError: no issuer accepts it. It is the error of the issuer with which most checks passed.
+            TokenRejectedError: no issuer accepts it. It is the error of the issuer with which most checks passed, with
+                the stale keys of all of them.
         """
         errors: list[TokenRejectedError] = []
         for issuer in self._candidates(parts):
@@ -164,7 +164,9 @@ class TokenVerifier:
                 return self._checks_of(parts, issuer).identity()
             except TokenRejectedError as error:
                 errors.append(error)
-        raise max(errors, key=lambda error: _CHECK_NAMES.index(error.check))
+        best = max(errors, key=lambda error: _CHECK_NAMES.index(error.check))
+        best.stale = tuple(key_set for error in errors for key_set in error.stale)
+        raise best
 
     def _checks_of(self, parts: TokenParts, issuer: Issuer) -> TokenChecks:
         """Return the checks of a token with an issuer's settings, at the current time."""

@@ -249,16 +249,30 @@ async def test_keys_are_kept_while_their_issuer_is_unreachable_and_removed_when_
     assert removed == [frozenset({old})]
 
 
-@pytest.mark.parametrize("kid", ["new", None])
-async def test_a_new_key_is_fetched_although_the_known_ones_have_no_kid(kid):
+@pytest.mark.parametrize(("known_kid", "kid"), [(None, "new"), (None, None), ("new", "new")])
+async def test_a_new_key_is_fetched_although_its_kid_may_be_that_of_a_known_one(known_kid, kid):
     private = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     other = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    old, new = Key.of_public(None, other.public_key()), Key.of_public("new", private.public_key())
+    old, new = Key.of_public(known_kid, other.public_key()), Key.of_public("new", private.public_key())
     source, _, _ = source_of([[old], [old, new]], cooldown=0)
     await source.refresh()
     verifying = TokenVerifier((), issuers=[Issuer(ISSUER, source)], sole_gateway="gw")
     payload = {"iss": ISSUER, "sub": "alice", "exp": time.time() + 60}
     signed = jwt.encode(payload, private, "RS256", {"kid": kid} if kid else None)
+    assert (await verifying.identify(signed)).client_id == "alice"
+
+
+async def test_a_new_key_is_fetched_for_each_section_with_the_tokens_issuer():
+    old, private = (rsa.generate_private_key(public_exponent=65537, key_size=2048) for _ in range(2))
+    answers = [[Key.of_public("old", old.public_key())], [Key.of_public("new", private.public_key())]]
+    sources = [source_of(answers, cooldown=0)[0] for _ in range(2)]
+    issuers = [
+        Issuer(ISSUER, each, audience=frozenset({aud})) for each, aud in zip(sources, ("one", "two"), strict=True)
+    ]
+    verifying = TokenVerifier((), issuers=issuers, sole_gateway="gw")
+    await asyncio.gather(*(each.refresh() for each in sources))
+    payload = {"iss": ISSUER, "sub": "alice", "exp": time.time() + 60, "aud": "two"}
+    signed = jwt.encode(payload, private, "RS256", {"kid": "new"})
     assert (await verifying.identify(signed)).client_id == "alice"
 
 
