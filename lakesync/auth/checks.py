@@ -49,7 +49,7 @@ class TokenRejectedError(AuthError):
         Args:
             check: one of `CHECKS`, or `form` (it is not a JWT) or `issuer` (no issuer has its `iss`).
             message: what is wrong, and what to do.
-            stale: cached keys, none of which signed the token. Its issuer may have a new key: fetch them, and try again.
+            stale: key sets without the key that signed the token. Their issuer may have a new key: refresh and retry.
         """
         super().__init__(f"the token fails the check '{check}': {message}")
         self.check = check

@@ -64,6 +64,10 @@ class KeysUnavailableError(Exception):
     """The keys of an issuer cannot be fetched or read, or none of them is usable."""
 
 
+class NoUsableKeysError(KeysUnavailableError):
+    """An issuer publishes a key set without a usable key, so it has withdrawn all of its keys."""
+
+
 @dataclass(frozen=True)
 class Key:
     """A key that verifies the signatures of one algorithm."""
@@ -113,11 +117,12 @@ def parse_keys(content: bytes) -> tuple[Key, ...]:
     Keys of a set that are for encryption or another algorithm are ignored, because providers publish them too.
 
     Raises:
-        KeysUnavailableError: the content is neither, or has no usable key.
+        NoUsableKeysError: a key set has no usable key.
+        KeysUnavailableError: the content is neither, or has too many keys.
     """
     keys = _parse_pem(content) if _PEM in content else _parse_key_set(content)
     if not keys:
-        raise KeysUnavailableError("it has no key for RS256, ES256 or EdDSA")
+        raise NoUsableKeysError("it has no key for RS256, ES256 or EdDSA")
     if len(keys) > MAX_KEYS:
         raise KeysUnavailableError(f"it has {len(keys)} keys; at most {MAX_KEYS} are accepted")
     return tuple(keys)
@@ -220,6 +225,9 @@ class KeySet:
         """Fetch the keys; for the result see `refresh`."""
         try:
             keys = tuple(await asyncio.wait_for(asyncio.to_thread(self.load), FETCH_SECONDS + 1))
+        except NoUsableKeysError as error:  # not an outage: the issuer has withdrawn its keys
+            log.warning("an issuer publishes no usable key", issuer=self._name, reason=str(error))
+            keys = ()
         except Exception as error:  # the next refresh may succeed
             is_expected = isinstance(error, KeysUnavailableError)
             reason = str(error) if is_expected else f"no response within {FETCH_SECONDS:g} s ({type(error).__name__})"
@@ -244,7 +252,7 @@ def fetch_set(url: str) -> tuple[Key, ...]:
     try:
         return parse_keys(_get(url))
     except KeysUnavailableError as error:
-        raise KeysUnavailableError(f"{url}: {error}") from error
+        raise type(error)(f"{url}: {error}") from error
 
 
 def discover_set(issuer: str, check_url: Callable[[str], str | None]) -> tuple[Key, ...]:
@@ -285,7 +293,7 @@ def read_keys(path: Path) -> tuple[Key, ...]:
     except OSError as error:
         raise KeysUnavailableError(f"{path} cannot be read: {error.strerror}") from error
     except KeysUnavailableError as error:
-        raise KeysUnavailableError(f"{path}: {error}") from error
+        raise type(error)(f"{path}: {error}") from error
 
 
 def _get(url: str) -> bytes:

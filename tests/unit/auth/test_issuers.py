@@ -249,6 +249,19 @@ async def test_keys_are_kept_while_their_issuer_is_unreachable_and_removed_when_
     assert removed == [frozenset({old})]
 
 
+@pytest.mark.parametrize("keys_left", [[], [{"kty": "OKP", "crv": "Ed448", "x": "AA", "kid": "new"}]])
+async def test_keys_are_removed_when_their_issuer_publishes_no_usable_key(keys_left):
+    place = Place(Response(200, SET))
+    with serve(place) as served:
+        source = KeySet(partial(fetch_set, f"{served.url}/keys"), cooldown=0)
+        await source.refresh()
+        known, removed = source.keys, []
+        source.on_removed = removed.append
+        place.reply = Response(200, {"keys": keys_left})
+        assert await source.refresh()
+    assert (len(known), source.keys, removed) == (1, (), [frozenset(known)])
+
+
 @pytest.mark.parametrize(("known_kid", "kid"), [(None, "new"), (None, None), ("new", "new")])
 async def test_a_new_key_is_fetched_although_its_kid_may_be_that_of_a_known_one(known_kid, kid):
     private = rsa.generate_private_key(public_exponent=65537, key_size=2048)
