@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 
 import pytest
 from hypothesis import given, settings
@@ -17,7 +19,7 @@ from lakesync.adapters.deltas import MarkUpdate
 from lakesync.adapters.digests import DigestScope
 from lakesync.model.errors import AdapterError, IntegrityError, SchemaError
 from lakesync.model.schema import Column, parse_schema
-from tests.conformance.adapter_places import TABLES, start_server
+from tests.conformance.adapter_places import DATABASES, TABLES, start_server
 from tests.conformance.book import make_delta
 
 NOTES = parse_schema(
@@ -31,6 +33,8 @@ NOTES = parse_schema(
         ],
     }
 )
+
+GROWN = replace(NOTES, columns=(*NOTES.columns, *(Column(f"c{number}", "string") for number in range(8))))
 
 
 @pytest.fixture(params=TABLES)
@@ -242,6 +246,27 @@ def test_columns_are_added_when_the_schema_grows(adapter, request):
     put(adapter, 1, make_delta("c", 1, "r", more="x"))
     adapter.materialise("g", grown, ["r"])
     assert rows(adapter)["r"]["more"] == "x"
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres", "mariadb"], indirect=True)
+def test_columns_can_be_added_by_several_processes_at_once(adapter, kind, tmp_path):
+    """As by a task of a killed run, which goes on, and the next run."""
+    adapter.ensure_schema(NOTES)
+    writers = [DATABASES[kind](tmp_path) for _ in range(4)]
+    started = Barrier(len(writers))
+
+    def grow(writer):
+        writer.newest_position()  # connects
+        started.wait()
+        writer.ensure_schema(GROWN)
+
+    with ThreadPoolExecutor(len(writers)) as pool:
+        list(pool.map(grow, writers))
+    put(adapter, 1, make_delta("c", 1, "r", c7="x"))
+    adapter.materialise("g", GROWN, ["r"])
+    assert rows(adapter)["r"]["c7"] == "x"
+    for writer in writers:
+        writer.close()
 
 
 def test_columns_that_two_gateways_spell_differently_have_their_values(adapter):

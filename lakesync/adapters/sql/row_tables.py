@@ -181,11 +181,8 @@ class RowTable:
         # this also checks whose rows the table has
         make_locks(connection, dialect, self._lock_names(), schema.table, is_new=not present)
         if present:
-            present_names = {dialect.folded(dialect.quote(name)) for name in present}
-            missing = [column for column in self._columns() if dialect.folded(column.name) not in present_names]
-            definitions = [dialect.column_definition(column._replace(required=False)) for column in missing]
-            for statement in [f"ALTER TABLE {self._name} ADD COLUMN {each}" for each in definitions]:
-                connection.execute(statement)
+            for column in self._missing_columns(present):
+                self._add_column(column)
             for statement in self._indexes(present):
                 connection.execute(statement)
         else:
@@ -194,6 +191,21 @@ class RowTable:
             with connection.transaction():
                 for statement in [*create, *self._indexes(())]:
                     connection.execute(statement)
+
+    def _missing_columns(self, present: Iterable[str]) -> list[Column]:
+        """Return the columns, with quoted names, that are not among `present` ones of the database."""
+        dialect = self._dialect
+        present_names = {dialect.folded(dialect.quote(name)) for name in present}
+        return [column for column in self._columns() if dialect.folded(column.name) not in present_names]
+
+    def _add_column(self, column: Column) -> None:
+        """Add a column to the table, unless another process adds it at the same time."""
+        definition = self._dialect.column_definition(column._replace(required=False))
+        try:
+            self._connection.execute(f"ALTER TABLE {self._name} ADD COLUMN {definition}")
+        except Exception:
+            if column in self._missing_columns(self._connection.column_names(table_name(self._schema))):
+                raise
 
     def take_locks(self, rows: Iterable[RowId] | None = None) -> None:
         """Take the locks of rows until the end of the transaction; None takes those of all rows."""
