@@ -31,7 +31,7 @@ from lakehouse.data_files import parse_iceberg_uri
 from lakehouse.landing.connector_source import read_poll
 from lakehouse.landing.poll_tasks import PollPlan, TablePlan, TableResult
 from lakehouse.landing.reading import LandedTables
-from lakehouse.landing.rows import POSITION, REPORT, Constants, LandedFile, ReadPosition
+from lakehouse.landing.rows import POSITION, REPORT, Constants, LandedFile, ReadPosition, value_tuples
 from lakehouse.landing.tables import ConnectorTables, commit_rows
 from lakehouse.spark_errors import brief, lake_errors
 from lakehouse.table_definitions import LakeNames
@@ -283,9 +283,10 @@ def _add_results(report: PollReport, results: Sequence[TableResult], failed: Col
 
 def _positions(files: Sequence[LandedFile], tables: Mapping[str, Table]) -> dict[str, ReadPosition]:
     """Return table → its newest read position in `landing`."""
-    positions: dict[str, ReadPosition] = {}
-    for file in sorted(files, key=lambda each: each.last_page, reverse=True):  # the newest first
-        if not any(table not in positions and file.may_have(table) for table in tables):
+    newest: dict[str, tuple[int, str]] = {}  # table → landing and JSON of its newest position so far
+    # After a compaction, a file may have rows of many landings, and another file those of a landing between them.
+    for file in sorted(files, key=lambda each: each.landing, reverse=True):
+        if not any(newest.get(table, (0, ""))[0] < file.landing and file.may_have(table) for table in tables):
             continue
         file_system, path = parse_iceberg_uri(file.path)
         position_rows = pq.read_table(
@@ -294,11 +295,11 @@ def _positions(files: Sequence[LandedFile], tables: Mapping[str, Table]) -> dict
             filters=pc.field("kind") == POSITION,
             filesystem=file_system,
         )
-        # of several positions of a table in the file, the last landing's counts
-        in_order = sorted(position_rows.to_pylist(), key=lambda row: row["landing"])
-        of_file = {row["table_name"]: msgspec.json.decode(row["columns"], type=ReadPosition) for row in in_order}
-        positions = {**of_file, **positions}
-    return {table: each for table, each in positions.items() if table in tables}
+        for landing, table, position in value_tuples(position_rows, "landing", "table_name", "columns"):
+            newest[table] = max((landing, position), newest.get(table, (0, "")))
+    return {
+        table: msgspec.json.decode(text, type=ReadPosition) for table, (_, text) in newest.items() if table in tables
+    }
 
 
 @contextmanager

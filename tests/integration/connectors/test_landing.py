@@ -19,9 +19,10 @@ from lakehouse.erasure.redaction import ErasedLandings, drop_old_landings, erase
 from lakehouse.landing import lake_landing
 from lakehouse.landing.delivery import Delivery
 from lakehouse.landing.lake_landing import LakeLanding, PolledSource
-from lakehouse.maintenance import location_of
+from lakehouse.maintenance import location_of, maintain
 from lakehouse.sessions import session
 from lakehouse.table_definitions import LakeNames
+from lakesync.config.sections import MaintenanceSection
 from lakesync.connectors.base import Census, ConnectorConfig, Page, ParallelRead, SourceRow, Table, Usage
 from lakesync.connectors.host_policy import HostPolicy
 from lakesync.connectors.polling import IngestSettings
@@ -359,6 +360,20 @@ def test_files_from_which_rows_were_deleted_are_read_without_them(spark, names, 
     delivery(landing, gateway).deliver(ISSUES)
     assert [(each.op, each.row_id) for each in gateway.changes()[pushed:]] == [("INSERT", "r7")]
     assert [spark.table(f"{name}.delete_files").count() for name in (names.known, names.landing)] == [0, 0]
+
+
+def test_b6_maintenance_of_the_landing_keeps_the_newest_cursor_of_each_table(spark, names):
+    tables = (ISSUES, Table("notes"))
+    for number, table, rows in ((1, "issues", 1), (1, "notes", 1), (2, "issues", 2_000), (3, "notes", 1)):
+        made = [SourceRow(f"r{each}", {"uid": f"{number} {hash((number, each))}"}) for each in range(rows)]
+        land(spark, names, [Page(table, made, {"at": number})], tables)
+    sizes = spark.table(f"{names.landing}.files").selectExpr("max(file_size_in_bytes)").collect()[0][0]
+    limits = MaintenanceSection(min_input_files=2, target_file_bytes=sizes)
+    # the small files, of landings before and after the large one, become one file
+    done = maintain(spark, LakeNames(names.catalogue, names.system, names.system), "landing", limits)
+    assert done.after.data_files == 2
+    landing = opened(spark, names, tables=tables)
+    assert [landing.cursor(each.name) for each in tables] == [{"at": 2}, {"at": 3}]
 
 
 def test_b7_an_erased_row_is_in_no_file_of_the_landing(spark, names, gateways):
