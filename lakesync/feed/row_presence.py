@@ -221,21 +221,6 @@ def _written_since(row: StoredRow, client_id: str, position: Position) -> _OwnWr
     return _OwnWrites.INSERTED if writer.own_copy > max(position.base, 0) else _OwnWrites.UPDATED
 
 
-def certainly_lacks(entry: Entry, position: Position) -> bool:
-    """Return whether a client certainly lacks a row, by the only entry of the row that concerns the client.
-
-    `feed.pull` uses this for rows that it can send as they are stored, without reading more about them.
-
-    Args:
-        entry: the row's entry under the only bucket key that concerns the client.
-        position: the position of a client that never wrote to the row.
-    """
-    return (
-        not (position.resync or position.may_hold_unknown_rows or (position.no_retry and entry.left))
-        and _presence_by_entry(entry, position) is RowPresence.NO
-    )
-
-
 def _presence_by_entry_and_row(entry: Entry, row: StoredRow, position: Position) -> RowPresence:
     """Return what one entry shows, considering that the row may have changed since these pages began.
 

@@ -1,29 +1,25 @@
-"""Parts of the feed, encoded as they are sent to clients: ranges of rows, and single rows.
+"""Ranges of the feed, encoded as they are sent to clients.
 
 The *feed* has the rows of a gateway (one app's stream of changes) by bucket key, in order of their latest change. A
 *feed entry* is a row's history under one bucket key (a bucket of the sync rules): when the row joined the bucket, left
 it, and last changed in it. These times are *arrivals*, the gateway's timestamps of commits. A *writer* of a row is a
 client that pushed a change of it. A client that lacks a row entirely is sent all of it, as one or more *deltas* (INSERT
-and UPDATE). Stores return such rows encoded, so that `feed.pull` need not decode and encode them: this makes most pulls
-fast.
+and UPDATE). SQLite stores rows encoded for such a client, so that `feed.pull` need not decode and encode them: this
+makes a first sync fast.
 
 `FeedView.read_range` returns a range of the feed, or None if some of its rows have to be decided one by one.
-`FeedView.full_rows` returns entries with their encoded rows. SQLite stores rows in this form, Postgres encodes them
-when they are read.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
 from itertools import accumulate
 from typing import NamedTuple
 
 import msgspec
 
 from lakesync.model.merge import LiveDelta
-from lakesync.model.types import RowKey
-from lakesync.staging.records import Entry, StoredRow
+from lakesync.staging.records import StoredRow
 from lakesync.wire.encoded import encode_row
 
 SEPARATOR = b"\0"
@@ -97,73 +93,21 @@ class FeedRange(NamedTuple):
 _encode = msgspec.json.Encoder().encode
 
 
-class FullRow(NamedTuple):
-    """A feed entry, and its row encoded for a client that lacks all of it.
-
-    `first`, `since`, `left_before` and `changed` are arrivals: the row first joined the bucket, last joined it, last
-    left it before that, and last changed in it or left it; 0 if it never did. `inside`: whether it is in the bucket
-    now.
-    """
-
-    table: str
-    row_id: str
-    first: int
-    since: int
-    left_before: int
-    changed: int
-    inside: bool
-    encoded: bytes | None
-    """The output of `wire.encoded.encode_row`; None if the row is not visible, or the store has not encoded it yet."""
-    deltas: int
-    """Number of deltas in `encoded`."""
-    writers: bytes
-    """A JSON array of the client ids in `StoredRow.writers`: the row's latest writers."""
-    writers_floor: int
-    """`StoredRow.writers_floor`: other clients may have written to the row up to this arrival."""
-
-    @property
-    def key(self) -> RowKey:
-        """Table and row id."""
-        return (self.table, self.row_id)
-
-    def with_row(self, row: StoredRow) -> FullRow:
-        """Return the entry with a newer version of its row."""
-        encoded, deltas, writers, floor = encode_full_row(row.fold())
-        return self._replace(encoded=encoded, deltas=deltas, writers=writers, writers_floor=floor)
-
-
 def encode_client_id(client_id: str) -> bytes:
-    """Return a client id as it appears in `FullRow.writers`, to search for it there without decoding."""
+    """Return a client id as it appears in a row's encoded writers, to search for it there without decoding."""
     return _encode(client_id)
 
 
-def encode_writers(row: StoredRow) -> bytes:
-    """Return `FullRow.writers` of a row."""
-    return _encode(list(row.writers))
-
-
-def encode_full_row(row: StoredRow, live: list[LiveDelta] | None = None) -> tuple[bytes | None, int, bytes, int]:
-    """Return the fields of a `FullRow` that come from its row: encoded, deltas, writers, writers_floor.
+def encode_full_row(row: StoredRow, live: list[LiveDelta]) -> tuple[bytes | None, int, bytes, int]:
+    """Return what a store needs to send a row in a range.
 
     Args:
         row: the stored row.
-        live: `row.state.live`, if the caller has computed it already; None computes it.
+        live: `row.state.live`, which the caller has computed already.
+
+    Returns:
+        The output of `wire.encoded.encode_row`, or None if the row is not visible; the number of deltas in it; a JSON
+        array of the client ids in `StoredRow.writers`; and `StoredRow.writers_floor`.
     """
     encoded, deltas = encode_row(row.table, row.row_id, row.state, live) if row.state.visible else (None, 0)
-    return encoded, deltas, encode_writers(row), row.writers_floor
-
-
-def full_rows(entries: Iterable[Entry], rows: Mapping[RowKey, StoredRow]) -> list[FullRow]:
-    """Return entries with their encoded rows, for a store that does not store rows encoded.
-
-    Args:
-        entries: the entries, in the order of the feed.
-        rows: the rows of the entries, by key; a missing one counts as invisible.
-    """
-    result = []
-    for entry in entries:
-        row = rows.get(entry.key)
-        history = (entry.first, entry.since, entry.left_before, entry.changed)
-        encoded, deltas, writers, floor = encode_full_row(row) if row is not None else (None, 0, b"[]", 0)
-        result.append(FullRow(*entry.key, *history, entry.inside, encoded, deltas, writers, floor))
-    return result
+    return encoded, deltas, _encode(list(row.writers)), row.writers_floor

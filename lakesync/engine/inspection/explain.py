@@ -35,7 +35,6 @@ from lakesync.feed.scopes import Access
 from lakesync.model.hlc import wall_of
 from lakesync.model.types import Claims, Op, RowKey
 from lakesync.rules.model import Bucket, holds, operands_of, text_of_raw
-from lakesync.staging.encoded_feed import FullRow, full_rows
 from lakesync.staging.records import ClientRecord, Entry, GatewayConfig, StoredRow
 from lakesync.staging.store import View
 from lakesync.staging.store.feed import ClientView, FeedView
@@ -142,11 +141,6 @@ class _OneRowView:
     def changed_after(self, buckets: Collection[str], since: int) -> bool:
         """Return whether the row has an entry that changed after the arrival `since`."""
         return bool(self.entries_after(buckets, since, 1))
-
-    def full_rows(self, bucket: str, since: int, limit: int) -> list[FullRow]:
-        """Return the row's entry under one bucket, with the row."""
-        entries = self.entries_after((bucket,), since, limit)
-        return full_rows(entries, self.rows({entry.key for entry in entries}))
 
     def read_range(self, *_: object) -> None:
         """Return None: ranges are encoded pages of many rows."""

@@ -19,7 +19,6 @@ from psycopg import sql
 from lakesync.model.schema import TableSchema
 from lakesync.model.types import Claims, RowKey
 from lakesync.model.validation import MAX_HLC
-from lakesync.staging.encoded_feed import FullRow, full_rows
 from lakesync.staging.head import ConfigWriter, Head, HeadView
 from lakesync.staging.moves import ENTRY_UPSERT, MoveSums, add_moves, changes_of, newest_of
 from lakesync.staging.notices import Presence
@@ -150,11 +149,6 @@ class PostgresView(HeadView, SideQueries):
         """
         values = (since, self.arrival, limit, self.gateway, list(buckets), limit)
         return [Entry(*entry) for entry in self._connection.execute(_ENTRIES_AFTER, values).fetchall()]
-
-    def full_rows(self, bucket: str, since: int, limit: int) -> list[FullRow]:
-        """Return entries of one bucket with their rows; see `View.full_rows`."""
-        entries = self.entries_after((bucket,), since, limit)
-        return full_rows(entries, self.rows({entry.key for entry in entries}))
 
     def read_range(self, *_: object) -> None:
         """Return None, so that the caller reads the entries one by one: rows are not stored as they are sent."""

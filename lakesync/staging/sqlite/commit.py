@@ -28,7 +28,7 @@ from typing import Any
 
 from lakesync.model.schema import TableSchema
 from lakesync.model.types import Claims, RowKey
-from lakesync.staging.encoded_feed import FeedRange, FullRow, Reader
+from lakesync.staging.encoded_feed import FeedRange, Reader
 from lakesync.staging.head import ConfigWriter, Head, HeadView
 from lakesync.staging.notices import Announcement, Presence
 from lakesync.staging.records import ClientRecord, Entry, GatewayConfig, LogEntry, Move, StoredRow
@@ -77,10 +77,6 @@ class SqliteView(HeadView, SideQueries):
     def entries_after(self, buckets: Collection[str], since: int, limit: int) -> list[Entry]:
         """Return entries with `since < changed <= arrival`; see `View.entries_after`."""
         return list(islice(self._state.entries_after(self.gateway, buckets, since, self.arrival, limit), limit))
-
-    def full_rows(self, bucket: str, since: int, limit: int) -> list[FullRow]:
-        """Return entries of one bucket with their rows; see `View.full_rows`."""
-        return self._state.full_rows(self.gateway, bucket, since, self.arrival, limit)
 
     def read_range(
         self, buckets: Sequence[str], since: int, until: int, limit: int, reader: Reader

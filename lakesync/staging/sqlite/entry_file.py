@@ -17,7 +17,6 @@ from itertools import takewhile
 from typing import Any, cast
 
 from lakesync.model.types import RowKey
-from lakesync.staging.encoded_feed import FullRow
 from lakesync.staging.moves import ENTRY_UPSERT, EntryChange
 from lakesync.staging.records import Entry
 from lakesync.staging.sqlite import bulk
@@ -93,14 +92,11 @@ _PUT = f"ON CONFLICT (bucket, number) DO UPDATE SET {ENTRY_UPSERT}"
 _ENTRY = "r.table_name, r.row_id, e.first, e.since, e.left_at, e.changed, e.inside"
 """SQL: the columns of a feed entry, as `_entry` takes them."""
 # Every entry has a row. LEFT JOIN keeps SQLite from reading `row_state` first.
-_IN_FEED = (
-    "FROM entry e LEFT JOIN row_state r ON r.number = e.number"
+_AFTER = (
+    f"SELECT {_ENTRY} FROM entry e LEFT JOIN row_state r ON r.number = e.number"
     " WHERE e.bucket = ? AND e.changed > ? AND e.changed <= ? ORDER BY e.changed, e.number LIMIT ?"
 )
 """SQL: the entries of one bucket key that changed in a range of arrivals, in the order of the feed."""
-_AFTER = f"SELECT {_ENTRY} {_IN_FEED}"
-_FULL_ROWS = f"SELECT {_ENTRY}, r.spelled, r.deltas, r.writers, r.writers_floor {_IN_FEED}"
-"""SQL: the same entries with their rows, as fields of `FullRow`; `spelled` is `FullRow.encoded`."""
 _OF = (
     f"SELECT {_ENTRY} FROM entry e LEFT JOIN row_state r ON r.number = e.number"
     " WHERE e.bucket = ? AND e.number IN ({})"
@@ -163,21 +159,6 @@ class EntryFile:
         if number is not None:
             for row in self._sql.execute(_AFTER, (number, since, until, limit)):
                 yield _entry(bucket, row)
-
-    def full_rows(self, gateway: str, bucket: str, since: int, until: int, limit: int) -> list[FullRow]:
-        """Return entries of one bucket key ordered by `changed`, with their rows as they are sent (see `FullRow`).
-
-        Args:
-            gateway: the gateway's id.
-            bucket: the bucket key.
-            since: the arrival after which entries changed.
-            until: the arrival up to which entries changed.
-            limit: the most entries to return.
-        """
-        number = self._buckets.find(gateway, bucket)
-        if number is None:
-            return []
-        return list(map(FullRow._make, self._sql.execute(_FULL_ROWS, (number, since, until, limit)).fetchall()))
 
     def entries_of(self, gateway: str, keys: Collection[RowKey], buckets: Collection[str]) -> list[Entry]:
         """Return every entry of these rows under these bucket keys.

@@ -63,7 +63,7 @@ _RANGE_IN_ORDER = "e.changed > :since AND e.changed <= :until ORDER BY e.changed
 #   `e.left_at`: the row last left the bucket before `e.since` (`Entry.left_before`).
 #   `e.changed`: the row last changed in the bucket, or left it.
 # `e.inside` says whether the row is in the bucket now, and `e.number` is its number.
-# Columns of a row `r` are the fields of `encoded_feed.FullRow`; `r.spelled` is `FullRow.encoded`.
+# Columns of a row `r` are what `encoded_feed.encode_full_row` returns; `r.spelled` is the encoded row.
 
 _MAY_HAVE_HAD = (
     "(iif(e.since <= :base, e.inside OR e.changed > :base, e.first <= :base AND e.left_at > :base) AND e.first > 0)"

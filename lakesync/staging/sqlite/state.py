@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 
 from lakesync.model.types import RowKey
-from lakesync.staging.encoded_feed import FeedRange, FullRow, Reader
+from lakesync.staging.encoded_feed import FeedRange, Reader
 from lakesync.staging.records import Entry, Move, StoredRow
 from lakesync.staging.sqlite.feed_range import MAX_BUCKETS, RangeBuckets, read_file_range
 from lakesync.staging.sqlite.layered import LayeredFile
@@ -78,14 +78,6 @@ class State(LayeredFile):
         """Return entries ordered by `changed`, read only as far as needed; as `EntryFile.entries_after`."""
         self._write_all_entries()
         return self._entries.entries_after(gateway, buckets, since, until, limit)
-
-    def full_rows(self, gateway: str, bucket: str, since: int, until: int, limit: int) -> list[FullRow]:
-        """Return entries of one bucket key ordered by `changed`, with their rows; see `FeedView.full_rows`."""
-        self._write_all_entries()
-        full_rows = self._entries.full_rows(gateway, bucket, since, until, limit)
-        for rows in reversed(self._unwritten(gateway)):  # the newest layer last, so that its row wins
-            full_rows = [entry if (row := rows.get(entry.key)) is None else entry.with_row(row) for entry in full_rows]
-        return full_rows
 
     def read_range(
         self, gateway: str, buckets: Sequence[str], since: int, until: int, limit: int, reader: Reader

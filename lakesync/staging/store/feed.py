@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Protocol
 
 from lakesync.model.types import RowKey
-from lakesync.staging.encoded_feed import FeedRange, FullRow, Reader
+from lakesync.staging.encoded_feed import FeedRange, Reader
 from lakesync.staging.notices import Listener
 from lakesync.staging.records import ClientRecord, Entry, GatewayConfig, Reindex, StoredRow
 
@@ -66,15 +66,6 @@ class FeedView(Protocol):
 
         Args:
             buckets: the bucket keys whose entries are returned.
-            since: the arrival after which entries changed.
-            limit: the most entries to return.
-        """
-
-    def full_rows(self, bucket: str, since: int, limit: int) -> list[FullRow]:
-        """Return entries of one bucket key like `entries_after`, each with its row encoded as it is sent to clients.
-
-        Args:
-            bucket: the bucket key.
             since: the arrival after which entries changed.
             limit: the most entries to return.
         """

@@ -7,10 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lakesync.staging.records import ARRIVAL_STEP, Entry, Move
-from lakesync.wire.encoded import encode_row
-from lakesync.wire.json import decode_deltas
-from tests.conformance.book import EVERYONE, contents, make_delta
-from tests.conformance.calls import push, read
+from tests.conformance.calls import read
 
 OWN = "@client"
 
@@ -138,24 +135,3 @@ def _is_what_its_stays_say(entry: Entry, history: _History) -> None:
         assert entry.may_be_inside_at(low) == history.was_inside(low, low)
         for high in places:
             assert low > high or entry.may_be_inside_between(low, high) == history.was_inside(low, high)
-
-
-def test_a_full_row_equals_its_entry_and_its_state(store, book):
-    def seen() -> list:
-        return read(store, lambda view: view.full_rows(EVERYONE, 0, 10))
-
-    push(store, book, make_delta("c", 1, "r1", x=1), make_delta("c", 2, "r2", x="é"))
-    push(store, book, make_delta("d", 3, "r1", y=[1, None]), make_delta("d", 4, "gone", x=1))
-    push(store, book, make_delta("d", 5, "gone"))
-    rows, entries = read(store, contents)
-    states = {row.key: row.state for row in rows}
-    found = seen()
-    assert [(row.table, row.row_id, row.changed) for row in found] == [(*e.key, e.changed) for e in entries]
-    for row, entry in zip(found, entries, strict=True):
-        assert (row.first, row.since, row.left_before) == (entry.first, entry.since, entry.left_before)
-        assert bool(row.inside) == entry.inside
-        expected = encode_row(*entry.key, states[entry.key]) if entry.inside else (None, 0)  # type: ignore[call-arg]
-        assert (row.encoded, row.deltas) == expected
-    assert [delta.op for delta in decode_deltas(b"[" + found[1].encoded + b"]")] == ["INSERT", "UPDATE"]
-    assert read(store, lambda view: view.full_rows(EVERYONE, entries[0].changed, 1)) == found[1:2]
-    assert read(store, lambda view: view.full_rows("never used", 0, 10)) == []

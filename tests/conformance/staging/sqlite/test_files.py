@@ -102,12 +102,13 @@ def test_a_state_of_an_older_version_is_upgraded_in_place(store, folder, clock, 
     again.open(replayer)
     assert (seen(again), replayer.replayed) == (expected, [])
     if version == 1:
-        assert [row.encoded for row in again.read("g", lambda view: view.full_rows("*", 0, 10)).result()] == [None] * 3
+        assert again.read("g", read_range).result() is None  # no row is encoded for clients yet
     else:
         assert again.read("g", read_range).result().text == text
     push(again, replayer, *numbered(1, start=9), make_delta("c", 10, "r1", y=1))
-    spelled = {row.row_id: row.deltas for row in again.read("g", lambda view: view.full_rows("*", 0, 10)).result()}
-    assert spelled == {"r1": 2, "r2": int(version > 1), "r3": int(version > 1), "r9": 1}
+    again._read(again._open.behind.write)
+    spelled = dict(again._open.state.sql.execute("SELECT row_id, deltas FROM row_state").fetchall())
+    assert spelled.items() >= {"r1": 2, "r2": int(version > 1), "r3": int(version > 1), "r9": 1}.items()
     assert len(seen(again)[1]) == len(expected[1]) + 1
     again.close()
 
@@ -424,7 +425,6 @@ def test_no_statement_of_a_push_or_a_pull_scans_a_table(store, book):
 
     def pull(view):
         entries = view.entries_after(["*", "a"], 0, 10)
-        assert view.full_rows("*", 0, 10)
         for keys in (["*"], ["*", "a"]):
             view.read_range(keys, 0, view.arrival, 10, Reader(-1, b'"c"', 0, "@c"))
         view.entries_of({entry.key for entry in entries}, ["*"])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import pytest
 
 from lakesync.staging.encoded_feed import Reader, encode_client_id
 from lakesync.staging.records import Move
 from lakesync.staging.sqlite.write_behind import WriteBehindLimits
+from lakesync.wire.encoded import encode_row
 from tests.conformance.book import EVERYONE, make_delta
 from tests.conformance.calls import push, read
 from tests.conformance.places import PLACES, Place
@@ -27,9 +30,23 @@ def look(store, reader=NEW_READER, since=0, limit=100):
 
     def work(view):
         stretch = view.read_range([EVERYONE], since, view.arrival, limit, reader)
-        return stretch, view.full_rows(EVERYONE, since, limit)
+        entries = view.entries_after([EVERYONE], since, limit)
+        rows = view.rows({entry.key for entry in entries})
+        return stretch, [EncodedRow(entry.row_id, entry.changed, _encoded(rows[entry.key])) for entry in entries]
 
     return read(store, work)
+
+
+class EncodedRow(NamedTuple):
+    """A row at its place in the feed, encoded for a client that lacks all of it."""
+
+    row_id: str
+    changed: int
+    encoded: bytes
+
+
+def _encoded(row):
+    return encode_row(row.table, row.row_id, row.state)[0] if row.state.visible else b""
 
 
 def written_behind(store):
