@@ -19,13 +19,11 @@ as it is, because it deletes older values of other clients.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
 from lakesync.model.types import RowDelta, RowKey
-from lakesync.staging.head import Head
 from lakesync.staging.records import Checkpoint, Erasure
 from lakesync.staging.table_values import MAX_VALUES, SqlQueries, parts
 from lakesync.wire.log import decode_body, encode_body
@@ -86,11 +84,6 @@ class ErasureQueries(SqlQueries):
 
 class ErasureStatements(ErasureQueries):
     """The methods of a `Commit` that erase."""
-
-    @property
-    @abstractmethod
-    def _head(self) -> Head:
-        """The current head of the commit's gateway."""
 
     def put_erasure(self, erasure: Erasure) -> None:
         """Store an erasure; it replaces the one with its `seq`."""

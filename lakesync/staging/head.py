@@ -1,17 +1,15 @@
 """The head of a gateway in one shard (a store for some tables): its counters, and how each kind of commit changes them.
 
 The commits and pipelines of both stores (SQLite and Postgres) use it, so that sequence numbers, arrivals and backlog
-are computed in one place. `HeadView` and `ConfigWriter` are base classes of their reads and commits: what these read
-from the head, and how they change the configuration in it.
+are computed in one place. `HeadView` is a base class of their reads and commits: what these read from the head.
 
 A *gateway* is one app's stream of changes. An *arrival* is its own timestamp of a commit: a hybrid logical clock (HLC),
 whose high bits are the wall time in milliseconds. The *log* has one row for each push, numbered by `seq`. The pipeline
 *flushes* log rows to the lake, confirms them after reading them back, and *trims* the log: deletes the *bodies* of log
 rows, their encoded deltas (changes of rows).
 
-The *sync rules* decide which rows a client may see, the *write scope* which it may push to. A schema is *retired* when
-it is withdrawn; pushes to its table are then not checked. A *checkpoint* has all rows as of one arrival, for new
-clients.
+The *sync rules* decide which rows a client may see, the *write scope* which it may push to. A *checkpoint* has all rows
+as of one arrival, for new clients.
 """
 
 from __future__ import annotations
@@ -21,10 +19,7 @@ from abc import ABC, abstractmethod
 import msgspec
 
 from lakesync.model.hlc import start_of
-from lakesync.model.schema import TableSchema
-from lakesync.rules.model import SyncRules
-from lakesync.staging.records import ARRIVAL_STEP, Backlog, Batch, GatewayConfig, LogEntry, WriteScope
-from lakesync.staging.records.configuration import with_rules, with_schema, with_write_scope, without_schema
+from lakesync.staging.records import ARRIVAL_STEP, Backlog, Batch, GatewayConfig, LogEntry
 
 MAIN_SHARD = "main"
 """The only shard of a gateway whose tables are not sharded."""
@@ -220,53 +215,3 @@ class HeadView(ABC):
     def backlog_bytes(self) -> int:
         """Stored bytes of bodies that the lake has not confirmed."""
         return self._head.bytes
-
-
-class ConfigWriter(HeadView):
-    """The part of a `Commit` that changes the configuration; each store adds the statements."""
-
-    @abstractmethod
-    def run_alone(self) -> None:
-        """Require that no other push or function is in this transaction; see `RowCommit.run_alone`."""
-
-    @abstractmethod
-    def _write_schema(self, table: str, version: int, schema: TableSchema | None) -> None:
-        """Store a table's schema under its new version; None if it is retired."""
-
-    @abstractmethod
-    def _write_config(self, config: GatewayConfig) -> None:
-        """Store the configuration, without its schemas, and replace the head's."""
-
-    @abstractmethod
-    def _announce_everything(self) -> None:
-        """Notify listeners that any row may have changed, once the commit is visible."""
-
-    def put_schema(self, schema: TableSchema) -> int:
-        """Register a table's schema, or add columns to the registered one; see `ConfigCommit.put_schema`."""
-        config = with_schema(self.config, schema)
-        registered = config.schemas[schema.table]
-        if config is not self.config:
-            self._write_schema(schema.table, registered.version, registered.schema)
-            self._write_config(config)
-        return registered.version
-
-    def retire_schema(self, table: str) -> int:
-        """Retire a table's schema, and return the version of this change."""
-        config = without_schema(self.config, table)
-        self._write_schema(table, config.retired[table], None)
-        self._write_config(config)
-        return config.retired[table]
-
-    def put_rules(self, rules: SyncRules) -> int:
-        """Activate sync rules, and return their version; see `ConfigCommit.put_rules`."""
-        # After a crash, the log's newest rows are applied again, under the rules that are active then. So all earlier
-        # rows must be durable before the rules change.
-        self.run_alone()
-        config = with_rules(self.config, rules)
-        self._write_config(config)
-        self._announce_everything()
-        return config.rules_version
-
-    def put_write_scope(self, scope: WriteScope) -> None:
-        """Set which rows clients may push to."""
-        self._write_config(with_write_scope(self.config, scope))

@@ -12,7 +12,6 @@ but nothing else is known).
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
@@ -20,11 +19,11 @@ import msgspec
 
 from lakesync.model.hlc import wall_of
 from lakesync.model.types import RowDelta
-from lakesync.staging.head import Head
 from lakesync.staging.ledger import Tally, day_of, signed, tally_of, unsigned
 from lakesync.staging.records import LOST, ClientRecord, GatewayConfig, LogEntry
+from lakesync.staging.side_tables import ConfigStatements
 from lakesync.staging.store import Commit
-from lakesync.staging.table_values import SqlQueries, next_entry, row_of
+from lakesync.staging.table_values import next_entry, row_of
 from lakesync.wire.log import pack
 
 T = TypeVar("T")
@@ -90,24 +89,11 @@ class ReplacementStore(Protocol):
         """
 
 
-class SqlLogCommit(SqlQueries):
+class SqlLogCommit(ConfigStatements):
     """Adds pushes to the log, and has the methods of `RebuildCommit`, with the same SQL on SQLite and Postgres.
 
     Commits of pushes on SQLite do not use it: they add to the log in memory first (`sqlite.journal`).
     """
-
-    @property
-    @abstractmethod
-    def _head(self) -> Head:
-        """The current head of the commit's gateway."""
-
-    @abstractmethod
-    def _move_head(self, head: Head) -> None:
-        """Replace the head; it is stored with the commit."""
-
-    @abstractmethod
-    def restore_config(self, config: GatewayConfig) -> None:
-        """Store a configuration with its versions."""
 
     def restore_push(self, client_id: str, deltas: Sequence[RowDelta], arrival: int) -> None:
         """Add a push to the log and the ledger; see `RebuildCommit.restore_push`."""

@@ -1,5 +1,6 @@
 """The tables beside the log, with the same SQL in both stores (SQLite and Postgres).
 
+- The configuration: table schemas, sync rules (which rows a client may see), and the write scope.
 - *Actions* (commands of clients) and attempts at them, and the *connectors* (external systems) that execute them.
 - The position of a *re-index*, which assigns all rows to the sync rules after a change of these.
 - The *broadcast cursors* of *sharded* gateways, whose tables are in several stores (shards). Such a cursor is sent to
@@ -15,14 +16,19 @@ statement. `staging.store.operations` and `staging.store.push` say what each met
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Collection, Mapping
 
 import msgspec
 
+from lakesync.model.schema import TableSchema
 from lakesync.model.types import StoredConnector
+from lakesync.rules.model import SyncRules
 from lakesync.staging.erasure_tables import ErasureQueries, ErasureStatements
-from lakesync.staging.records import ActionEntry, ActionRecord, Reindex
-from lakesync.staging.table_values import MAX_VALUES, decode_client, parts
+from lakesync.staging.head import Head
+from lakesync.staging.records import ActionEntry, ActionRecord, GatewayConfig, Reindex, WriteScope
+from lakesync.staging.records.configuration import with_rules, with_schema, with_write_scope, without_schema
+from lakesync.staging.table_values import MAX_VALUES, RETIRED, SqlQueries, decode_client, parts
 
 _PUT_NAME = (
     "INSERT INTO spelled_name (gateway, namespace, folded, spelled) VALUES (?, ?, ?, ?)"
@@ -65,6 +71,16 @@ _NEWEST = "SELECT seq FROM action_log WHERE gateway = ? ORDER BY seq DESC LIMIT 
 _NO_BOUND = (1 << 63) - 1
 """In place of a `seq` below which to read: it is above every one."""
 
+_PUT_SCHEMA = (
+    "INSERT INTO table_schema (gateway, table_name, version, body) VALUES (?, ?, ?, ?)"
+    " ON CONFLICT (gateway, table_name) DO UPDATE SET version = excluded.version, body = excluded.body"
+)
+_PUT_CONFIG = (
+    "INSERT INTO gateway (id, config_version, rules, rules_version, write_scope, epoch, arrival)"
+    " VALUES (?, ?, ?, ?, ?, 0, 0) ON CONFLICT (id) DO UPDATE SET config_version = excluded.config_version,"
+    " rules = excluded.rules, rules_version = excluded.rules_version, write_scope = excluded.write_scope"
+)
+"""SQL: replace the configuration of a gateway, which exists. It is no UPDATE, because the first value is its id."""
 _decode_connector = msgspec.json.Decoder(StoredConnector).decode
 
 
@@ -168,7 +184,74 @@ class SideQueries(ErasureQueries):
         return [bytes(body) for (body,) in self._query(_LIST_JOBS, int(set_aside), limit)]
 
 
-class SideStatements(SideQueries, ErasureStatements):
+class ConfigStatements(SqlQueries):
+    """The methods of a `Commit` that change the configuration: schemas, sync rules and the write scope.
+
+    A schema is *retired* when it is withdrawn; pushes to its table are then not checked.
+    """
+
+    @abstractmethod
+    def run_alone(self) -> None:
+        """Require that no other push or function is in this transaction; see `RowCommit.run_alone`."""
+
+    @abstractmethod
+    def _announce_everything(self) -> None:
+        """Notify listeners that any row may have changed, once the commit is visible."""
+
+    @abstractmethod
+    def _move_head(self, head: Head) -> None:
+        """Replace the gateway's head; it is stored with the commit."""
+
+    def put_schema(self, schema: TableSchema) -> int:
+        """Register a table's schema, or add columns to the registered one; see `ConfigCommit.put_schema`."""
+        config = with_schema(self.config, schema)
+        registered = config.schemas[schema.table]
+        if config is not self.config:
+            self._write_schema(schema.table, registered.version, registered.schema)
+            self._write_config(config)
+        return registered.version
+
+    def retire_schema(self, table: str) -> int:
+        """Retire a table's schema, and return the version of this change."""
+        config = without_schema(self.config, table)
+        self._write_schema(table, config.retired[table], None)
+        self._write_config(config)
+        return config.retired[table]
+
+    def put_rules(self, rules: SyncRules) -> int:
+        """Activate sync rules, and return their version; see `ConfigCommit.put_rules`."""
+        # After a crash, the log's newest rows are applied again, under the rules that are active then. So all earlier
+        # rows must be durable before the rules change.
+        self.run_alone()
+        config = with_rules(self.config, rules)
+        self._write_config(config)
+        self._announce_everything()
+        return config.rules_version
+
+    def put_write_scope(self, scope: WriteScope) -> None:
+        """Set which rows clients may push to."""
+        self._write_config(with_write_scope(self.config, scope))
+
+    def restore_config(self, config: GatewayConfig) -> None:
+        """Store schemas, retired ones too, and sync rules with the versions that they had in the lost store."""
+        for table, registered in config.schemas.items():
+            self._write_schema(table, registered.version, registered.schema)
+        for table, version in config.retired.items():
+            self._write_schema(table, version, None)
+        self._write_config(config)
+
+    def _write_schema(self, table: str, version: int, schema: TableSchema | None) -> None:
+        """Store a table's schema under its new version; None if it is retired."""
+        self._query(_PUT_SCHEMA, table, version, RETIRED if schema is None else msgspec.json.encode(schema))
+
+    def _write_config(self, config: GatewayConfig) -> None:
+        """Store the configuration, without its schemas, and replace the head's."""
+        rules = msgspec.json.encode(config.rules) if config.rules is not None else None
+        self._query(_PUT_CONFIG, config.version, rules, config.rules_version, config.write_scope)
+        self._move_head(msgspec.structs.replace(self._head, config=config))
+
+
+class SideStatements(SideQueries, ConfigStatements, ErasureStatements):
     """The methods of a `Commit` that write the tables of this module."""
 
     # -- actions and connectors ----------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ decoder, and a thread that decodes the same type at that moment may crash. So no
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -21,7 +21,7 @@ import msgspec
 from lakesync.model.schema import TableSchema
 from lakesync.model.types import Claims
 from lakesync.rules.model import SyncRules
-from lakesync.staging.head import Head
+from lakesync.staging.head import Head, HeadView
 from lakesync.staging.ledger import signed, tally_of
 from lakesync.staging.records import Checkpoint, ClientRecord, GatewayConfig, LogEntry, SchemaVersion, WriteScope
 from lakesync.wire.log import PackedDeltas
@@ -150,7 +150,7 @@ def parts(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
         yield items[start : start + size]
 
 
-class SqlQueries(ABC):
+class SqlQueries(HeadView):
     """A view or commit of one gateway that can run a statement in the database that contains its log."""
 
     @abstractmethod

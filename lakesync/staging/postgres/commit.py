@@ -16,10 +16,9 @@ from typing import Any
 import msgspec
 from psycopg import sql
 
-from lakesync.model.schema import TableSchema
 from lakesync.model.types import Claims, RowKey
 from lakesync.model.validation import MAX_HLC
-from lakesync.staging.head import ConfigWriter, Head, HeadView
+from lakesync.staging.head import Head
 from lakesync.staging.moves import ENTRY_UPSERT, MoveSums, add_moves, changes_of, newest_of
 from lakesync.staging.notices import Presence
 from lakesync.staging.postgres.connection import Connection
@@ -28,7 +27,6 @@ from lakesync.staging.rebuild_commit import ANYONE, SqlLogCommit
 from lakesync.staging.records import (
     ClientRecord,
     Entry,
-    GatewayConfig,
     LogEntry,
     Move,
     StoredRow,
@@ -36,7 +34,7 @@ from lakesync.staging.records import (
     encode_row,
 )
 from lakesync.staging.side_tables import SideQueries, SideStatements
-from lakesync.staging.table_values import RETIRED, decode_client, next_entry, size_of
+from lakesync.staging.table_values import decode_client, next_entry, size_of
 from lakesync.wire.log import PackedDeltas, unpack_ids
 
 _ROWS = (
@@ -104,16 +102,9 @@ _WRITER = "SELECT hlc_high, widest FROM writer WHERE gateway = ? AND client_id =
 """SQL: a client's highest accepted hlc, and the greatest difference of hlcs within one of its pushes."""
 _KNOWN = "SELECT ids FROM log WHERE gateway = ? AND client_id = ? AND hlc_high BETWEEN ? AND ? AND hlc_low <= ?"
 """SQL: the ids in a client's log rows that may contain hlcs of a range; see `PostgresCommit.known_ids`."""
-_PUT_SCHEMA = (
-    "INSERT INTO table_schema VALUES (%s, %s, %s, %b) ON CONFLICT (gateway, table_name) DO UPDATE"
-    " SET version = excluded.version, body = excluded.body"
-)
-"""SQL: write a table's schema."""
-_PUT_CONFIG = "UPDATE gateway SET config_version = %s, rules = %b, rules_version = %s, write_scope = %s WHERE id = %s"
-"""SQL: write the configuration, without its schemas."""
 
 
-class PostgresView(HeadView, SideQueries):
+class PostgresView(SideQueries):
     """A `View` of one gateway: the snapshot of a read-only transaction."""
 
     def __init__(self, connection: Connection, head: Head) -> None:
@@ -195,7 +186,7 @@ class PostgresView(HeadView, SideQueries):
         return cursor.fetchall() if cursor.description else []
 
 
-class PostgresCommit(PostgresView, SqlLogCommit, ConfigWriter, SideStatements):
+class PostgresCommit(PostgresView, SqlLogCommit, SideStatements):
     """A `Commit` of one gateway, in a transaction that has locked the gateway's row.
 
     The private methods without text are those that `ConfigWriter` declares.
@@ -216,14 +207,6 @@ class PostgresCommit(PostgresView, SqlLogCommit, ConfigWriter, SideStatements):
 
     def _move_head(self, head: Head) -> None:
         self._transaction.head = head
-
-    def restore_config(self, config: GatewayConfig) -> None:
-        """Set schemas and rules with their earlier versions."""
-        for table, registered in config.schemas.items():
-            self._write_schema(table, registered.version, registered.schema)
-        for table, version in config.retired.items():
-            self._write_schema(table, version, None)
-        self._write_config(config)
 
     def known_ids(self, client_id: str, low: int, high: int) -> set[tuple[int, bytes]]:
         """Return pairs of hlc and dedup key of the client's accepted deltas with `low <= hlc <= high`.
@@ -281,16 +264,6 @@ class PostgresCommit(PostgresView, SqlLogCommit, ConfigWriter, SideStatements):
 
     def run_alone(self) -> None:
         """Do nothing: rows and log are in one transaction, so no replay is ever needed. See `RowCommit.run_alone`."""
-
-    def _write_schema(self, table: str, version: int, schema: TableSchema | None) -> None:
-        body = msgspec.json.encode(schema) if schema is not None else RETIRED
-        self._connection.execute(_PUT_SCHEMA, (self.gateway, table, version, body))
-
-    def _write_config(self, config: GatewayConfig) -> None:
-        rules = msgspec.json.encode(config.rules) if config.rules is not None else None
-        values = (config.version, rules, config.rules_version, config.write_scope, self.gateway)
-        self._connection.execute(_PUT_CONFIG, values)
-        self._move_head(msgspec.structs.replace(self._head, config=config))
 
     def _announce_everything(self) -> None:
         self._transaction.announcement.all_changed(self.gateway)

@@ -20,10 +20,8 @@ from typing import Any, TypeVar
 from lakesync.model.crash_points import crash_point
 from lakesync.model.errors import ConfigurationError, StagingUnavailableError
 from lakesync.model.secrets import make_private_folder
-from lakesync.staging.head import Head
 from lakesync.staging.migrations import HEADS, GatewayHead, Schema, Status, Upgrade, newest, pending
 from lakesync.staging.rebuild_commit import RebuildCommit, ReplacementStore, SqlLogCommit
-from lakesync.staging.records import GatewayConfig
 from lakesync.staging.sqlite.commit import SqliteCommit
 from lakesync.staging.sqlite.files import (
     LOCK_FILE,
@@ -129,17 +127,6 @@ def _select(path: Path, query: str) -> list[tuple[Any, ...]]:
 
 class _SqliteRebuildCommit(SqliteCommit, SqlLogCommit):
     """The commit of a store that is being rebuilt: it also writes log rows (pushes) and configuration as they were."""
-
-    def _move_head(self, head: Head) -> None:
-        self._journal.set_head(head)
-
-    def restore_config(self, config: GatewayConfig) -> None:
-        """Store schemas, retired ones too, and sync rules with the versions that they had in the lost store."""
-        for table, registered in config.schemas.items():
-            self._journal.put_schema(self.gateway, table, registered.version, registered.schema)
-        for table, version in config.retired.items():
-            self._journal.put_schema(self.gateway, table, version, None)
-        self._journal.put_config(self.gateway, config)
 
 
 class _SqliteReplacement(SqliteStore):

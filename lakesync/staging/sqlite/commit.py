@@ -26,12 +26,11 @@ from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 from typing import Any
 
-from lakesync.model.schema import TableSchema
 from lakesync.model.types import Claims, RowKey
 from lakesync.staging.encoded_feed import FeedRange, Reader
-from lakesync.staging.head import ConfigWriter, Head, HeadView
+from lakesync.staging.head import Head
 from lakesync.staging.notices import Announcement, Presence
-from lakesync.staging.records import ClientRecord, Entry, GatewayConfig, LogEntry, Move, StoredRow
+from lakesync.staging.records import ClientRecord, Entry, LogEntry, Move, StoredRow
 from lakesync.staging.side_tables import SideQueries, SideStatements
 from lakesync.staging.sqlite.journal import Journal, MustRunAloneError
 from lakesync.staging.sqlite.state import State
@@ -42,7 +41,7 @@ _QUERIES_OF_EVERY_PUSH = ("SELECT max(hlc) FROM erasure ",)
 until their transaction commits. So the results are cached until a job runs other statements (`Journal.prepare_sql`)."""
 
 
-class SqliteView(HeadView, SideQueries):
+class SqliteView(SideQueries):
     """A `View` of one gateway, used in the store's owner thread between transactions."""
 
     def __init__(self, journal: Journal, state: State, gateway: str) -> None:
@@ -113,7 +112,7 @@ class SqliteView(HeadView, SideQueries):
         return self._journal.sql.execute(statement, (self.gateway, *values)).fetchall()
 
 
-class SqliteCommit(SqliteView, ConfigWriter, SideStatements):
+class SqliteCommit(SqliteView, SideStatements):
     """A `Commit` of one gateway; `GroupCommit` begins and commits the transaction that it belongs to.
 
     The private methods without text are those that `ConfigWriter` declares.
@@ -207,11 +206,8 @@ class SqliteCommit(SqliteView, ConfigWriter, SideStatements):
         if not self._alone:
             raise MustRunAloneError
 
-    def _write_schema(self, table: str, version: int, schema: TableSchema | None) -> None:
-        self._journal.put_schema(self.gateway, table, version, schema)
-
-    def _write_config(self, config: GatewayConfig) -> None:
-        self._journal.put_config(self.gateway, config)
+    def _move_head(self, head: Head) -> None:
+        self._journal.set_head(head)
 
     def _announce_everything(self) -> None:
         self._announcement.all_changed(self.gateway)

@@ -20,10 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
-import msgspec
-
 from lakesync.model.errors import NotFoundError
-from lakesync.model.schema import TableSchema
 from lakesync.model.types import Claims
 from lakesync.staging.head import MAIN_SHARD, Head
 from lakesync.staging.records import ClientRecord, GatewayConfig, LogEntry
@@ -311,35 +308,6 @@ class Journal(JournalFile):
         epoch = max(1, self.wall())
         self.write_gateway(gateway, epoch)
         self.set_head(Head(gateway=gateway, epoch=epoch, config=GatewayConfig(), shard=self._shard))
-
-    def put_schema(self, gateway: str, table: str, version: int, schema: TableSchema | None) -> None:
-        """Store a table's schema under its new version; None if it is retired.
-
-        Args:
-            gateway: the gateway's id.
-            table: the table.
-            version: the version, which counts the table's registrations and retirements.
-            schema: the schema; None if it is retired.
-
-        Raises:
-            MustRunAloneError: as `prepare_sql`.
-        """
-        self.prepare_sql()
-        self.write_schema(gateway, table, version, schema)
-
-    def put_config(self, gateway: str, config: GatewayConfig) -> None:
-        """Store a gateway's configuration, without its schemas.
-
-        Args:
-            gateway: the gateway's id.
-            config: the configuration.
-
-        Raises:
-            MustRunAloneError: as `prepare_sql`.
-        """
-        self.prepare_sql()
-        self.write_config(gateway, config)
-        self.set_head(msgspec.structs.replace(self.head(gateway), config=config))
 
     # -- clients -------------------------------------------------------------------------------------------------
 

@@ -25,16 +25,15 @@ from typing import Any
 
 import msgspec
 
-from lakesync.model.schema import TableSchema
 from lakesync.model.types import Claims
 from lakesync.model.validation import MAX_HLC
 from lakesync.staging.head import Head
 from lakesync.staging.ledger import EMPTY_TALLY, Tally, day_of, signed, unsigned
 from lakesync.staging.rebuild_commit import ANYONE
-from lakesync.staging.records import ClientRecord, GatewayConfig, LogEntry
+from lakesync.staging.records import ClientRecord, LogEntry
 from lakesync.staging.sqlite import bulk
 from lakesync.staging.sqlite.files import LOG_FILE, connect, migrate
-from lakesync.staging.table_values import RETIRED, decode_client, decode_config, row_of
+from lakesync.staging.table_values import decode_client, decode_config, row_of
 
 Client = tuple[str, str]
 """`(gateway, client id)`."""
@@ -110,33 +109,6 @@ class JournalFile:
         self.sql.execute(
             "INSERT OR REPLACE INTO shard VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (head.gateway, head.shard, *head.counters),
-        )
-
-    def write_schema(self, gateway: str, table: str, version: int, schema: TableSchema | None) -> None:
-        """Write a table's schema under its new version; None if it is retired.
-
-        Args:
-            gateway: the gateway's id.
-            table: the table.
-            version: the version, which counts the table's registrations and retirements.
-            schema: the schema; None if it is retired.
-        """
-        self.sql.execute(
-            "INSERT OR REPLACE INTO table_schema VALUES (?, ?, ?, ?)",
-            (gateway, table, version, _encode(schema) if schema is not None else RETIRED),
-        )
-
-    def write_config(self, gateway: str, config: GatewayConfig) -> None:
-        """Write a gateway's configuration, without its schemas.
-
-        Args:
-            gateway: the gateway's id.
-            config: the configuration.
-        """
-        rules = _encode(config.rules) if config.rules is not None else None
-        self.sql.execute(
-            "UPDATE gateway SET config_version = ?, rules = ?, rules_version = ?, write_scope = ? WHERE id = ?",
-            (config.version, rules, config.rules_version, config.write_scope, gateway),
         )
 
     # -- clients -------------------------------------------------------------------------------------------------
