@@ -19,7 +19,7 @@ from abc import ABC, abstractmethod
 import msgspec
 
 from lakesync.model.hlc import start_of
-from lakesync.staging.records import ARRIVAL_STEP, Backlog, Batch, GatewayConfig, LogEntry
+from lakesync.staging.records import ARRIVAL_STEP, Batch, GatewayConfig, LogEntry
 
 MAIN_SHARD = "main"
 """The only shard of a gateway whose tables are not sharded."""
@@ -139,43 +139,6 @@ class Head(msgspec.Struct, frozen=True):
             return self
         requested_ms = wall_ms if self.flush_requested_ms is None else self.flush_requested_ms
         return msgspec.structs.replace(self, flush_requested_ms=requested_ms, flush_requested_seq=self.last_seq)
-
-    def backlog(
-        self,
-        oldest_ms: int | None,
-        oldest_arrival: int | None,
-        flushed_ms: int | None = None,
-        flushed_snapshot: int | None = None,
-        rules_without_checkpoint: int | None = None,
-        checkpoint_arrival: int | None = None,
-    ) -> Backlog:
-        """Return the head as a `Backlog`.
-
-        Args:
-            oldest_ms: the server's wall time of log row `flushed_seq + 1`; None if nothing is unflushed.
-            oldest_arrival: the arrival of that log row; None if nothing is unflushed.
-            flushed_ms: when the batch up to `flushed_seq` was confirmed; None before the first.
-            flushed_snapshot: the Iceberg snapshot in which that batch was read back; None without one.
-            rules_without_checkpoint: the active rules version if the newest checkpoint has an older one; else None.
-            checkpoint_arrival: arrival of the newest published checkpoint; None before the first.
-        """
-        return Backlog(
-            gateway=self.gateway,
-            shard=self.shard,
-            epoch=self.epoch,
-            flushed_seq=self.flushed_seq,
-            last_seq=self.last_seq,
-            last_arrival=self.last_arrival,
-            deltas=self.deltas,
-            bytes=self.bytes,
-            oldest_ms=oldest_ms,
-            flush_requested_ms=self.flush_requested_ms,
-            flushed_ms=flushed_ms,
-            flushed_snapshot=flushed_snapshot,
-            rules_without_checkpoint=rules_without_checkpoint,
-            checkpoint_arrival=checkpoint_arrival,
-            oldest_arrival=oldest_arrival,
-        )
 
 
 class HeadView(ABC):

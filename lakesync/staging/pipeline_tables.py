@@ -92,9 +92,18 @@ class PipelineTables(ABC):
         checkpoint = self._query(
             "SELECT max(arrival) FROM cut WHERE gateway = ? AND epoch = ?", head.gateway, head.epoch
         )
-        return head.backlog(
+        return Backlog(
+            gateway=head.gateway,
+            shard=head.shard,
+            epoch=head.epoch,
+            flushed_seq=head.flushed_seq,
+            last_seq=head.last_seq,
+            last_arrival=head.last_arrival,
+            deltas=head.deltas,
+            bytes=head.bytes,
             oldest_ms=oldest_ms,
             oldest_arrival=oldest_arrival,
+            flush_requested_ms=head.flush_requested_ms,
             flushed_ms=flushed_ms,
             flushed_snapshot=flushed_snapshot,
             rules_without_checkpoint=self._rules_without_checkpoint(head),

@@ -189,7 +189,7 @@ class PostgresView(SideQueries):
 class PostgresCommit(PostgresView, SqlLogCommit, SideStatements):
     """A `Commit` of one gateway, in a transaction that has locked the gateway's row.
 
-    The private methods without text are those that `ConfigWriter` declares.
+    The private methods without text are those that `ConfigStatements` declares.
     """
 
     def __init__(self, transaction: Transaction) -> None:

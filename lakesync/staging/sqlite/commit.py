@@ -115,7 +115,7 @@ class SqliteView(SideQueries):
 class SqliteCommit(SqliteView, SideStatements):
     """A `Commit` of one gateway; `GroupCommit` begins and commits the transaction that it belongs to.
 
-    The private methods without text are those that `ConfigWriter` declares.
+    The private methods without text are those that `ConfigStatements` declares.
     """
 
     def __init__(
