@@ -131,11 +131,13 @@ class ErasureStatements(ErasureQueries):
         redacted = 0
         for seq, body in rows:
             deltas = decode_body(bytes(body))
-            covered = sum(_has_content(delta) and covers(delta) for delta in deltas)
-            if covered:
-                new_body = encode_body([_redacted(delta) if covers(delta) else delta for delta in deltas])
+            # an INSERT makes its row visible even without columns; other deltas without columns have no content
+            covered = [(delta.op == "INSERT" or bool(delta.columns)) and covers(delta) for delta in deltas]
+            if any(covered):
+                pairs = zip(deltas, covered, strict=True)
+                new_body = encode_body([_without_values(delta) if is_covered else delta for delta, is_covered in pairs])
                 self._query(_REDACT, new_body, head.shard, head.epoch, seq)
-                redacted += covered
+                redacted += sum(covered)
         return (rows[-1][0] if len(rows) == limit else None), redacted
 
     def has_outcomes(self, client_id: str) -> bool:
@@ -156,16 +158,6 @@ class ErasureStatements(ErasureQueries):
             for table, row_id, hlc in self._query(f"{query} GROUP BY table_name, row_id", *chunk):
                 erased[table, row_id] = hlc
         return erased
-
-
-def _has_content(delta: RowDelta) -> bool:
-    """Return whether a redaction changes a delta: an INSERT makes its row visible even without columns."""
-    return delta.op == "INSERT" or bool(delta.columns)
-
-
-def _redacted(delta: RowDelta) -> RowDelta:
-    """Return a stored delta without its content; one that has none, as a DELETE, stays as it is."""
-    return _without_values(delta) if _has_content(delta) else delta
 
 
 def _without_values(delta: RowDelta) -> RowDelta:

@@ -55,14 +55,15 @@ _PUT_REINDEX = (
 )
 
 _ADD_JOB = "INSERT INTO flush_job (gateway, set_aside, job_id, body) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
-_DROP_JOB = "DELETE FROM flush_job WHERE gateway = ? AND set_aside = ? AND job_id = ?"
-_GET_JOB = "SELECT body FROM flush_job WHERE gateway = ? AND set_aside = ? AND job_id = ?"
+_TAKE_JOB = "DELETE FROM flush_job WHERE gateway = ? AND set_aside = ? AND job_id = ? RETURNING body"
 _LIST_JOBS = "SELECT body FROM flush_job WHERE gateway = ? AND set_aside = ? ORDER BY job_id LIMIT ?"
 
 _ACTION = (
     "SELECT client_id, action_id, idempotency_key, attempts, claim, lease_ms, touched_ms, outcome FROM action"
     " WHERE gateway = ? AND client_id = ? AND"
 )
+_DROP_ACTION = "DELETE FROM action WHERE gateway = ? AND client_id = ? AND (action_id = ? OR idempotency_key = ?)"
+"""SQL: delete the actions with an id or an idempotency key; no action has the key null."""
 _ENTRIES = (
     "SELECT seq, at_ms, client_id, action_id, connector, action_type, attempt, code, ms FROM action_log"
     " WHERE gateway = ? AND seq < ? ORDER BY seq DESC LIMIT ?"
@@ -258,17 +259,7 @@ class SideStatements(SideQueries, ConfigStatements, ErasureStatements):
 
     def put_action(self, record: ActionRecord) -> None:
         """Store an action's record; it replaces records with the same id or idempotency key."""
-        self._query(
-            "DELETE FROM action WHERE gateway = ? AND client_id = ? AND action_id = ?",
-            record.client_id,
-            record.action_id,
-        )
-        if record.idempotency_key is not None:
-            self._query(
-                "DELETE FROM action WHERE gateway = ? AND client_id = ? AND idempotency_key = ?",
-                record.client_id,
-                record.idempotency_key,
-            )
+        self._query(_DROP_ACTION, record.client_id, record.action_id, record.idempotency_key)
         self._query(
             "INSERT INTO action (gateway, client_id, action_id, idempotency_key, attempts, claim, lease_ms, touched_ms,"
             " outcome) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -308,9 +299,7 @@ class SideStatements(SideQueries, ConfigStatements, ErasureStatements):
 
     def drop_connector(self, name: str) -> bool:
         """Delete a connector; return False if no connector has this name."""
-        existing = self._query("SELECT 1 FROM connector WHERE gateway = ? AND name = ?", name)
-        self._query("DELETE FROM connector WHERE gateway = ? AND name = ?", name)
-        return bool(existing)
+        return bool(self._query("DELETE FROM connector WHERE gateway = ? AND name = ? RETURNING name", name))
 
     # -- the position of a re-index ------------------------------------------------------------------------------------
 
@@ -368,6 +357,5 @@ class SideStatements(SideQueries, ConfigStatements, ErasureStatements):
             job_id: the job's id.
             set_aside: whether to look among the jobs that failed and were set aside, instead of the waiting ones.
         """
-        rows = self._query(_GET_JOB, int(set_aside), job_id)
-        self._query(_DROP_JOB, int(set_aside), job_id)
+        rows = self._query(_TAKE_JOB, int(set_aside), job_id)
         return bytes(rows[0][0]) if rows else None

@@ -14,7 +14,7 @@ a commit, an *hlc* a client's timestamp of a delta (change of a row). In the fil
 - the *side tables* in `log.db`, such as those of actions and erasures. `SideQueries` and `SideStatements` have their
   SQL, which `SqliteStore` and `PostgresStore` share.
 
-`ConfigWriter` changes schemas and sync rules.
+`ConfigStatements` changes schemas and sync rules.
 
 A commit makes the log durable in `log.db`; the rows reach `state.db` later. After a crash, a *replay* of the log
 (`sqlite.recovery`) computes the missing rows.
