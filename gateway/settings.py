@@ -16,7 +16,7 @@ from lakesync.auth import Issuer, configured_issuers
 from lakesync.config import Config
 from lakesync.config.sections import LimitsSection
 from lakesync.engine import EngineLimits
-from lakesync.staging.shards import shard_map, shard_urls
+from lakesync.staging.shards import urls_by_shard
 
 PREFIXES = ("", "/v1")
 """Prefixes of paths: every route is served under each of them."""
@@ -123,6 +123,5 @@ def _plain(secret: SecretStr) -> str:
 
 def _folders(config: Config) -> tuple[Path, ...]:
     """Return the folders of the SQLite staging stores."""
-    shards = shard_map(config.shard_config)
-    urls = [config.staging.url] if shards is None else shard_urls(shards, config.staging.url).values()
+    urls = urls_by_shard(config.shard_config, config.staging.url).values()
     return tuple(Path("/" + url.partition("://")[2].lstrip("/")) for url in urls if url.startswith("sqlite://"))

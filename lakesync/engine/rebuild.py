@@ -134,18 +134,15 @@ def rebuild(
         """
         return start_of(max(wall(), wall_of(newest)) + margin_ms)
 
-    urls = _selected_urls({MAIN_SHARD: url} if shards is None else shard_urls(shards, url), only)
-    shard_of = shards.of if shards is not None else lambda _: MAIN_SHARD
-    default_shard = shards.default if shards is not None else MAIN_SHARD
+    shards = shards or ShardMap({}, MAIN_SHARD)
+    urls = _selected_urls(shard_urls(shards, url), only)
     # opening a store needs a replayer, although a new store has no log to replay; this engine is never opened
     replayer = Engine(open_store("memory://", wall), wall)
     with closing(replayer), replacement_stores(urls, wall, replayer, replace=replace) as stores:
         return [
             rebuilt
             for gateway in history.gateways()
-            for rebuilt in _rebuild_gateway(
-                stores, default_shard, shard_of, gateway, history, first_arrival, on_progress
-            )
+            for rebuilt in _rebuild_gateway(stores, shards, gateway, history, first_arrival, on_progress)
         ]
 
 
@@ -173,8 +170,7 @@ def _selected_urls(urls: dict[str, str], only: str | None) -> dict[str, str]:
 
 def _rebuild_gateway(
     stores: Mapping[str, ReplacementStore],
-    default_shard: str,
-    shard_of: Callable[[str], str],
+    shards: ShardMap,
     gateway: str,
     history: LakeHistory,
     first_arrival: Callable[[int], int],
@@ -184,8 +180,7 @@ def _rebuild_gateway(
 
     Args:
         stores: the new store of each shard that is rebuilt, by shard name.
-        default_shard: the shard that has the connectors.
-        shard_of: returns the shard of a table.
+        shards: the shard of each table, and the default shard, which has the connectors.
         gateway: the gateway's id.
         history: reads the lake.
         first_arrival: returns the arrival above which new ones begin, given the newest restored one.
@@ -197,15 +192,15 @@ def _rebuild_gateway(
         store.ensure_gateway(gateway)
         if config is not None:
             store.run(gateway, lambda commit: commit.restore_config(config))
-    connectors = history.connectors(gateway) if default_shard in stores else []
+    connectors = history.connectors(gateway) if shards.default in stores else []
     for connector in connectors:
-        stores[default_shard].run(gateway, partial(_put_connector, connector))
+        stores[shards.default].run(gateway, partial(_put_connector, connector))
     # pushes
     rules = RulesCache()
     restored = dict.fromkeys(stores, (0, 0, 0))  # pushes, deltas and newest arrival of each shard
     feed_ends = dict.fromkeys(stores, 0)
     for chunk in _chunks(history.pushes(gateway)):
-        for name, own in _by_shard(chunk, shard_of).items():
+        for name, own in _by_shard(chunk, shards).items():
             if name not in stores:
                 continue
             feed_ends[name] = stores[name].run(gateway, partial(_restore, own, rules, feed_ends[name]))
@@ -229,7 +224,7 @@ def _rebuild_gateway(
                 arrival=arrival,
                 schemas=len(config.schemas) if config else 0,
                 rules=config is not None and config.rules is not None,
-                connectors=len(connectors) if name == default_shard else 0,
+                connectors=len(connectors) if name == shards.default else 0,
                 shard=name,
             )
         )
@@ -241,14 +236,11 @@ def _put_connector(connector: StoredConnector, commit: RebuildCommit) -> None:
     commit.put_connector(connector)
 
 
-def _by_shard(pushes: Iterable[LakePush], shard_of: Callable[[str], str]) -> dict[str, list[LakePush]]:
+def _by_shard(pushes: Iterable[LakePush], shards: ShardMap) -> dict[str, list[LakePush]]:
     """Return each shard's part of each push, by shard name."""
     by_shard: dict[str, list[LakePush]] = {}
     for push in pushes:
-        parts: dict[str, list[RowDelta]] = {}
-        for delta in push.deltas:
-            parts.setdefault(shard_of(delta.table), []).append(delta)
-        for name, deltas in parts.items():
+        for name, deltas in shards.divide(push.deltas).items():
             by_shard.setdefault(name, []).append(push._replace(deltas=deltas))
     return by_shard
 
