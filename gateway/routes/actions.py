@@ -36,6 +36,7 @@ from lakesync.model.errors import ClockDriftError, PayloadTooLargeError, Staging
 from lakesync.model.types import ActionFailure, ActionPush, ActionResponse, ActionResult
 from lakesync.staging.records import ActionEntry
 from lakesync.wire import actions as wire
+from lakesync.wire import json
 
 router = APIRouter()
 
@@ -97,7 +98,7 @@ async def execute_actions(
         _check_all_finished(response)
     for result in response.results:
         services.metrics.actions.labels(_outcome_label(result)).inc()
-    encode, media_type = (wire.encode_response, PROTOBUF) if in_protobuf else (wire.encode_response_json, JSON)
+    encode, media_type = (wire.encode_response, PROTOBUF) if in_protobuf else (json.encode_json, JSON)
     return Response(await run_in_threadpool(encode, response), media_type=media_type)  # up to 25 MiB of results
 
 

@@ -35,7 +35,6 @@ class _Envelope(msgspec.Struct):
 
 _decode_push = msgspec.json.Decoder(ActionPush, strict=False).decode
 _decode_envelope = msgspec.json.Decoder(_Envelope).decode
-_encode = msgspec.json.Encoder().encode
 
 
 def decode_push_json(body: bytes) -> ActionPush:
@@ -59,22 +58,6 @@ def decode_push_json(body: bytes) -> ActionPush:
             raise ValidationError(f"actions[{index}]: {problem}")
         _check(action, f"actions[{index}]")
     return push
-
-
-def encode_response_json(response: ActionResponse) -> bytes:
-    """Encode the response to an action request in JSON."""
-    results: list[dict[str, Any]] = [
-        {"actionId": result.action_id, "data": result.data, "serverHlc": str(result.server_hlc)}
-        if isinstance(result, ActionResult)
-        else {
-            "actionId": result.action_id,
-            "code": result.code,
-            "message": result.message,
-            "retryable": result.retryable,
-        }
-        for result in response.results
-    ]
-    return _encode({"results": results, "serverHlc": str(response.server_hlc)})
 
 
 def encode_push(push: ActionPush) -> bytes:

@@ -16,6 +16,7 @@ from lakesync.engine import EngineLimits
 from lakesync.model.action_handlers import ActionDescriptor
 from lakesync.model.types import ActionFailure, ActionPush, ActionResult
 from lakesync.wire import actions as wire
+from lakesync.wire import json as wire_json
 from tests.integration.actions.action_support import Desk, make_action
 from tests.integration.gateway_support import DEADLINE, delta, until, wall_ms
 
@@ -251,15 +252,15 @@ def test_large_actions_are_decoded_outside_of_the_event_loop(alice, monkeypatch,
 @pytest.mark.parametrize("in_protobuf", [False, True], ids=["json", "protobuf"])
 def test_results_of_actions_are_encoded_outside_of_the_event_loop(alice, monkeypatch, in_protobuf):
     threads = []
-    names = ("decode_push", "encode_response") if in_protobuf else ("decode_push_json", "encode_response_json")
-    for name in names:
-        function = getattr(wire, name)
+    in_json = ((wire, "decode_push_json"), (wire_json, "encode_json"))
+    for module, name in ((wire, "decode_push"), (wire, "encode_response")) if in_protobuf else in_json:
+        function = getattr(module, name)
 
         def recorded(value, function=function):
             threads.append(threading.current_thread().name)
             return function(value)
 
-        monkeypatch.setattr(wire, name, recorded)
+        monkeypatch.setattr(module, name, recorded)
     assert ask_in(alice, make_action(now()), in_protobuf).status_code == 200
     in_the_loop, in_a_worker = threads
     assert in_the_loop != in_a_worker
