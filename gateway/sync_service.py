@@ -14,7 +14,7 @@ from gateway.dependencies import Caller, Services
 from gateway.futures import result_of
 from gateway.request_body import DecodedPush
 from gateway.request_log import RequestRecord
-from lakesync.engine.pushing import ReceivedPush
+from lakesync.engine.pushing import PushRequest
 from lakesync.model.errors import AdapterError
 from lakesync.model.types import PushResult, SyncPage, SyncPull, SyncPush
 from lakesync.model.validation import is_importer
@@ -53,10 +53,10 @@ async def serve_push(
         Exception: what `decode` raises.
     """
 
-    def receive() -> ReceivedPush:
+    def receive() -> PushRequest:
         push, fault = decode()
         record.client, record.deltas = push.client_id, len(push.deltas)
-        return ReceivedPush(push, caller.claims(push.client_id), known_cursor(push), fault=fault)
+        return PushRequest(push, caller.claims(push.client_id), known_cursor(push), fault=fault)
 
     result = await result_of(caller.gateway.submit_received(receive), finish_if_cancelled=False)
     services.metrics.pushed.inc(result.accepted)

@@ -17,7 +17,7 @@ from gateway.dependencies import GatewayId, ServicesDependency, local_service
 from gateway.futures import result_of
 from gateway.openapi_schemas import JSON, SERVICE_ERRORS, Struct, error_responses, example, request_body
 from gateway.request_body import decode_if_large, json_response, parse_json, push_decoder, push_response, read_body
-from lakesync.engine.pushing import ReceivedPush
+from lakesync.engine.pushing import PushRequest
 from lakesync.model.errors import (
     BackpressureError,
     ClockDriftError,
@@ -79,9 +79,9 @@ async def push_as_connector(request: Request, services: ServicesDependency, gate
     found = await run_in_threadpool(services.engine.gateway, gateway)
     decode = await decode_if_large(push_decoder(request), await read_body(request, MAX_BODY_BYTES))
 
-    def receive() -> ReceivedPush:
+    def receive() -> PushRequest:
         push, fault = decode()
-        return ReceivedPush(push, {"sub": push.client_id}, trusted=True, fault=fault)
+        return PushRequest(push, {"sub": push.client_id}, trusted=True, fault=fault)
 
     result = await result_of(found.submit_received(receive))
     return push_response(request, result)

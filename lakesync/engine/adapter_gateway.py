@@ -22,7 +22,7 @@ from lakesync.adapters.transfer.loads import LoadBarrier
 from lakesync.engine.active_rules import RulesCache
 from lakesync.engine.checks import EngineLimits
 from lakesync.engine.names import Names
-from lakesync.engine.pushing import CheckedPush, commit_push
+from lakesync.engine.pushing import PushRequest, commit_push
 from lakesync.engine.source_reading import Source, read_all
 from lakesync.engine.sources import Sources
 from lakesync.flush import BufferStats, Flusher, FlushReport, Outlet, TableStats
@@ -284,7 +284,7 @@ def _restore_job(
     """
     push = SyncPush(client_id, tuple(deltas))
     # `already_accepted`: they were accepted once, so they are not checked
-    request = CheckedPush(push, {"sub": user_of(client_id)}, now_ms, already_accepted=True)
+    request = PushRequest(push, {"sub": user_of(client_id)}, now_ms=now_ms, already_accepted=True)
 
     def restore(commit: PushCommit) -> PushResult:
         record = commit.client(client_id)

@@ -38,7 +38,7 @@ from lakesync.engine.inspection.rejections import RejectionLog
 from lakesync.engine.names import Names, PushNames
 from lakesync.engine.page_reading import PullRequest, Reading, unrecorded_cursor
 from lakesync.engine.pulling import remember_page
-from lakesync.engine.pushing import CheckedPush, ReceivedPush, commit_push
+from lakesync.engine.pushing import PushRequest, commit_push
 from lakesync.engine.subscribers import Newcomer, ScanResult, SubscriberGroup, SubscriptionState
 from lakesync.engine.subscriptions import resume, scan, subscribe
 from lakesync.flush import Outlet
@@ -130,9 +130,9 @@ class SyncGateway(ConfigurationGateway, ActionGateway, AdapterGateway):
             BackpressureError: too many bytes are unflushed; nothing was stored.
             StagingUnavailableError: the push may or may not have been stored; it can be repeated.
         """
-        return self.submit_received(lambda: ReceivedPush(push, claims, known_cursor, trusted))
+        return self.submit_received(lambda: PushRequest(push, claims, known_cursor, trusted))
 
-    def submit_received(self, receive: Callable[[], ReceivedPush]) -> Future[PushResult]:
+    def submit_received(self, receive: Callable[[], PushRequest]) -> Future[PushResult]:
         """Like `submit_push`, for a push that is decoded later: in the thread that commits it, if the store has one.
 
         Such a push needs a fifth less processor time than one that is decoded in the caller's thread (`scripts/bench
@@ -148,13 +148,12 @@ class SyncGateway(ConfigurationGateway, ActionGateway, AdapterGateway):
         now = self._wall()
         is_recorded = False  # whether a rejection is recorded; False also if the push cannot be decoded
 
-        def check() -> CheckedPush:
+        def check() -> PushRequest:
             nonlocal is_recorded
-            push, claims, known_cursor, trusted, fault = receive()
-            is_recorded = not trusted
-            request = CheckedPush(push, claims, now, known_cursor, trusted=trusted, fault=fault)
+            request = receive()._replace(now_ms=now)
+            is_recorded = not request.trusted
             try:
-                check_push(push, claims, now, self._limits)
+                check_push(request.push, request.claims, now, self._limits)
             except RejectedError as error:
                 if not error.rejected:  # the problem is not in the deltas
                     raise
@@ -401,7 +400,7 @@ class SyncGateway(ConfigurationGateway, ActionGateway, AdapterGateway):
         """Request a flush from the data pipeline: a copy of the deltas in the staging store's log to the lake."""
         self._store.request_flush(self.gateway_id)
 
-    def _push(self, check: Callable[[], CheckedPush]) -> Future[PushResult]:
+    def _push(self, check: Callable[[], PushRequest]) -> Future[PushResult]:
         """Submit a push; a sharded gateway overrides this.
 
         Args:

@@ -67,8 +67,8 @@ class PreparedDeltas(NamedTuple):
     """Whether all delta ids differ."""
 
 
-class ReceivedPush(NamedTuple):
-    """A decoded push, and what the request says of its sender."""
+class PushRequest(NamedTuple):
+    """A decoded push, what the request says of its sender, and what the checks before its transaction found."""
 
     push: SyncPush
     claims: Claims
@@ -79,30 +79,16 @@ class ReceivedPush(NamedTuple):
     """Whether it comes from a connector (an external system that is polled), a flow (a copy from a database) or an
     embedding app. The write scope does not apply to these, and their rejections are not recorded."""
     fault: RejectedError | None = None
-    """The error of deltas that cannot be decoded, which `push` does not contain; None if all could be decoded."""
-
-
-class CheckedPush(NamedTuple):
-    """A push that passed `checks.check_push`."""
-
-    push: SyncPush
-    claims: Claims
-    """The verified claims of the sender's token."""
-    now_ms: int
-    """Server wall time of the request, in milliseconds since 1970."""
-    known_cursor: int | None = None
-    """The newest cursor that the client certainly has when it gets the response; None if unknown."""
+    """The error of deltas that cannot be decoded, or were rejected already, and are not in `push`. The push must not be
+    stored then; the others are only checked, so that the response lists every rejected delta."""
+    now_ms: int = 0
+    """Server wall time of the request, in milliseconds since 1970; `SyncGateway` sets it before the checks."""
     already_accepted: bool = False
     """Whether it must not be rejected now: it passed `dry_run_push` in every shard, or is restored from the lake."""
-    trusted: bool = False
-    """Whether it comes from a connector, a flow or an embedding app, to which the write scope does not apply."""
     prepared: PreparedDeltas | None = None
     """What `prepare` computed for all deltas of the push; None if it was not called."""
-    fault: RejectedError | None = None
-    """The error of deltas that were rejected already and are not in `push`. The push must not be stored; the others are
-    only checked, so that the response lists every rejected delta."""
 
-    def without_rejected(self, fault: RejectedError) -> CheckedPush:
+    def without_rejected(self, fault: RejectedError) -> PushRequest:
         """Return the push without the deltas that an error rejects.
 
         Args:
@@ -113,7 +99,7 @@ class CheckedPush(NamedTuple):
         fault = fault if self.fault is None else self.fault.with_rejections_of([fault])
         return self._replace(push=replace(self.push, deltas=others), prepared=None, fault=fault)
 
-    def prepare(self) -> CheckedPush:
+    def prepare(self) -> PushRequest:
         """Return the push with its deltas encoded and grouped by row, unless it has none."""
         deltas = self.push.deltas
         if not deltas or self.prepared is not None:
@@ -123,7 +109,7 @@ class CheckedPush(NamedTuple):
 
 
 def commit_push(
-    commit: PushCommit, request: CheckedPush, rules: RulesCache, limits: EngineLimits, names: PushNames
+    commit: PushCommit, request: PushRequest, rules: RulesCache, limits: EngineLimits, names: PushNames
 ) -> PushResult:
     """Store the new deltas of a push, and return the result for the client.
 
@@ -213,7 +199,7 @@ def commit_push(
 
 
 def dry_run_push(
-    commit: PushCommit, request: CheckedPush, rules: RulesCache, limits: EngineLimits, names: PushNames
+    commit: PushCommit, request: PushRequest, rules: RulesCache, limits: EngineLimits, names: PushNames
 ) -> None:
     """Check whether `commit_push` would accept a push, without storing any delta.
 
@@ -246,7 +232,7 @@ _NO_NEW_DELTAS = _NewDeltas([], PushRows({}, (), 0), {})
 
 
 def _check_new(
-    commit: PushCommit, request: CheckedPush, access: Access, rules: RulesCache, limits: EngineLimits, names: PushNames
+    commit: PushCommit, request: PushRequest, access: Access, rules: RulesCache, limits: EngineLimits, names: PushNames
 ) -> _NewDeltas:
     """Check a push, and return the deltas that are to be stored.
 
@@ -273,7 +259,7 @@ def _check_new(
 
 
 def _check_once(
-    commit: PushCommit, request: CheckedPush, access: Access, rules: RulesCache, limits: EngineLimits, names: PushNames
+    commit: PushCommit, request: PushRequest, access: Access, rules: RulesCache, limits: EngineLimits, names: PushNames
 ) -> _NewDeltas:
     """Make each check of a push until one fails, and return the deltas that are to be stored.
 
@@ -385,7 +371,7 @@ def _certain_cursor(commit: FeedView, record: ClientRecord, access: Access) -> _
     return _CertainCursor(record.confirmed_cursor)
 
 
-def _not_repeated(commit: PushCommit, request: CheckedPush) -> Sequence[RowDelta]:
+def _not_repeated(commit: PushCommit, request: PushRequest) -> Sequence[RowDelta]:
     """Return the deltas of a push that were not accepted before, each once.
 
     A push whose lowest hlc (the client's timestamp) is above all earlier ones of the client cannot contain a repeated

@@ -24,7 +24,7 @@ from lakesync.engine.inspection.explanation import Explanation
 from lakesync.engine.inspection.lag import LagQuery, Unsent
 from lakesync.engine.inspection.peek import PeekPage
 from lakesync.engine.page_reading import PullRequest
-from lakesync.engine.pushing import CheckedPush
+from lakesync.engine.pushing import PushRequest
 from lakesync.engine.sharding import inspection, pulling, pushing, subscriptions
 from lakesync.engine.sharding.shard_gateway import ShardGateway
 from lakesync.engine.sharding.vectors import IssuedCursor, Vectors
@@ -87,7 +87,7 @@ class ShardedGateway(SyncGateway):
         self.newest_arrival = max(shard.newest_arrival for shard in self._shards.values())
         super()._record_rejection(push, claims, error)
 
-    def _push(self, check: Callable[[], CheckedPush]) -> Future[PushResult]:
+    def _push(self, check: Callable[[], PushRequest]) -> Future[PushResult]:
         """Push to the shards of the push's tables, after all of them accepted it; see `sharding.pushing`.
 
         The generator is given the future of its result, because the caller may cancel the push until it is stored.

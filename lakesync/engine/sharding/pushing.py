@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import CancelledError, Future
 
 from lakesync.engine.futures import Steps, mark_running
-from lakesync.engine.pushing import CheckedPush
+from lakesync.engine.pushing import PushRequest
 from lakesync.engine.sharding.shard_gateway import NewNamesError, ShardGateway, of_shard
 from lakesync.engine.sharding.vectors import ResolvedCursor, Vectors
 from lakesync.feed.positions import NEVER_PULLED
@@ -40,7 +40,7 @@ def push(
     shards: Mapping[str, ShardGateway],
     shard_map: ShardMap,
     vectors: Vectors,
-    request: CheckedPush,
+    request: PushRequest,
     outcome: Future[PushResult],
 ) -> Steps[PushResult]:
     """Commit a push shard by shard, after all of its shards have accepted it.
@@ -113,7 +113,7 @@ def push(
     return PushResult(cursor, len(request.push.deltas))
 
 
-def _known_cursors(shards: Iterable[str], vectors: Vectors, request: CheckedPush) -> Steps[dict[str, int]]:
+def _known_cursors(shards: Iterable[str], vectors: Vectors, request: PushRequest) -> Steps[dict[str, int]]:
     """Return the cursor in each shard that the client certainly has, by shard name; empty if none is known.
 
     Args:
@@ -129,7 +129,7 @@ def _known_cursors(shards: Iterable[str], vectors: Vectors, request: CheckedPush
     return dict(sent.vector.parts) if sent.vector is not None else {}
 
 
-def _check(shards: Mapping[str, ShardGateway], parts: Mapping[str, SyncPush], request: CheckedPush) -> Steps[None]:
+def _check(shards: Mapping[str, ShardGateway], parts: Mapping[str, SyncPush], request: PushRequest) -> Steps[None]:
     """Check the push in all of its shards before any of them stores anything.
 
     Args:

@@ -17,7 +17,7 @@ from lakesync.engine.inspection.peek import PeekPage, peek
 from lakesync.engine.names import PushNames
 from lakesync.engine.page_reading import PullRequest, read_page
 from lakesync.engine.pulling import remember_restart
-from lakesync.engine.pushing import CheckedPush, dry_run_push
+from lakesync.engine.pushing import PushRequest, dry_run_push
 from lakesync.feed.client_state import current_record
 from lakesync.model.errors import StagingUnavailableError
 from lakesync.model.schema import TableSchema
@@ -56,7 +56,7 @@ class NewNamesError(Exception):
 class ShardGateway(SyncGateway):
     """A gateway over one shard's store. Its requests have passed the checks that need no store."""
 
-    def submit_check(self, request: CheckedPush, *, stores_names: bool = False) -> Future[None]:
+    def submit_check(self, request: PushRequest, *, stores_names: bool = False) -> Future[None]:
         """Check whether `submit_push_part` would accept a push; no delta is stored.
 
         Args:
@@ -75,7 +75,7 @@ class ShardGateway(SyncGateway):
 
         return self._submit_checked(check)
 
-    def submit_push_part(self, request: CheckedPush) -> Future[PushResult]:
+    def submit_push_part(self, request: PushRequest) -> Future[PushResult]:
         """Commit this shard's part of a push.
 
         Args:

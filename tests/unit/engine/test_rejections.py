@@ -6,7 +6,7 @@ import pytest
 
 from lakesync.engine.inspection import rejections
 from lakesync.engine.inspection.rejections import RejectionLog
-from lakesync.engine.pushing import ReceivedPush
+from lakesync.engine.pushing import PushRequest
 from lakesync.engine.standalone_engine import open_gateway
 from lakesync.model.errors import BackpressureError, ClockDriftError, Rejection, ValidationError
 from lakesync.model.types import RowDelta, SyncPush
@@ -118,9 +118,9 @@ def test_a_rejected_push_is_decoded_again_only_to_be_recorded(trusted, decoded):
     calls = []
     ahead = RowDelta("INSERT", "todos", "r1", "ann", (), 1 << 62, "d")
 
-    def receive() -> ReceivedPush:
+    def receive() -> PushRequest:
         calls.append(1)
-        return ReceivedPush(SyncPush("ann", (ahead,)), {"sub": "ann"}, trusted=trusted)
+        return PushRequest(SyncPush("ann", (ahead,)), {"sub": "ann"}, trusted=trusted)
 
     with open_gateway("gw", background=False) as gateway:
         with pytest.raises(ClockDriftError):
@@ -132,7 +132,7 @@ def test_a_rejected_push_is_decoded_again_only_to_be_recorded(trusted, decoded):
 def test_a_push_that_cannot_be_decoded_is_decoded_once():
     calls = []
 
-    def receive() -> ReceivedPush:
+    def receive() -> PushRequest:
         calls.append(1)
         raise ValidationError("no push")
 
