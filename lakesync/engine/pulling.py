@@ -37,8 +37,6 @@ from msgspec.structs import replace
 from lakesync.engine.active_rules import RulesCache
 from lakesync.engine.page_reading import PullRequest, Reading, is_start, read_page, reset_sources_on_restart
 from lakesync.feed.client_cursors import (
-    complete_page,
-    find_page,
     with_complete_cursor,
     with_page,
     with_page_mark,
@@ -52,7 +50,7 @@ from lakesync.feed.client_state import (
     with_possible_broadcasts,
     with_subscription,
 )
-from lakesync.feed.positions import NEVER_PULLED, Position
+from lakesync.feed.positions import NEVER_PULLED, Position, complete_page, find_page
 from lakesync.model.types import SyncPage
 from lakesync.staging.notices import PULLS_OVER_HTTP, Presence
 from lakesync.staging.records import ARRIVAL_STEP, MORE_SENT, ClientRecord, Page, Range

@@ -30,11 +30,7 @@ from lakesync.engine.names import PushNames
 from lakesync.engine.pulling import announce_other_connection
 from lakesync.feed import Sender, apply
 from lakesync.feed.astray import mark_astray, record_repeats
-from lakesync.feed.client_cursors import (
-    find_page,
-    may_have_been_sent,
-    with_cursor_in_doubt,
-)
+from lakesync.feed.client_cursors import with_cursor_in_doubt
 from lakesync.feed.client_state import (
     current_record,
     cursors_belong_to,
@@ -43,7 +39,7 @@ from lakesync.feed.client_state import (
     with_newest_scope,
     with_possible_broadcasts,
 )
-from lakesync.feed.positions import NEVER_PULLED, is_complete_page
+from lakesync.feed.positions import NEVER_PULLED, find_page, is_complete_page, may_have_been_sent
 from lakesync.feed.push_rows import PushRows, by_row
 from lakesync.feed.row_buckets import own_bucket
 from lakesync.feed.scopes import Access, max_sent

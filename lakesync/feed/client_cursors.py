@@ -1,9 +1,9 @@
-"""Cursors in a client's record: creates them, and says what each one means.
+"""Creates cursors in a client's record; `feed.positions` says what each one means.
 
 A client's *record* is what the gateway stores about it. `engine.pulling`, `engine.pushing` and `engine.subscriptions`
-call these functions in the transaction of a pull, a push or a subscription, and store the result; `engine.page_reading`
-looks up pages. All functions are pure: those named `with_…` return a changed copy of the `ClientRecord`, the others
-only read it. `feed.client_state` changes the scopes in the record. The terms:
+call these functions in the transaction of a pull, a push or a subscription, and store the result. All functions are
+pure: those named `with_…` return a changed copy of the `ClientRecord`, the others only read it. `feed.client_state`
+changes the scopes in the record. The terms:
 
 - A *gateway* is one app's stream of changes. An *arrival* is its own timestamp of a commit. A *cursor* is the number
   that a client sends to continue after the last page that it has; `NEVER_PULLED` is that of a client that pushed before
@@ -32,16 +32,14 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from lakesync.feed.positions import NEVER_PULLED
-from lakesync.feed.scopes import later_scopes, scope_numbered, scope_of
+from lakesync.feed.scopes import later_scopes, scope_numbered
 from lakesync.model.validation import MAX_HLC
 from lakesync.staging.records import (
     ARRIVAL_STEP,
-    MORE_SENT,
     NO_BASE,
     ClientRecord,
     Page,
     Range,
-    Scope,
     pages_in_doubt,
 )
 
@@ -106,57 +104,6 @@ def with_page(record: ClientRecord, page: Page) -> ClientRecord:
         removed = [each for each in pages if each.cursor != record.confirmed_cursor][:surplus]
         pages = [each for each in pages if each not in removed]
     return replace(record, pages=(*pages, page))
-
-
-def find_page(record: ClientRecord, cursor: int) -> Page | None:
-    """Return what a cursor means as a page; None if the record does not say.
-
-    Args:
-        record: the client's record.
-        cursor: a page mark, whose page is stored, or a complete cursor, for which a page is made.
-    """
-    for page in record.pages:
-        if page.cursor == cursor:
-            return page
-    scope = scope_of(record, cursor) if cursor > NEVER_PULLED else None
-    if scope is None:
-        return None
-    later = later_scopes(record, scope)
-    nothing_sent_since = scope.sent_up_to <= cursor and not any(other.sent_up_to for other in later)
-    return complete_page(cursor, cursor, scope, record.pages_sent if nothing_sent_since else MORE_SENT)
-
-
-def may_have_been_sent(record: ClientRecord, cursor: int, newest: int) -> bool:
-    """Return whether the client may have been sent a cursor.
-
-    Args:
-        record: the client's record, with the page marks that it was sent.
-        cursor: the cursor in question.
-        newest: the gateway's newest arrival; a cursor above it can only be a page mark.
-    """
-    return cursor < newest + ARRIVAL_STEP or any(page.cursor == cursor for page in record.pages)
-
-
-def complete_page(cursor: int, complete: int, scope: Scope, pages_sent: int) -> Page:
-    """Return a page by which a cursor means the same as a complete cursor.
-
-    Args:
-        cursor: the cursor, which may be a page mark.
-        complete: the complete cursor.
-        scope: the scope of the complete cursor.
-        pages_sent: the number of pages with deltas that the client had been sent when it got the cursor; `MORE_SENT` if
-            it may have been sent more.
-    """
-    return Page(
-        cursor=cursor,
-        read_up_to=complete,
-        base=complete,
-        newest_at_start=complete,
-        resync=False,
-        base_scope=scope.number,
-        scope=scope.number,
-        pages_sent=pages_sent,
-    )
 
 
 def with_cursor_in_doubt(

@@ -36,7 +36,7 @@ from typing import NamedTuple
 from lakesync.feed.scopes import Access, later_scopes, max_sent, scope_numbered, scope_of
 from lakesync.model.types import Claims
 from lakesync.model.validation import MAX_HLC
-from lakesync.staging.records import ARRIVAL_STEP, NO_BASE, ClientRecord, Page, PastKey, Range, Scope
+from lakesync.staging.records import ARRIVAL_STEP, MORE_SENT, NO_BASE, ClientRecord, Page, PastKey, Range, Scope
 
 NEVER_PULLED = 1
 """Cursor of a client that pushed before its first pull. It is not 0, because a client with cursor 0 first downloads a
@@ -137,13 +137,63 @@ def locate(
         has_restarted = record.has_pushed and (since == 0 or any(page.cursor == 0 for page in record.pages))
         may_have_rows = max_sent(record.scopes) > 0 or bool(record.past_keys) or has_restarted
         return _at_start(record, newest, access, resync=may_have_rows)
-    page = next((page for page in record.pages if page.cursor == since), None)
-    if page is not None:
-        return _at_page_mark(record, page, newest, access, confirmed=confirmed)
     # The first cursor of a scope may lie between `newest` and the next arrival, as a page mark does. A still higher
     # cursor is not from this gateway.
-    scope = scope_of(record, since, connection_claims) if since < newest + ARRIVAL_STEP else None
-    return _at_complete_cursor(record, scope, since, newest, access, confirmed=confirmed) if scope is not None else None
+    page = find_page(record, since, connection_claims) if may_have_been_sent(record, since, newest) else None
+    return _at_page(record, page, newest, access, confirmed=confirmed) if page is not None else None
+
+
+def find_page(record: ClientRecord, cursor: int, connection_claims: Claims | None = None) -> Page | None:
+    """Return what a cursor means as a page; None if the record does not say.
+
+    Args:
+        record: the client's record.
+        cursor: a page mark, whose page is stored, or a complete cursor, for which a page is made.
+        connection_claims: as for `locate`.
+    """
+    for page in record.pages:
+        if page.cursor == cursor:
+            return page
+    scope = scope_of(record, cursor, connection_claims) if cursor > NEVER_PULLED else None
+    if scope is None:
+        return None
+    # the scopes that were removed from the record had these keys; `MAX_HLC`: it is unknown what was sent under the key
+    sent = (scope.sent_up_to, *(past.may_have_up_to for past in record.past_keys if past.may_have_up_to < MAX_HLC))
+    was_sent_more = max(sent) > cursor or any(later.sent_up_to for later in later_scopes(record, scope))
+    return complete_page(cursor, cursor, scope, MORE_SENT if was_sent_more else record.pages_sent)
+
+
+def may_have_been_sent(record: ClientRecord, cursor: int, newest: int) -> bool:
+    """Return whether the client may have been sent a cursor.
+
+    Args:
+        record: the client's record, with the page marks that it was sent.
+        cursor: the cursor in question.
+        newest: the gateway's newest arrival; a cursor above it can only be a page mark.
+    """
+    return cursor < newest + ARRIVAL_STEP or any(page.cursor == cursor for page in record.pages)
+
+
+def complete_page(cursor: int, complete: int, scope: Scope, pages_sent: int) -> Page:
+    """Return a page by which a cursor means the same as a complete cursor.
+
+    Args:
+        cursor: the cursor, which may be a page mark.
+        complete: the complete cursor.
+        scope: the scope of the complete cursor.
+        pages_sent: the number of pages with deltas that the client had been sent when it got the cursor; `MORE_SENT` if
+            it may have been sent more.
+    """
+    return Page(
+        cursor=cursor,
+        read_up_to=complete,
+        base=complete,
+        newest_at_start=complete,
+        resync=False,
+        base_scope=scope.number,
+        scope=scope.number,
+        pages_sent=pages_sent,
+    )
 
 
 def restart_position(record: ClientRecord, newest: int, access: Access) -> Position:
@@ -211,51 +261,14 @@ def _at_start(record: ClientRecord | None, newest: int, access: Access, *, resyn
     )
 
 
-def _at_complete_cursor(
-    record: ClientRecord, scope: Scope, since: int, newest: int, access: Access, *, confirmed: bool
-) -> Position:
-    """Return the position at a complete cursor: the client had exactly what it could see then.
-
-    Args:
-        record: the client's record.
-        scope: the scope that the cursor belongs to.
-        since: the cursor.
-        newest: the gateway's newest arrival.
-        access: the claims and bucket keys that decide what the client may see.
-        confirmed: whether the client sent the cursor itself.
-    """
-    later = later_scopes(record, scope)
-    if any(access.must_restart_after(other, confirmed=confirmed) for other in later):
-        return restart_position(record, newest, access)
-    sent, sent_up_to = _sent_since(record, since, scope)
-    # nothing was sent after this cursor, so everything that the client lacks is newer than the cursor
-    nothing_sent_since = sent_up_to <= since and not any(other.sent_up_to for other in later)
-    old_keys, new_keys = _keys(scope, scope, access)
-    keys_changed = old_keys != new_keys
-    return Position(
-        read_up_to=since,
-        base=since,
-        newest_at_start=newest if nothing_sent_since else since,
-        resync=False,
-        base_scope=scope.number,
-        old_keys=old_keys,
-        new_keys=new_keys,
-        sent=sent,
-        sent_up_to=sent_up_to,
-        nothing_sent_since=nothing_sent_since,
-        transition_at=since if keys_changed else 0,
-        rescan=(Range(0, since),) if keys_changed else (),
-    )
-
-
-def _at_page_mark(record: ClientRecord, page: Page, newest: int, access: Access, *, confirmed: bool) -> Position:
-    """Return the position at a page mark: the client has what it had at the base, and what it was sent since.
+def _at_page(record: ClientRecord, page: Page, newest: int, access: Access, *, confirmed: bool) -> Position:
+    """Return the position after a page: the client has what it had at the base, and what it was sent since.
 
     If the claims or rules changed since the page was sent, these pages become a transition, or must start again.
 
     Args:
         record: the client's record.
-        page: what the page mark means.
+        page: what the client's cursor means.
         newest: the gateway's newest arrival.
         access: the claims and bucket keys that decide what the client may see.
         confirmed: whether the client sent the cursor itself.
