@@ -40,7 +40,7 @@ from lakesync.connectors.seen_rows import SeenRows
 from lakesync.model.delta import jcs_raw
 from lakesync.model.errors import AdapterError, ConfigurationError, LakeSyncError, ValidationError
 from lakesync.model.schema import is_identifier
-from lakesync.model.validation import check_id
+from lakesync.model.validation import MAX_ROW_BYTES, MAX_ROW_COLUMNS, check_id
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -436,6 +436,12 @@ def _check_rows(page: Page) -> None:
                     raise ConfigurationError(
                         f"the column {name!r} of the row {row.row_id!r} of {page.table} cannot be synced: {error}"
                     ) from error
+        size = len(msgspec.json.encode(row.columns))
+        if len(row.columns) > MAX_ROW_COLUMNS or size > MAX_ROW_BYTES:
+            raise ConfigurationError(
+                f"the row {row.row_id!r} of {page.table} cannot be synced: it has {len(row.columns)} columns and "
+                f"{size} bytes, at most {MAX_ROW_COLUMNS} and {MAX_ROW_BYTES} are allowed: leave some out"
+            )
     for name in {name for row in page.rows for name in row.columns}:
         if not is_identifier(name):
             raise ConfigurationError(

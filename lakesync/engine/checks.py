@@ -32,19 +32,12 @@ from lakesync.model.errors import (
 from lakesync.model.merge import RowState
 from lakesync.model.schema import check_delta
 from lakesync.model.types import Claims, RowDelta, RowKey, SyncPull, SyncPush
-from lakesync.model.validation import check_id, find_malformed, user_of
+from lakesync.model.validation import MAX_ROW_BYTES, MAX_ROW_COLUMNS, check_id, find_malformed, user_of
 from lakesync.rules.keys import BucketIndex
 from lakesync.staging.records import GatewayConfig, StoredRow, WriteScope
 
 MAX_PULL = 10_000
 """The most deltas that a pull may request for a page."""
-MAX_ROW_COLUMNS = 1_000
-"""The most columns of a row. Each column costs memory and time whenever the row is merged."""
-
-MAX_ROW_BYTES = 8 << 20
-"""The most bytes of a row's values. A checkpoint (all rows, for a new client) sends each row in one message of at most
-16 MB. There each column may be a delta of its own, with three ids of up to 2 KiB; and small values may add 1 KiB for
-each column (`too_large_rows`)."""
 
 
 class EngineLimits(msgspec.Struct, frozen=True):

@@ -46,6 +46,12 @@ GATEWAY_ID = "[A-Za-z0-9_-]{1,64}"
 _GATEWAY_ID = re.compile(GATEWAY_ID)
 MAX_ID_CHARS = 512
 """The most characters of a row, client, delta or action id."""
+MAX_ROW_COLUMNS = 1_000
+"""The most columns of a row. Each column costs memory and time whenever the row is merged."""
+MAX_ROW_BYTES = 8 << 20
+"""The most bytes of a row's values as JSON. A checkpoint (all rows, for a new client) sends each row in one message of
+at most 16 MB. There each column may be a delta of its own, with three ids of up to 2 KiB; and small values may add
+1 KiB for each column."""
 MAX_HLC = (1 << 63) - 1
 """The highest hlc (timestamp of a hybrid logical clock): the lake stores it as a signed 64-bit integer."""
 _INVALID_URL = "it is not a valid URL; check its host and port"

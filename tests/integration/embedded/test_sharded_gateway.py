@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from lakesync.adapters import open_adapter
 from lakesync.adapters.deltas import BatchChecksum, DeltaBatch
 from lakesync.engine import Engine, EngineLimits
-from lakesync.engine.checks import MAX_ROW_COLUMNS
 from lakesync.engine.sharding.shard_gateway import ShardGateway
 from lakesync.engine.subscribers import Newcomer, SubscriberGroup, SubscriptionState
 from lakesync.feed import MAX_PAGE_BYTES
@@ -30,6 +29,7 @@ from lakesync.model.errors import (
 )
 from lakesync.model.schema import parse_schema
 from lakesync.model.types import ColumnValue, RowDelta, SyncPull, SyncPush
+from lakesync.model.validation import MAX_ROW_COLUMNS
 from lakesync.rules.model import all_rows_rules, parse_rules
 from lakesync.staging import open_staging, open_store
 from lakesync.staging.sharded import ShardedStore

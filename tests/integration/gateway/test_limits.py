@@ -13,7 +13,7 @@ import pytest
 
 from gateway import admission
 from lakesync.engine import EngineLimits
-from lakesync.engine.checks import MAX_ROW_BYTES
+from lakesync.model.validation import MAX_ROW_BYTES
 from lakesync.staging.shards import ShardMap
 from tests.integration.gateway_support import DEADLINE, delta
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 
 from lakehouse.checkpoints.frame_files import FRAME_BYTES
-from lakesync.engine.checks import MAX_ROW_BYTES, MAX_ROW_COLUMNS, check_row_sizes
+from lakesync.engine.checks import check_row_sizes
 from lakesync.feed.push_rows import LARGE_BYTES, by_row
 from lakesync.model.merge import RowState
 from lakesync.model.types import ColumnValue, RowDelta, SyncResponse
-from lakesync.model.validation import MAX_ID_CHARS, check_shape
+from lakesync.model.validation import MAX_ID_CHARS, MAX_ROW_BYTES, MAX_ROW_COLUMNS, check_shape
 from lakesync.staging.records import StoredRow
 from lakesync.wire.encoded import row_deltas
 from lakesync.wire.protobuf import encode_response

@@ -11,6 +11,7 @@ from lakehouse.landing.poll_tasks import HLCS_PER_LANDING, PollPlan, TablePlan, 
 from lakehouse.landing.rows import POSITION, REPORT, ROW, Constants, LandedTable, ReadPosition
 from lakesync.connectors.base import Census, ConnectorConfig, Page, ParallelRead, SourceRow, Table, Usage
 from lakesync.model.errors import AdapterError, AuthError, CensusError, ConfigurationError, RateLimitedError
+from lakesync.model.validation import MAX_ROW_BYTES, MAX_ROW_COLUMNS
 
 FIRST = 1 << 40
 
@@ -187,8 +188,10 @@ def nested(levels):
         SourceRow("r", {"deep": nested(101)}),
         SourceRow("r", {"too_deep": nested(5_000)}),
         SourceRow("r", {"huge": 10**400}),
+        SourceRow("r", {"long": "x" * MAX_ROW_BYTES}),
+        SourceRow("wide", dict.fromkeys((f"c{number}" for number in range(MAX_ROW_COLUMNS + 1)), 1)),
     ],
-    ids=lambda row: row.row_id[:3] + "".join(row.columns),
+    ids=lambda row: row.row_id[:3] + "".join(row.columns)[:9],
 )
 def test_a_row_that_the_gateway_would_reject_does_not_land_and_is_not_remembered(bad):
     unfit = Page("a", [SourceRow("r2", {}), bad], {"at": 2})
