@@ -91,7 +91,7 @@ def configured(tmp_path, monkeypatch):
 def started(configured, tmp_path):
     """Every service of `lakesync up`."""
     spark = SparkServer(("true",), {"SPARK_CONNECT_AUTHENTICATE_TOKEN": SECRETS["spark.token"]}, "sc://localhost:3", 3)
-    return {each.name: each for each in services(configured, spark, 1, tmp_path / "workspace.yaml")}
+    return {each.name: each for each in services(configured, spark, tmp_path / "workspace.yaml")}
 
 
 def variables(service, folder):

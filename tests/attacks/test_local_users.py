@@ -42,8 +42,8 @@ def test_files_of_a_gateway_are_readable_by_its_user_only(spawn, tmp_path):
 
 @pytest.mark.usefixtures("open_umask")
 @pytest.mark.parametrize("planted", ["a folder of another user", "a link", "an open folder"])
-def test_the_run_socket_is_not_created_in_another_users_folder(tmp_path, monkeypatch, planted):
-    """If the path of the data folder is too long for a socket, the socket is in the shared temporary folder."""
+def test_sockets_are_not_created_in_another_users_folder(tmp_path, monkeypatch, planted):
+    """If the path of the data folder is too long for a socket, sockets are in the shared temporary folder."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setenv("LAKESYNC_CONFIG", "")
     settings = load({"data_dir": tmp_path / ("d" * 120)})
@@ -56,7 +56,7 @@ def test_the_run_socket_is_not_created_in_another_users_folder(tmp_path, monkeyp
         monkeypatch.setattr(os, "getuid", lambda: uid)
         dagster_home.run_socket(settings).parent.mkdir(0o700 if uid != os.geteuid() else 0o770)
     with pytest.raises(ConfigurationError, match="is not private to this user"):
-        dagster_home.write_files(settings, 1)
+        dagster_home.write_files(settings)
 
 
 def test_opening_a_store_removes_the_permissions_of_others(tmp_path):

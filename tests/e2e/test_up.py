@@ -7,7 +7,7 @@ import pytest
 import requests
 
 from lakesync.cli.up.process import accepts
-from tests.e2e.up_support import COMMAND
+from tests.e2e.up_support import COMMAND, READY_SECONDS
 
 
 @pytest.mark.deep
@@ -27,6 +27,9 @@ def test_lakesync_up_starts_serves_and_stops_a_whole_system(up):
     assert requests.get(f"{report['gateway']['url']}/ready", timeout=60).ok
     assert accepts(urlsplit(report["spark"]["remote"]).port)
 
+    up.wait(lambda: all(up.ticks().values()), READY_SECONDS)
+    before = {name: found[0]["timestamp"] for name, found in up.ticks().items()}
+
     # After a kill, the other processes continue, and the next start stops them first.
     orphans = up.family()
     assert len(orphans) >= 5
@@ -36,6 +39,9 @@ def test_lakesync_up_starts_serves_and_stops_a_whole_system(up):
     again = up.start().report()
     assert not any(process.is_running() for process in orphans)
     assert again["jwt_secret"] == report["jwt_secret"]
+    # the ticks of each sensor from before the kill are still listed
+    after = {name: {each["timestamp"] for each in found} for name, found in up.ticks().items()}
+    assert [name for name, timestamp in before.items() if timestamp not in after[name]] == []
 
     up.process.terminate()
     assert up.process.wait(240) == 0, up.log()

@@ -17,7 +17,7 @@ READY_SECONDS = 240
 _TICKS = """{
   repositoriesOrError {
     ... on RepositoryConnection {
-      nodes { sensors { name sensorState { ticks { status error { message } } } } }
+      nodes { sensors { name sensorState { ticks { timestamp error { message } } } } }
     }
   }
 }"""
@@ -103,11 +103,15 @@ class Up:
 
     def failed_ticks(self):
         """The errors of each sensor's failed ticks."""
-        answer = requests.post(f"{self.report()['dagster']['url']}/graphql", json={"query": _TICKS}, timeout=60).json()
-        sensors = [sensor for node in answer["data"]["repositoriesOrError"]["nodes"] for sensor in node["sensors"]]
-        ticks = {sensor["name"]: sensor["sensorState"]["ticks"] for sensor in sensors}
+        ticks = self.ticks()
         assert any(ticks.values()), "no sensor has ticked"
         return [(name, each["error"]["message"]) for name, found in ticks.items() for each in found if each["error"]]
+
+    def ticks(self):
+        """The ticks that Dagster lists for each sensor."""
+        answer = requests.post(f"{self.report()['dagster']['url']}/graphql", json={"query": _TICKS}, timeout=60).json()
+        sensors = [sensor for node in answer["data"]["repositoriesOrError"]["nodes"] for sensor in node["sensors"]]
+        return {sensor["name"]: sensor["sensorState"]["ticks"] for sensor in sensors}
 
     def end(self):
         """Stop it and every process that it started."""

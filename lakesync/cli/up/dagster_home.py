@@ -3,7 +3,8 @@
 The code server is the process in which Dagster loads LakeSync's definitions. `stack`, which runs `lakesync up`, calls
 `write_files` at each start. A `dagster.yaml` that `lakesync up` did not write belongs to the user, and is used
 unchanged. Unless the user chooses another run launcher, the *run host* starts Dagster's runs: a process that has
-imported everything, and forks itself for each run. `services`, which starts it, asks this module for its socket.
+imported everything, and forks itself for each run. `services`, which starts both, asks
+this module for their sockets: Unix sockets, which other users of the machine cannot reach.
 """
 
 from __future__ import annotations
@@ -87,18 +88,16 @@ _WORKSPACE = """\
 # Written by `lakesync up` at each start.
 load_from:
   - grpc_server:
-      host: 127.0.0.1
-      port: {port}
+      socket: {socket}
       location_name: lakesync
 """
 
 
-def write_files(config: Config, code_port: int) -> Path:
+def write_files(config: Config) -> Path:
     """Write the workspace, and `dagster.yaml` unless it is the user's own.
 
     Args:
         config: the settings, with every port chosen.
-        code_port: the port of the code server.
 
     Returns:
         The workspace's path.
@@ -112,13 +111,13 @@ def write_files(config: Config, code_port: int) -> Path:
         _check_user_settings(config)
     else:
         (home / "dagster.yaml").write_text(_generated_settings(config), "utf-8")
-    if uses_run_host(config):
-        socket = run_socket(config)
+    for socket in (code_socket(config), run_socket(config)):
         if socket.parent != home:
             _ensure_private(socket.parent)
-        socket.unlink(missing_ok=True)  # left by a run host that was killed
+        socket.unlink(missing_ok=True)  # left by a process that was killed
     workspace = home / "workspace.yaml"
-    workspace.write_text(_WORKSPACE.format(port=code_port), "utf-8")
+    socket_text = json.dumps(str(code_socket(config)), ensure_ascii=False)
+    workspace.write_text(_WORKSPACE.format(socket=socket_text), "utf-8")
     return workspace
 
 
@@ -215,19 +214,32 @@ def run_slots(config: Config) -> dict[str, int]:
     return {"flush": 2, "move": min(max(2, transfers), _MAX_TRANSFERS), "poll": 2, "upkeep": 2, "other": 2}
 
 
+def code_socket(config: Config) -> Path:
+    """Return the path of the code server's socket.
+
+    It is the same after a restart, because Dagster stores it with the history of each sensor and schedule.
+    """
+    return _socket(config, "code.sock")
+
+
 def run_socket(config: Config) -> Path:
-    """Return the path of the run host's socket: in Dagster's home, unless that path is too long for a socket."""
-    path = config.dagster.home / "runs.sock"
+    """Return the path of the run host's socket."""
+    return _socket(config, "runs.sock")
+
+
+def _socket(config: Config, name: str) -> Path:
+    """Return the path of a socket: in Dagster's home, unless that path is too long for a socket."""
+    path = config.dagster.home / name
     if len(os.fsencode(path)) < _MAX_SOCKET_PATH:
         return path
-    name = f"{hashlib.sha256(os.fsencode(path)).hexdigest()[:16]}.sock"
-    return Path(tempfile.gettempdir()) / f"lakesync-{os.getuid()}" / name
+    short_name = f"{hashlib.sha256(os.fsencode(path)).hexdigest()[:16]}.sock"
+    return Path(tempfile.gettempdir()) / f"lakesync-{os.getuid()}" / short_name
 
 
 def _ensure_private(folder: Path) -> None:
     """Create a private folder in the shared temporary folder, or check that an existing one is private.
 
-    Otherwise another user could replace the run host's socket and receive its requests.
+    Otherwise another user could replace a socket and receive its requests.
 
     Raises:
         ConfigurationError: the folder is not private to this user.

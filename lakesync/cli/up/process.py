@@ -133,13 +133,18 @@ def stop_event() -> threading.Event:
     return stop
 
 
-def accepts(port: int) -> bool:
-    """Return whether a server accepts TCP connections on a port of this machine."""
+def accepts(address: int | Path) -> bool:
+    """Return whether a server accepts connections: on a TCP port of this machine, or on the Unix socket of a path."""
     try:
-        with socket.create_connection((LOOPBACK, port), timeout=1):
-            return True
+        if isinstance(address, int):
+            socket.create_connection((LOOPBACK, address), timeout=1).close()
+        else:
+            with socket.socket(socket.AF_UNIX) as connection:
+                connection.settimeout(1)
+                connection.connect(str(address))
     except OSError:
         return False
+    return True
 
 
 def free_ports(count: int) -> list[int]:

@@ -31,7 +31,7 @@ from pydantic import SecretStr
 
 from lakesync.cli.dagster_client import READY_SECONDS, DagsterClient
 from lakesync.cli.up import dagster_home
-from lakesync.cli.up.process import LOOPBACK, accepts
+from lakesync.cli.up.process import accepts
 from lakesync.cli.up.spark_server import SparkServer
 from lakesync.config import Config
 from lakesync.model.errors import LakeSyncError
@@ -97,15 +97,12 @@ class Service:
     """What to check if the service does not start, for display."""
 
 
-def services(
-    config: Config, spark: SparkServer | None, code_port: int, workspace: Path, *, with_gateway: bool = True
-) -> list[Service]:
+def services(config: Config, spark: SparkServer | None, workspace: Path, *, with_gateway: bool = True) -> list[Service]:
     """Return the services that the configuration asks for.
 
     Args:
         config: the settings, with every port chosen.
         spark: the embedded Spark server; None if an external Spark is configured.
-        code_port: the port of Dagster's code server, which loads the assets.
         workspace: Dagster's workspace file, which names the code server.
         with_gateway: whether to include the gateway.
     """
@@ -114,7 +111,7 @@ def services(
     storage_creator = () if dagster_home.has_storage(config) else ("recovery",)
     result = [
         *([_gateway(config)] if with_gateway else ()),
-        *_dagster_processes(config, code_port, workspace, storage_creator),
+        *_dagster_processes(config, workspace, storage_creator),
         *([_run_host(config, storage_creator)] if uses_run_host else ()),
         *([_spark(config, spark)] if spark is not None else ()),
     ]
@@ -150,30 +147,27 @@ def _gateway(config: Config) -> Service:
     )
 
 
-def _dagster_processes(
-    config: Config, code_port: int, workspace: Path, storage_creator: tuple[str, ...]
-) -> list[Service]:
+def _dagster_processes(config: Config, workspace: Path, storage_creator: tuple[str, ...]) -> list[Service]:
     """Return Dagster's code server, webserver and daemon, and `recovery`, without their environments.
 
     Args:
         config: the settings, with every port chosen.
-        code_port: the port of the code server.
         workspace: Dagster's workspace file.
         storage_creator: the service that creates Dagster's storage, if it is missing; else empty.
     """
     url = str(config.dagster.url)
     client = DagsterClient(url, READY_SECONDS)
+    socket = dagster_home.code_socket(config)
     return [
         Service(
             name="code_server",
             command=(
-                *(sys.executable, "-m", "dagster", "code-server", "start", "-h", LOOPBACK, "-p", str(code_port)),
+                *(sys.executable, "-m", "dagster", "code-server", "start", "--socket", str(socket)),
                 *("--heartbeat-ttl", str(_CODE_TTL_SECONDS)),
                 *("-m", "lakesync_dagster.definitions", "--location-name", "lakesync"),
             ),
-            ready=lambda: accepts(code_port),
+            ready=lambda: accepts(socket),
             after=storage_creator,
-            where=f"grpc port {code_port}",
             needs_child=True,
         ),
         Service(

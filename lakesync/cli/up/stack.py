@@ -68,12 +68,12 @@ def run(config: Config, display: Display, *, with_gateway: bool = True) -> None:
         if stopped := stop_leftovers(folder):
             display.note(f"stopped {len(stopped)} processes that an earlier, killed run left behind")
         config = _with_secrets(config, folder, with_gateway=with_gateway)
-        config, code_port = _with_addresses(config, with_gateway=with_gateway)
+        config = _with_addresses(config, with_gateway=with_gateway)
         spark = _embedded_spark(config, display)
         if spark is not None:
             config = config.replace(spark={"remote": spark.remote})
-        workspace = dagster_home.write_files(config, code_port)  # Dagster's file with the address of the code server
-        all_services = services(config, spark, code_port, workspace, with_gateway=with_gateway)
+        workspace = dagster_home.write_files(config)  # Dagster's file with the address of the code server
+        all_services = services(config, spark, workspace, with_gateway=with_gateway)
         if config.dagster.host not in LOOPBACK_HOSTS:
             display.note(
                 f"Dagster's web UI asks for no password: everyone who reaches {config.dagster.host} port "
@@ -230,17 +230,14 @@ def _with_secrets(config: Config, folder: Path, *, with_gateway: bool) -> Config
     )
 
 
-def _with_addresses(config: Config, *, with_gateway: bool) -> tuple[Config, int]:
-    """Choose every port, and check that a server can listen on it.
-
-    Returns:
-        The settings with all addresses but that of the embedded Spark, and the port of Dagster's code server.
+def _with_addresses(config: Config, *, with_gateway: bool) -> Config:
+    """Return the settings with every port chosen, and all addresses but that of the embedded Spark.
 
     Raises:
-        StartupError: a port cannot be used.
+        StartupError: a server cannot listen on its port.
     """
-    free = iter(free_ports(5))  # for the code server, Dagster, the gateway, Spark and its web UI
-    code_port, dagster_port = next(free), config.dagster.port or next(free)
+    free = iter(free_ports(4))  # for Dagster, the gateway, Spark and its web UI
+    dagster_port = config.dagster.port or next(free)
     if with_gateway:
         gateway_port = config.gateway.port or next(free)
         check_port(gateway_port, config.gateway.host, "--port")
@@ -255,7 +252,7 @@ def _with_addresses(config: Config, *, with_gateway: bool) -> tuple[Config, int]
         check_port(port, LOOPBACK, "LAKESYNC_SPARK_PORT")
         check_port(ui_port, LOOPBACK, "LAKESYNC_SPARK_UI_PORT")
         spark = {"port": port, "ui_port": ui_port, "ui_url": local_url(LOOPBACK, ui_port)}
-    return config.replace(gateway=gateway, dagster=dagster, spark=spark), code_port
+    return config.replace(gateway=gateway, dagster=dagster, spark=spark)
 
 
 def _embedded_spark(config: Config, display: Display) -> spark_server.SparkServer | None:

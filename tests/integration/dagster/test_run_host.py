@@ -66,7 +66,7 @@ class Host:
         (self.port,) = free_ports(1)
         gateway = {"url": f"http://127.0.0.1:{self.port}"}
         self.config = load({"data_dir": folder, "gateway": gateway, "service_token": SERVICE})
-        dagster_home.write_files(self.config, 1)
+        dagster_home.write_files(self.config)
         self.instance = dg.DagsterInstance.from_config(str(self.config.dagster.home))
         self.process = None
 
@@ -231,5 +231,7 @@ def test_a_host_that_answers_too_late_starts_no_run(host, monkeypatch):
 
 def test_a_socket_has_a_short_path_wherever_the_data_is(tmp_path):
     deep = tmp_path / ("d" * 60) / ("e" * 60)
-    assert len(str(dagster_home.run_socket(load({"data_dir": deep})))) < 100
+    sockets = {str(socket(load({"data_dir": deep}))) for socket in (dagster_home.run_socket, dagster_home.code_socket)}
+    assert len(sockets) == 2
+    assert all(len(socket) < 100 for socket in sockets)
     assert dagster_home.run_socket(load({"data_dir": Path("/d")})) == Path("/d/dagster/runs.sock")

@@ -269,8 +269,8 @@ def test_settings_are_completed_with_a_running_up(tmp_path, monkeypatch):
 def test_dagster_accepts_the_generated_files(conf):
     import dagster as dg
 
-    workspace = yaml.safe_load(dagster_home.write_files(conf, 7).read_text())
-    assert workspace["load_from"][0]["grpc_server"]["port"] == 7
+    workspace = yaml.safe_load(dagster_home.write_files(conf).read_text())
+    assert workspace["load_from"][0]["grpc_server"]["socket"] == str(conf.dagster.home / "code.sock")
     with dg.DagsterInstance.from_config(str(conf.dagster.home)) as instance:
         assert not instance.telemetry_enabled
         assert instance.get_settings("concurrency")["pools"] == {"default_limit": 1, "granularity": "run"}
@@ -289,14 +289,14 @@ def test_dagsters_storage_and_run_launcher_are_those_of_the_settings(conf, monke
     launcher = {"module": "dagster", "class": "DefaultRunLauncher", "config": {}}
     storage = SecretStr(f"postgresql://dagster:{password}@127.0.0.1:1/dagster")
     changed = conf.replace(dagster={"run_launcher": launcher, "storage_url": storage})
-    dagster_home.write_files(changed, 7)
+    dagster_home.write_files(changed)
     text = (changed.dagster.home / "dagster.yaml").read_text()
     assert password not in text
     assert yaml.safe_load(text)["storage"] == {"postgres": {"postgres_url": {"env": "DAGSTER_STORAGE_URL"}}}
-    dagster_home.write_files(changed.replace(dagster={"storage_url": None}), 7)
+    dagster_home.write_files(changed.replace(dagster={"storage_url": None}))
     with dg.DagsterInstance.from_config(str(conf.dagster.home)) as instance:
         assert type(instance.run_launcher) is dg.DefaultRunLauncher
-    found = {service.name: service for service in services(changed, None, 1, conf.data_dir / "workspace.yaml")}
+    found = {service.name: service for service in services(changed, None, conf.data_dir / "workspace.yaml")}
     assert "runs" not in found
     assert found["code_server"].after == ("recovery",)
     for name in ("code_server", "dagster", "daemon", "recovery"):
@@ -310,27 +310,27 @@ def test_processes_that_launch_runs_get_the_variables_of_runs(conf, tmp_path):
     launcher = {"module": "dagster", "class": "DefaultRunLauncher"}
     for run_launcher, expected in ((None, False), (launcher, True)):
         changed = config.replace(dagster={"run_launcher": run_launcher})
-        found = {service.name: service for service in services(changed, None, 1, tmp_path / "workspace.yaml")}
+        found = {service.name: service for service in services(changed, None, tmp_path / "workspace.yaml")}
         for name, expected_there in (("code_server", expected), ("daemon", expected), ("dagster", False)):
             key = found[name].environment.get("LAKESYNC_SECRET_KEY")
             assert (key is not None) is expected_there, name
 
 
 def test_a_dagster_yaml_of_the_user_is_used_unchanged(conf, tmp_path):
-    dagster_home.write_files(conf, 7)
+    dagster_home.write_files(conf)
     path = conf.dagster.home / "dagster.yaml"
     first, rest = path.read_text().split("\n", 1)
     assert first.startswith("# Written by `lakesync up`")
     own = rest.replace("dequeue_interval_seconds: 1", "dequeue_interval_seconds: 2")
     path.write_text(own)
-    dagster_home.write_files(conf, 8)
+    dagster_home.write_files(conf)
     assert path.read_text() == own
     workspace = tmp_path / "workspace.yaml"
-    assert "runs" in {service.name for service in services(conf, None, 1, workspace)}
+    assert "runs" in {service.name for service in services(conf, None, workspace)}
     path.write_text("telemetry:\n  enabled: false\n")
-    dagster_home.write_files(conf, 8)
+    dagster_home.write_files(conf)
     assert path.read_text() == "telemetry:\n  enabled: false\n"
-    found = {service.name: service for service in services(conf, None, 1, workspace)}
+    found = {service.name: service for service in services(conf, None, workspace)}
     assert "runs" not in found
     assert found["code_server"].after == ("recovery",), "only Dagster knows its storage"
 
@@ -340,11 +340,11 @@ def test_a_setting_that_the_users_dagster_yaml_overrides_is_rejected(conf):
     (conf.dagster.home / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
     changed = conf.replace(dagster={"run_launcher": {"module": "dagster", "class": "DefaultRunLauncher"}})
     with pytest.raises(ConfigurationError, match=r"dagster\.run_launcher has no effect, because .*dagster\.yaml"):
-        dagster_home.write_files(changed, 7)
+        dagster_home.write_files(changed)
     for text in ("a: [", "- a list"):
         (conf.dagster.home / "dagster.yaml").write_text(text)
         with pytest.raises(ConfigurationError, match=r"dagster\.yaml"):
-            dagster_home.write_files(conf, 7)
+            dagster_home.write_files(conf)
 
 
 @pytest.mark.parametrize(
@@ -378,7 +378,7 @@ def test_the_settings_of_dagster_reach_child_processes(tmp_path, monkeypatch):
 
 
 def test_a_separate_pipeline_starts_no_gateway_and_requires_a_connection_to_staging(conf, tmp_path):
-    names = {each.name for each in services(conf, None, 1, tmp_path / "workspace.yaml", with_gateway=False)}
+    names = {each.name for each in services(conf, None, tmp_path / "workspace.yaml", with_gateway=False)}
     assert names == {"code_server", "dagster", "daemon", "runs", "recovery"}
     with pytest.raises(ConfigurationError, match="LAKESYNC_SERVICE_TOKEN is not set"):
         run(conf, Display(json_events=False), with_gateway=False)
@@ -392,12 +392,12 @@ def test_a_server_on_all_addresses_is_reached_on_loopback():
 
 
 def test_no_spark_is_started_if_an_external_one_is_configured(conf, tmp_path):
-    names = {service.name for service in services(conf, None, 1, tmp_path / "workspace.yaml")}
+    names = {service.name for service in services(conf, None, tmp_path / "workspace.yaml")}
     assert names == {"gateway", "code_server", "dagster", "daemon", "runs", "recovery"}
 
 
 def test_dagsters_storage_is_created_before_anything_else_opens_it(conf, tmp_path):
-    found = {service.name: service for service in services(conf, None, 1, tmp_path / "workspace.yaml")}
+    found = {service.name: service for service in services(conf, None, tmp_path / "workspace.yaml")}
     assert found["recovery"].once
     for name in ("code_server", "runs"):
         assert found[name].after == ("recovery",)
@@ -405,7 +405,7 @@ def test_dagsters_storage_is_created_before_anything_else_opens_it(conf, tmp_pat
 
 def test_recovery_runs_before_the_daemon_after_an_earlier_run(conf, tmp_path):
     (conf.dagster.home / "storage").mkdir(parents=True)
-    found = {service.name: service for service in services(conf, None, 1, tmp_path / "workspace.yaml")}
+    found = {service.name: service for service in services(conf, None, tmp_path / "workspace.yaml")}
     assert found["recovery"].once
     assert "recovery" in found["daemon"].after
     assert found["code_server"].after == ()
@@ -414,7 +414,7 @@ def test_recovery_runs_before_the_daemon_after_an_earlier_run(conf, tmp_path):
 
 def test_the_code_server_survives_a_night_without_heartbeats(conf, tmp_path):
     """A laptop sleeps, and Dagster does not restart a code server that ended meanwhile."""
-    (command,) = (each.command for each in services(conf, None, 1, tmp_path) if each.name == "code_server")
+    (command,) = (each.command for each in services(conf, None, tmp_path) if each.name == "code_server")
     assert int(command[command.index("--heartbeat-ttl") + 1]) > 24 * 3600
 
 
@@ -432,7 +432,7 @@ def test_the_readiness_of_dagster_is_checked_by_one_client(conf, tmp_path, monke
             raise UnreachableError("no Dagster answers")
 
     monkeypatch.setattr("lakesync.cli.up.services.DagsterClient", Client)
-    ready = {service.name: service.ready for service in services(conf, None, 4000, tmp_path / "workspace.yaml")}
+    ready = {service.name: service.ready for service in services(conf, None, tmp_path / "workspace.yaml")}
     assert [ready[name]() for name in ("dagster", "daemon", "dagster", "daemon")] == [True, False, True, False]
     assert Client.made == 1
 
