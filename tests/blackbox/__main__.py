@@ -15,6 +15,7 @@ from tempfile import mkdtemp
 
 from tests.blackbox.run import search
 from tests.blackbox.server import Server
+from tests.progress_lines import ProgressLines
 
 
 @contextmanager
@@ -75,8 +76,10 @@ def main(arguments: Sequence[str]) -> int:
         chosen = {"kills": options.kills, "live": options.live, "fill_every": options.fill_every}
         chosen["overlap_every"] = options.overlap_every
         found = search(running, seeds, **chosen, shrink=not options.as_found)
+        progress = ProgressLines("histories")
         for some, failures in found:
             played += some
+            progress.advance(some)
             wrong += len(failures)
             for failure in failures:
                 print(failure.report(), flush=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count, islice
@@ -59,7 +60,7 @@ class _Table:
             return next(self._steps)
         except StopIteration:
             pass
-        except (WrongError, RefusedError) as error:
+        except (WrongError, RefusedError, AssertionError) as error:  # an assertion: an unexpected response
             self.why = str(error)
         self.over = True
         return None
@@ -140,6 +141,8 @@ def search(
         for seed, case, found in zip(some, cases, play(server, cases), strict=True):
             if found is None:
                 continue
+            if shrink:
+                print(f"seed {seed} is wrong, and is now reduced: {found[0]}", file=sys.stderr, flush=True)
             small = smaller(server, case) if shrink else case
             again = wrong(server, small) or found
             failures.append(Failure(seed, again[0], small, again[1]))

@@ -14,11 +14,11 @@ import msgspec
 import stamina
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from lakesync.cli.commands import examples
 from tests.crash_storm.storm import Storm
 from tests.postgres_server import postgres_server
+from tests.progress_lines import ProgressLines
 
 
 def main(
@@ -46,10 +46,8 @@ def main(
                 url = server.uri
             case _:
                 raise typer.BadParameter(f"--staging is {staging!r}: choose sqlite or postgres")
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        progress = stack.enter_context(Progress(*columns, console=console))
-        task = progress.add_task(f"killing ({staging}, seed {seed})", total=kills)
-        report = Storm(url, folder, seed, server).run(kills, lambda: progress.advance(task))
+        progress = ProgressLines(f"kills ({staging}, seed {seed})", kills)
+        report = Storm(url, folder, seed, server).run(kills, progress.advance)
     for problem in report.problems:
         console.print(problem, style="red")
     print(json.dumps(msgspec.to_builtins(report)))
