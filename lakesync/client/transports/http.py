@@ -201,11 +201,12 @@ class HttpTransport:
         return self.tokens.send(lambda token: self._request_once(method, route, token, **options))
 
     def cancel_requests(self) -> None:
-        """Make every call in progress raise `UnreachableError` immediately.
+        """Make every call in progress raise `UnreachableError` immediately, also one that waits for a token.
 
         The HTTP request continues in a background thread until it ends or times out, and its response is discarded.
         """
         self._calls.cancel_all()
+        self.tokens.cancel()
 
     def close(self) -> None:
         """Close the connection."""

@@ -11,11 +11,13 @@ import binascii
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
 
 from lakesync.client.errors import UnreachableError
+from lakesync.client.transports.cancellable_calls import CancellableCalls
 from lakesync.model.errors import AuthError, ConfigurationError
 
 T = TypeVar("T")
@@ -30,13 +32,18 @@ _RETRY_SECONDS = 5.0
 class TokenHolder:
     """A transport's token: fixed, or from a provider.
 
-    The provider is called before the first request, before its token expires, and after the gateway rejected it.
-    Thread-safe: one thread at a time calls the provider; the others wait and use its token.
+    The provider is called before the first request, before its token expires, and after the gateway rejected it. It may
+    take long, as when it waits for a user to log in. So it runs in a thread of its own, and `cancel` and `replace` end
+    the wait for it. Thread-safe: one thread at a time calls the provider; the others wait and use its token.
     """
 
     def __init__(self, token: Token | None) -> None:
         """Use a token or a provider; None if the gateway needs no token."""
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
+        """Held while a field is read or changed."""
+        self._call_lock = threading.Lock()
+        """Held while the provider is called; each provider has its own."""
+        self._calls = CancellableCalls()
         self._provider: Callable[[], str] | None = None
         self._token: str | None = None
         self._renew_at: float | None = None
@@ -45,11 +52,20 @@ class TokenHolder:
             self.replace(token)
 
     def replace(self, token: Token) -> None:
-        """Use another token or provider."""
+        """Use another token or provider, also for calls of `current` that wait for the earlier provider."""
         with self._lock:
             self._provider = token if callable(token) else None
             self._token = None if callable(token) else token
             self._renew_at = None
+            self._call_lock = threading.Lock()
+        self.cancel()
+
+    def cancel(self) -> None:
+        """Make calls of `current` that wait for the provider raise `UnreachableError`. Any thread may call it.
+
+        The provider's call continues, and its token is used by later requests.
+        """
+        self._calls.cancel_all()
 
     @property
     def renewable(self) -> bool:
@@ -62,12 +78,20 @@ class TokenHolder:
         Raises:
             ConfigurationError: the provider did not return a string, or returned an empty one.
             AuthError: the token contains a character that a header cannot have.
-            UnreachableError: the provider raised an OSError, as without a network, and there is no valid token.
+            UnreachableError: the provider raised an OSError, as without a network, and there is no valid token; or
+                `cancel` was called.
         """
-        with self._lock:
-            if self._provider is not None and (self._token is None or self._is_due()):
-                self._call_provider(self._provider)
-            return None if self._token is None else check_token(self._token)
+        while True:
+            with self._lock:
+                token, provider, call_lock = self._token, self._provider, self._call_lock
+                if provider is None or not self._is_due():
+                    return None if token is None else check_token(token)
+            try:
+                self._calls.run(partial(self._call_provider, provider, call_lock))
+            except UnreachableError:
+                with self._lock:
+                    if self._provider is provider:
+                        raise
 
     def send(self, request: Callable[[str | None], T]) -> T:
         """Send a request with the token. If the gateway rejects the token and a provider can replace it, send it again.
@@ -100,34 +124,47 @@ class TokenHolder:
         with self._lock:
             if self._provider is not None and self._token == rejected:
                 self._token = None
-                self._call_provider(self._provider)
+        self.current()
 
-    def _call_provider(self, provider: Callable[[], str]) -> None:
-        """Store the provider's token and when to renew it; after an OSError, keep a token that is still valid.
+    def _call_provider(self, provider: Callable[[], str], call_lock: threading.Lock) -> None:
+        """Store the provider's token and when to renew it, unless another thread has done so or replaced the provider.
+
+        After an OSError, a token that is still valid is kept.
+
+        Args:
+            provider: the provider to call.
+            call_lock: the provider's lock.
 
         Raises:
             ConfigurationError, UnreachableError: as for `current`.
         """
-        try:
-            token = provider()
-        except OSError as error:  # requests, httpx and urllib raise it without a network
-            if self._token is not None and not self._has_expired(self._token):
-                self._renew_at = time.time() + _RETRY_SECONDS
-                return
-            raise UnreachableError(f"the token provider failed: {error!r}") from error
-        if not isinstance(token, str) or not token:  # the message does not quote the value: bytes may be a token
-            returned = "an empty string" if isinstance(token, str) else f"a value of type {type(token).__name__}"
-            raise ConfigurationError(f"the token provider returned {returned}: return a token as a string")
-        self._token = token
-        expires = claims(token).get("exp")
-        seconds_left = expires - time.time() if isinstance(expires, int | float) else 0.0
-        # a token that looks expired is sent: this machine's clock may be wrong, and the gateway's decides
-        lead = min(_RENEW_BEFORE_SECONDS, seconds_left / 2)
-        self._renew_at = None if seconds_left <= 0 else time.time() + seconds_left - lead
+        with call_lock:
+            with self._lock:
+                if self._provider is not provider or not self._is_due():
+                    return
+            try:
+                token = provider()
+            except OSError as error:  # requests, httpx and urllib raise it without a network
+                with self._lock:
+                    if self._token is not None and not self._has_expired(self._token):
+                        self._renew_at = time.time() + _RETRY_SECONDS
+                        return
+                raise UnreachableError(f"the token provider failed: {error!r}") from error
+            if not isinstance(token, str) or not token:  # the message does not quote the value: bytes may be a token
+                returned = "an empty string" if isinstance(token, str) else f"a value of type {type(token).__name__}"
+                raise ConfigurationError(f"the token provider returned {returned}: return a token as a string")
+            expires = claims(token).get("exp")
+            seconds_left = expires - time.time() if isinstance(expires, int | float) else 0.0
+            # a token that looks expired is sent: this machine's clock may be wrong, and the gateway's decides
+            lead = min(_RENEW_BEFORE_SECONDS, seconds_left / 2)
+            with self._lock:
+                if self._provider is provider:
+                    self._token = token
+                    self._renew_at = None if seconds_left <= 0 else time.time() + seconds_left - lead
 
     def _is_due(self) -> bool:
-        """Return whether it is time to renew the token."""
-        return self._renew_at is not None and time.time() >= self._renew_at
+        """Return whether the provider must be called: there is no token, or it is time to renew it."""
+        return self._token is None or (self._renew_at is not None and time.time() >= self._renew_at)
 
     @staticmethod
     def _has_expired(token: str) -> bool:

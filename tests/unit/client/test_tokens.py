@@ -10,9 +10,11 @@ import jwt
 import pytest
 
 from lakesync.client.errors import UnreachableError
+from lakesync.client.transports.http import HttpTransport
 from lakesync.client.transports.tokens import TokenHolder
 from lakesync.model.errors import ConfigurationError
 
+DEADLINE = 60
 SECRET = "a secret of at least thirty-two bytes"
 
 
@@ -136,6 +138,38 @@ def test_other_errors_of_a_provider_are_raised_unchanged():
     for given in ("", None, 7):
         with pytest.raises(ConfigurationError, match="return a token"):
             TokenHolder(lambda given=given: given).current()
+
+
+@pytest.mark.parametrize("ends_wait", ["cancel", "replace"])
+def test_the_wait_for_a_provider_ends_at_once(ends_wait):
+    called, answer, asked = threading.Event(), threading.Event(), []
+
+    def provider():
+        asked.append(1)
+        called.set()
+        answer.wait()
+        return token(3600, "late")
+
+    transport = HttpTransport("http://127.0.0.1:9", "g", provider)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(transport.tokens.current)
+        called.wait()
+        try:
+            if ends_wait == "replace":
+                transport.set_token("new")
+                assert waiting.result(DEADLINE) == "new"
+            else:
+                transport.cancel_requests()
+                with pytest.raises(UnreachableError, match="cancelled"):
+                    waiting.result(DEADLINE)
+        finally:
+            answer.set()
+            transport.close()
+    if ends_wait == "replace":
+        assert transport.tokens.current() == "new"
+    else:
+        assert jwt.decode(transport.tokens.current(), SECRET, ["HS256"])["sub"] == "late"
+    assert asked == [1]
 
 
 def test_a_fixed_token_is_not_renewed():
