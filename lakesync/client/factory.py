@@ -86,7 +86,7 @@ def open_client(
     Raises:
         ConfigurationError: an argument is missing or wrong, the file is not a database, or it belongs to another
             client or gateway.
-        DbError: the database cannot be written now.
+        DbError: the database cannot be written now; or, with `auto_sync`, another client of it is synchronising.
         SchemaError: a schema is wrong, or changes a column's type.
     """
     check_mode(mode)
@@ -130,9 +130,14 @@ def open_client(
     except BaseException:
         db.close()
         raise
+    client = Client(db, coordinator)
     if auto_sync:
-        coordinator.start_auto_sync()
-    return Client(db, coordinator)
+        try:
+            coordinator.start_auto_sync()
+        except BaseException:
+            client.close()
+            raise
+    return client
 
 
 def create_client(

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import sqlite3
+from contextlib import suppress
+
 import pytest
 
 import lakesync
@@ -38,6 +42,26 @@ def test_only_one_client_synchronises_a_file_that_also_has_a_symbolic_link(opene
     (tmp_path / "link.db").symlink_to(tmp_path / "alice.db")
     with pytest.raises(DbError, match="another client is synchronising"):
         opened("link", client_id="alice").sync()
+
+
+def test_a_client_that_cannot_start_auto_sync_closes_its_connections(opened):
+    opened().sync()
+    gc.collect()
+    before = open_connections()
+    with pytest.raises(DbError, match="another client is synchronising") as raised:
+        opened(auto_sync=True)
+    assert open_connections() == before
+    assert raised.value.retryable
+
+
+def open_connections():
+    """The number of open SQLite connections of this process."""
+    count = 0
+    for each in gc.get_objects():
+        if isinstance(each, sqlite3.Connection):
+            with suppress(sqlite3.ProgrammingError):  # it is closed
+                count += each.total_changes >= 0
+    return count
 
 
 def test_the_working_directory_may_change_while_a_file_is_open(gateway, tmp_path, monkeypatch):
