@@ -68,7 +68,8 @@ def check_push(push: SyncPush, claims: Claims, now_ms: int, limits: EngineLimits
 
     The push's client id must be the token's `sub`, or `import:SUB`, under which imports for that user are pushed. Its
     deltas must have the same client id. The `rejected` of each error names every rejected delta with its own reason,
-    except for too many deltas.
+    except for too many deltas, and for the id of another client than the token's: that rejects the sender, and a client
+    would set its deltas aside although they are valid.
 
     Args:
         push: the decoded request.
@@ -90,13 +91,7 @@ def check_push(push: SyncPush, claims: Claims, now_ms: int, limits: EngineLimits
     if fault := check_id("clientId", sender):
         raise ValidationError(fault)
     if sub not in (sender, user_of(sender)):
-        raise ForbiddenError(
-            f"clientId is {sender!r} but the token's sub is {sub!r}: push with a token of that client",
-            [
-                Rejection(delta.delta_id, ForbiddenError.code, "the push is in another client's name")
-                for delta in push.deltas
-            ],
-        )
+        raise ForbiddenError(f"clientId is {sender!r} but the token's sub is {sub!r}: push with a token of that client")
     malformed = [*find_malformed(push.deltas), *_conflicting_ids(push.deltas)]
     foreign = {delta.client_id for delta in push.deltas} - {sender}
     newest = max([delta.hlc for delta in push.deltas], default=0)

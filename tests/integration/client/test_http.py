@@ -17,7 +17,7 @@ from lakesync.client.transports import tokens as client_tokens
 from lakesync.client.transports.http import error_from_response
 from lakesync.model.action_handlers import ActionDescriptor
 from lakesync.model.delta import extract_delta
-from lakesync.model.errors import AuthError, ClockDriftError, NotFoundError, SchemaError
+from lakesync.model.errors import AuthError, ClockDriftError, ForbiddenError, NotFoundError, SchemaError
 from tests.integration.gateway.test_checkpoint import publish, rows
 from tests.integration.gateway_support import DEADLINE, Served, delta, sign, until, wall_ms
 
@@ -371,6 +371,20 @@ def test_a_raising_listener_does_not_end_auto_sync(opened: Open) -> None:
     until(lambda: len(errors) > 1, "two failures")
     alice.set_token(sign("alice", opened.gateway))  # type: ignore[attr-defined]
     until(lambda: not alice.pending(), "the push")
+
+
+def test_edits_wait_while_the_token_is_another_clients(opened: Open) -> None:
+    alice = opened("alice")
+    alice.sync()
+    row_id = alice["todos"].insert(title="Milk")
+    alice["todos"].insert(title="Bread")
+    alice.set_token(sign("bob", opened.gateway))  # type: ignore[attr-defined]
+    with pytest.raises(ForbiddenError, match="'bob'"):
+        alice.sync()
+    assert [edit.status for edit in alice.pending()] == ["waiting"] * 2
+    alice.set_token(sign("alice", opened.gateway))  # type: ignore[attr-defined]
+    assert alice.sync().pushed == 2
+    assert alice["todos"].get(row_id) is not None
 
 
 def test_a_second_client_of_a_database_cannot_synchronise(opened: Open) -> None:
