@@ -20,6 +20,7 @@ import msgspec
 from lakesync.actions.action_services import ActionLimits
 from lakesync.feed.push_rows import PushRows, too_large_rows, too_wide_rows
 from lakesync.model import hlc
+from lakesync.model.delta import jcs_raw
 from lakesync.model.errors import (
     BackpressureError,
     ClockDriftError,
@@ -31,7 +32,7 @@ from lakesync.model.errors import (
 )
 from lakesync.model.merge import RowState
 from lakesync.model.schema import check_delta
-from lakesync.model.types import Claims, RowDelta, RowKey, SyncPull, SyncPush
+from lakesync.model.types import Claims, ColumnValue, RowDelta, RowKey, SyncPull, SyncPush
 from lakesync.model.validation import MAX_ROW_BYTES, MAX_ROW_COLUMNS, check_id, find_malformed, user_of
 from lakesync.rules.keys import BucketIndex
 from lakesync.staging.records import GatewayConfig, StoredRow, WriteScope
@@ -322,13 +323,27 @@ def _error_for(push: SyncPush, malformed: list[Rejection], now_ms: int, sender: 
 
 
 def _conflicting_ids(deltas: Sequence[RowDelta]) -> list[Rejection]:
-    """Return a rejection for each id that two different deltas of the push have."""
+    """Return a rejection for each id that two different deltas of the push have.
+
+    A client may repeat a delta in one push, also with another spelling of the same values.
+    """
     if len({delta.delta_id for delta in deltas}) == len(deltas):
         return []
     first: dict[str, RowDelta] = {}  # the first delta with each id
-    conflicting = {delta.delta_id for delta in deltas if first.setdefault(delta.delta_id, delta) != delta}
+    conflicting = {delta.delta_id for delta in deltas if not _are_equal(first.setdefault(delta.delta_id, delta), delta)}
     message = "two deltas of the push have this id and differ: give each its own id"
     return [Rejection(each, ValidationError.code, message) for each in first if each in conflicting]
+
+
+def _are_equal(first: RowDelta, second: RowDelta) -> bool:
+    """Return whether two deltas are equal, however their values are spelled in JSON."""
+    return first == second or _canonical(first) == _canonical(second)
+
+
+def _canonical(delta: RowDelta) -> RowDelta:
+    """Return a delta with its values in canonical JSON."""
+    columns = [ColumnValue(cell.column, msgspec.Raw(jcs_raw(cell.value).encode())) for cell in delta.columns]
+    return msgspec.structs.replace(delta, columns=tuple(columns))
 
 
 def _future_rejections(deltas: Iterable[RowDelta], now_ms: int) -> Iterable[Rejection]:

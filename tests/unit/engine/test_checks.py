@@ -1,4 +1,4 @@
-"""The limits that a push is checked for are inclusive."""
+"""What a push is checked for, whatever is stored: its limits, which are inclusive, and its ids."""
 
 import pytest
 from msgspec import Raw
@@ -28,3 +28,21 @@ def test_a_push_may_have_ten_thousand_deltas_and_no_more():
     check_push(push(*range(10_000)), {"sub": "alice"}, NOW, EngineLimits())
     with pytest.raises(ValidationError, match="10001 deltas, at most 10000"):
         check_push(push(*range(10_001)), {"sub": "alice"}, NOW, EngineLimits())
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [("1", "1.0"), ('"é"', '"\\u00e9"'), ('{"a":1,"b":2}', '{"b": 2, "a": 1}')]
+)
+def test_a_delta_may_be_repeated_in_a_push_with_another_spelling(first, second):
+    check_push(twice(first, second), {"sub": "alice"}, NOW, EngineLimits())
+
+
+def test_two_different_deltas_of_a_push_must_not_have_one_id():
+    with pytest.raises(ValidationError, match="have this id and differ"):
+        check_push(twice("1", "true"), {"sub": "alice"}, NOW, EngineLimits())
+
+
+def twice(*values: str) -> SyncPush:
+    """A delta for each JSON text, all with the same id."""
+    cells = [ColumnValue("n", Raw(value.encode())) for value in values]
+    return SyncPush("alice", tuple(RowDelta("UPDATE", "todos", "t1", "alice", (cell,), NOW, "d") for cell in cells))
