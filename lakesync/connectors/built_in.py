@@ -8,6 +8,7 @@ database driver: a reader of `lakesync.connectors.sql` does so when it is create
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from lakesync.connectors.base import ConnectorType, object_schema
@@ -16,6 +17,7 @@ from lakesync.connectors.jira.source import JIRA_SWITCHES, JIRA_TABLES, JiraSour
 from lakesync.connectors.salesforce.actions import SALESFORCE_ACTIONS, salesforce_actions
 from lakesync.connectors.salesforce.source import SALESFORCE_SWITCHES, SALESFORCE_TABLES, SalesforceSource
 from lakesync.connectors.sql import bigquery, mysql, postgres
+from lakesync.connectors.sql.source import SqlSource
 from lakesync.connectors.webhook import SEND, WebhookActions
 from lakesync.model.action_handlers import SECRET, SERVER_FILE, ConnectorDescriptor
 
@@ -142,8 +144,10 @@ def _connection(scheme: str) -> dict[str, Any]:
 
 
 BUILT_IN = (
-    ConnectorType(_database("postgres", "PostgreSQL", _connection("postgresql")), open_source=postgres.source),
-    ConnectorType(_database("mysql", "MySQL", _connection("mysql")), open_source=mysql.source),
+    ConnectorType(
+        _database("postgres", "PostgreSQL", _connection("postgresql")), open_source=partial(SqlSource, postgres.reader)
+    ),
+    ConnectorType(_database("mysql", "MySQL", _connection("mysql")), open_source=partial(SqlSource, mysql.reader)),
     ConnectorType(
         _database(
             "bigquery",
@@ -163,7 +167,7 @@ BUILT_IN = (
                 "dataset",
             ),
         ),
-        open_source=bigquery.source,
+        open_source=partial(SqlSource, bigquery.reader),
     ),
     ConnectorType(
         ConnectorDescriptor(

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from lakesync.connectors.base import ConnectorConfig
 from lakesync.connectors.host_policy import PinnedAdapter
 from lakesync.connectors.sql.reader import ROWS_PER_PAGE, Column, ResultPage
-from lakesync.connectors.sql.source import SqlSource
 from lakesync.model.errors import (
     AdapterError,
     AuthError,
@@ -39,13 +38,8 @@ _RETRY_SECONDS = 60.0
 """Seconds after the first attempt during which a failed request is repeated."""
 
 
-def source(config: ConnectorConfig) -> SqlSource:
-    """Return the source of a connector; `built_in.py` registers this function."""
-    return SqlSource(reader, config)
-
-
 def reader(config: ConnectorConfig) -> BigQueryReader:
-    """Return the reader of a connector's dataset."""
+    """Return the reader of a connector's dataset; `built_in.py` makes an `SqlSource` of this function."""
     return BigQueryReader(_client(config), config.settings["dataset"])
 
 

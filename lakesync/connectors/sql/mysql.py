@@ -20,7 +20,6 @@ import msgspec
 from lakesync.connectors.base import ConnectorConfig
 from lakesync.connectors.host_policy import HostPolicy
 from lakesync.connectors.sql.reader import ROWS_PER_PAGE, AgeHorizon, Column, ResultPage, format_placeholders
-from lakesync.connectors.sql.source import SqlSource
 from lakesync.model.errors import AdapterError, AuthError, ConfigurationError, ForbiddenError, LakeSyncError, extra
 from lakesync.model.schema import ColumnType
 
@@ -59,13 +58,8 @@ _TYPES: dict[int, ColumnType] = {
 """The type code in MySQL's protocol → the schema's type; other types become strings."""
 
 
-def source(config: ConnectorConfig) -> SqlSource:
-    """Return the source of a connector; `built_in.py` registers this function."""
-    return SqlSource(reader, config)
-
-
 def reader(config: ConnectorConfig) -> MySqlReader:
-    """Return the reader of a connector's database."""
+    """Return the reader of a connector's database; `built_in.py` makes an `SqlSource` of this function."""
     return MySqlReader(config.settings["connectionString"], config.hosts)
 
 

@@ -22,7 +22,6 @@ from lakesync.connectors.sql.reader import (
     TransactionHorizon,
     format_placeholders,
 )
-from lakesync.connectors.sql.source import SqlSource
 from lakesync.model.errors import AdapterError, AuthError, ConfigurationError, ForbiddenError, LakeSyncError, extra
 from lakesync.model.schema import ColumnType
 from lakesync.wire.malformed import replace_lone_surrogates
@@ -65,13 +64,8 @@ _TIME_TYPES = ("date", "time", "timetz", "timestamp", "timestamptz")
 """The types with values that Python's types cannot represent, such as `infinity`."""
 
 
-def source(config: ConnectorConfig) -> SqlSource:
-    """Return the source of a connector; `built_in.py` registers this function."""
-    return SqlSource(reader, config)
-
-
 def reader(config: ConnectorConfig) -> PostgresReader:
-    """Return the reader of a connector's database."""
+    """Return the reader of a connector's database; `built_in.py` makes an `SqlSource` of this function."""
     return PostgresReader(config.settings["connectionString"], config.hosts)
 
 

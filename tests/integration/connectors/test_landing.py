@@ -5,6 +5,7 @@ import os
 import random
 import time
 from contextlib import closing, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -283,9 +284,13 @@ def test_a_large_table_is_read_by_ranges_of_its_key_on_sparks_workers(spark, nam
     config = ConnectorConfig(
         "gw", "desk", "postgres", {"connectionString": own_database}, ingest, HostPolicy(("127.0.0.1",))
     )
-    with closing(postgres.source(config)) as source:
+    with closing(sql_source.SqlSource(postgres.reader, config)) as source:
         landing = LakeLanding(
-            spark, PolledSource(config, postgres.source, source.tables), lambda: time.time_ns() // 1_000_000, names, {}
+            spark,
+            PolledSource(config, partial(sql_source.SqlSource, postgres.reader), source.tables),
+            lambda: time.time_ns() // 1_000_000,
+            names,
+            {},
         )
         first = landing.poll(IngestSettings()).tables[0]
         assert (first.error, first.rows, first.pages, first.landings) == (None, rows, 2, 1)

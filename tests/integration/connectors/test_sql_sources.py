@@ -36,8 +36,8 @@ HERE = HostPolicy(("127.0.0.1", "localhost"))
 class Orders:
     """A database with a table `orders`, and the target of its polls."""
 
-    def __init__(self, make, uri, connect, settings=None):
-        self.make, self.uri, self.connect = make, uri, connect
+    def __init__(self, reader, uri, connect, settings=None):
+        self.reader, self.uri, self.connect = reader, uri, connect
         self.settings = settings
         self.landing = None
 
@@ -52,7 +52,7 @@ class Orders:
         table = {"table": "orders", "query": query, "strategy": strategy}
         settings = self.settings or {"connectionString": uri or self.uri}
         config = ConnectorConfig("gw", "db", "sql", settings, {"tables": [table]}, hosts=HERE)
-        with closing(self.make(config)) as source:
+        with closing(sql_source.SqlSource(self.reader, config)) as source:
             yield source
 
     def poll(self, *, budget_bytes=1 << 20, query="SELECT * FROM orders", uri=None, **strategy):
@@ -66,7 +66,7 @@ class Orders:
 
 @pytest.fixture
 def in_postgres(own_database):
-    made = Orders(postgres.source, own_database, lambda: psycopg.connect(own_database))
+    made = Orders(postgres.reader, own_database, lambda: psycopg.connect(own_database))
     made.run(
         "CREATE TABLE orders (id bigint PRIMARY KEY, name text, price numeric(12, 2), paid boolean, tags text[],"
         " extra jsonb, day date, changed timestamptz NOT NULL)"
@@ -85,7 +85,7 @@ def in_mariadb(mariadb_uri):
 
     with connect(None) as sql:
         sql.cursor().execute(f"CREATE DATABASE {name}")
-    made = Orders(mysql.source, f"{mariadb_uri}/{name}", connect)
+    made = Orders(mysql.reader, f"{mariadb_uri}/{name}", connect)
     made.run(
         "CREATE TABLE orders (id bigint PRIMARY KEY, name varchar(80), price decimal(12, 2), paid bool, day date,"
         " changed datetime(6) NOT NULL)"
@@ -100,7 +100,7 @@ def in_bigquery(bigquery_endpoint):
     about = {"datasetReference": {"projectId": "p", "datasetId": name}}
     requests.post(f"{bigquery_endpoint}/bigquery/v2/projects/p/datasets", json=about, timeout=60).raise_for_status()
     settings = {"projectId": "p", "dataset": name, "endpoint": bigquery_endpoint}
-    made = Orders(bigquery.source, None, None, settings)
+    made = Orders(bigquery.reader, None, None, settings)
 
     def run(*statements):
         reader = bigquery.reader(ConnectorConfig("gw", "db", "bigquery", settings, hosts=HERE))
@@ -216,7 +216,7 @@ def test_texts_of_a_postgres_database_with_another_encoding_are_read(own_databas
     with psycopg.connect(own_database, autocommit=True) as sql:
         sql.execute(f"CREATE DATABASE {name} ENCODING '{encoding}' TEMPLATE template0 LOCALE 'C'")
     uri = f"{own_database.rpartition('/')[0]}/{name}"
-    made = Orders(postgres.source, uri, lambda: psycopg.connect(uri, client_encoding="UTF8"))
+    made = Orders(postgres.reader, uri, lambda: psycopg.connect(uri, client_encoding="UTF8"))
     made.run("CREATE TABLE orders (id text, name text, changed timestamptz, extra json)")
     made.run("""INSERT INTO orders VALUES ('é', 'ü', '2026-01-01', '{"k": "ü"}')""")
     assert made.poll(**BY_CHANGE).error is None

@@ -1,11 +1,14 @@
 """The common part of connector types: helpers, and the origins of their tables."""
 
+from functools import partial
+
 import pytest
 
 from lakesync.connectors.base import ConnectorConfig, value_at
 from lakesync.connectors.jira.source import JiraSource
 from lakesync.connectors.salesforce.source import SalesforceSource
 from lakesync.connectors.sql import mysql, postgres
+from lakesync.connectors.sql.source import SqlSource
 from lakesync.model.errors import ConfigurationError
 
 
@@ -46,10 +49,12 @@ def test_a_tables_origin_names_the_site_or_organisation():
 )
 def test_a_connection_string_that_mysqls_reader_cannot_follow_is_rejected(address):
     with pytest.raises(ConfigurationError, match="must be mysql://USER:PASSWORD@HOST:PORT/DATABASE, without options"):
-        mysql.source(_config("mysql", {"connectionString": address}))
+        SqlSource(mysql.reader, _config("mysql", {"connectionString": address}))
 
 
-@pytest.mark.parametrize(("kind", "make"), [("postgresql", postgres.source), ("mysql", mysql.source)])
+@pytest.mark.parametrize(
+    ("kind", "make"), [("postgresql", partial(SqlSource, postgres.reader)), ("mysql", partial(SqlSource, mysql.reader))]
+)
 def test_a_tables_origin_names_database_and_cursor_column_without_credentials(kind, make):
     by_cursor = {"table": "a", "query": "SELECT 1", "strategy": {"type": "cursor", "cursorColumn": "at"}}
     whole = {"table": "b", "query": "SELECT 1", "strategy": {"type": "diff"}}
