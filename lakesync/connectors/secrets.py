@@ -84,7 +84,8 @@ class Secrets:
         """
         where = f"{setting} of connector {connector!r}"
         if value.startswith(REFERENCE_PREFIXES):
-            self._check_reference(gateway, where, value)
+            if fault := self._reference_fault(gateway, where, value):
+                raise ValidationError(fault)
             return value
         if self._current is None:
             raise ValidationError(
@@ -106,10 +107,8 @@ class Secrets:
         Raises:
             ConfigurationError: the file is not allowed.
         """
-        try:
-            self._check_reference(gateway, f"{setting} of connector {connector!r}", f"file:{path}")
-        except ValidationError as error:
-            raise ConfigurationError(str(error)) from None
+        if fault := self._reference_fault(gateway, f"{setting} of connector {connector!r}", f"file:{path}"):
+            raise ConfigurationError(fault)
 
     def lends_identity(self, gateway: str) -> bool:
         """Return whether the operator allows a gateway's connectors to use this server's Google identity.
@@ -136,10 +135,8 @@ class Secrets:
         """
         where = f"{setting} of connector {connector!r}"
         if isinstance(stored, str):
-            try:
-                self._check_reference(gateway, where, stored)
-            except ValidationError as error:
-                raise ConfigurationError(str(error)) from None
+            if fault := self._reference_fault(gateway, where, stored):
+                raise ConfigurationError(fault)
             return read_reference(where, stored, Path("/"))
         try:
             if self._all is None:
@@ -174,19 +171,19 @@ class Secrets:
                 )
         return stored
 
-    def _check_reference(self, gateway: str, where: str, reference: str) -> None:
-        """Check that a gateway may use a reference.
+    def _reference_fault(self, gateway: str, where: str, reference: str) -> str | None:
+        """Return an error message if a gateway may not use a reference, otherwise None.
 
-        Raises:
-            ValidationError: no pattern allows it, or it is a file whose path is not normalised.
+        It may not if no pattern allows the reference, or if that is a file whose path is not normalised.
         """
         is_plain = not reference.startswith("file:") or _is_plain(reference.removeprefix("file:"))
-        if not is_plain or not any(_matches(reference, pattern, gateway) for pattern in self._references):
-            allowed = ", ".join(pattern.replace(_GATEWAY, gateway) for pattern in self._references) or "none"
-            raise ValidationError(
-                f"{where} refers to {reference!r}, which this server does not allow: allowed are {allowed} "
-                "(allowed_references in [connectors])"
-            )
+        if is_plain and any(_matches(reference, pattern, gateway) for pattern in self._references):
+            return None
+        allowed = ", ".join(pattern.replace(_GATEWAY, gateway) for pattern in self._references) or "none"
+        return (
+            f"{where} refers to {reference!r}, which this server does not allow: allowed are {allowed} "
+            "(allowed_references in [connectors])"
+        )
 
 
 def _matches(reference: str, pattern: str, gateway: str) -> bool:
