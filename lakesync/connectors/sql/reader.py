@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
-from typing import Any, NamedTuple, NoReturn, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from lakesync.model.errors import ConfigurationError
 from lakesync.model.schema import ColumnType
@@ -154,12 +154,7 @@ def _decimal(value: Decimal, column: str) -> float | int | None:
         return None
     double = float(value)
     if Decimal(repr(double)) != value:
-        _raise_inexact(value, column)
+        raise ConfigurationError(
+            f"column {column!r} has {value}, which a JSON number cannot represent exactly: cast it to text in the query"
+        )
     return int(double) if double.is_integer() and abs(double) <= _MAX_EXACT_INTEGER else double
-
-
-def _raise_inexact(value: Any, column: str) -> NoReturn:
-    """Raise the error for a number that a double cannot represent."""
-    raise ConfigurationError(
-        f"column {column!r} has {value}, which a JSON number cannot represent exactly: cast it to text in the query"
-    )
