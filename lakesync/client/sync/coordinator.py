@@ -138,7 +138,6 @@ class SyncCoordinator:
         """The synced tables by name, to read and write rows."""
         self.tracker = SyncTracker(self.tables)
         """Does the same with the methods of the TypeScript client's `SyncTracker`."""
-        self._mode = mode
         self._session = SyncSession(self.replica, transport, self.actions, self.events)
         """Its `exclusive()` and `foreground()` keep other threads and processes from synchronising; a thread may nest
         them. `cancel` ends the requests in a `foreground()` block only."""
@@ -169,7 +168,7 @@ class SyncCoordinator:
             lag=None if last is None else time.time() - last,
             last_error=session.last_error,
             clock_offset=session.exchange.clock_offset,
-            mode=self._mode,
+            mode=self.replica.mode,
         )
 
     def on(self, event: Event, listener: Callable[..., Any]) -> None:
@@ -354,7 +353,7 @@ class SyncCoordinator:
 
     def _check_pulls(self, method: str) -> None:
         """Raise ConfigurationError if the client never pulls, which the calling method has to do."""
-        if self._mode == "pushOnly":
+        if self.replica.mode == "pushOnly":
             raise ConfigurationError(
                 f"{method} pulls all rows, and the mode (syncMode) of this client is pushOnly: open the database in "
                 "mode full or pullOnly"
