@@ -110,9 +110,9 @@ class SqliteClientStore:
         """Whether `transaction` is running."""
         self.stamp_codec = StampCodec(connection, self.transaction)
         """Encodes and decodes the stamps in records."""
-        self._rows = RowStorage(connection, self.stamp_codec)
         self.schemas: dict[str, TableSchema] = {}
         """The schemas of the synced tables, by table."""
+        self._rows = RowStorage(connection, self.stamp_codec, self.schemas)
         self._replaced_schemas: dict[str, TableSchema | None] = {}
         """The schemas before the transaction in progress, of the tables that it has changed; None for a new table."""
         self.tracking = ChangeTracking(connection, self.schemas)
@@ -170,7 +170,7 @@ class SqliteClientStore:
             for schema in stored_schemas(self._db):
                 if schema.table in self.schemas or self.tracking.is_intact(schema.table):
                     self.schemas[schema.table] = schema
-                    self._rows.use_schema(schema)
+                    self._rows.note_defaults(schema)
             self._read_schema_version = version
 
     def recreated_tables(self) -> list[str]:
@@ -265,11 +265,12 @@ class SqliteClientStore:
             recreated: whether the app has dropped, recreated or renamed it. Rows that neither the gateway nor an edit
                 knows become inserts; a later resync fills in the others.
         """
-        self._replaced_schemas.setdefault(schema.table, self.schemas.get(schema.table))
+        previous = self.schemas.get(schema.table)  # unlike `before`, None when the file is opened
+        self._replaced_schemas.setdefault(schema.table, previous)
         self.schemas[schema.table] = schema
         added = added_columns(before, schema)
         existing = existing_columns(self._db, schema, added) if before is not None else {}  # before the table gets them
-        rows_with_values = self._rows.create_table(schema)
+        self._rows.create_table(schema)
         if is_new or recreated or existing:
             check_existing_rows(self._db, schema)
         self._db.execute(
@@ -282,7 +283,8 @@ class SqliteClientStore:
             self.tracking.journal_unknown_rows(schema.table)
         if recreated:
             self.tracking.journal_reappeared_rows(schema.table, self._deleted_by_edits(schema.table))
-        self._write_gateway_values(schema, rows_with_values, added, existing)
+        if previous is None or previous.types != schema.types:  # the table may have columns for stored values now
+            self._write_gateway_values(schema, self._rows.rows_stored_whole(schema.table), added, existing)
 
     def _write_gateway_values(
         self, schema: TableSchema, keys: Collection[RowKey], added: list[str], existing: Mapping[str, str]
@@ -468,7 +470,6 @@ class SqliteClientStore:
     def _restore_schemas(self) -> None:
         """Undo the changes of schemas in memory, because their transaction is rolled back."""
         for table, schema in self._replaced_schemas.items():
-            self._rows.restore_types(table, schema)
             if schema is None:
                 del self.schemas[table]
             else:

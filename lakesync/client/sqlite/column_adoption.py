@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from lakesync.client.sqlite.row_storage import LISTED_VALUES, value_list
 from lakesync.client.sqlite.sql_values import SqlValue, to_sql
+from lakesync.client.sqlite.table_validation import columns_of
 from lakesync.client.sqlite.triggers import NOW_MS, after_table, before_table
 from lakesync.model.errors import SchemaError
 from lakesync.model.schema import TableSchema
@@ -72,9 +73,8 @@ def existing_columns(db: sqlite3.Connection, schema: TableSchema, added: list[st
         schema: the table's new schema.
         added: the result of `added_columns`.
     """
-    columns = db.execute(f'PRAGMA table_info("{schema.table}")').fetchall()
-    existing = {name.lower(): default for _, name, _, _, default, _ in columns}
-    return {name: existing[name.lower()] or "NULL" for name in added if name.lower() in existing}
+    existing = columns_of(db, schema.table)
+    return {name: existing[name.lower()].default or "NULL" for name in added if name.lower() in existing}
 
 
 def adopt_values(

@@ -29,7 +29,7 @@ from lakesync.client.sqlite.sql_values import (
     to_sql,
 )
 from lakesync.client.sqlite.stamps import Record, StampCodec, Stamps, known_table, stamps_of
-from lakesync.client.sqlite.table_validation import has_defaults, is_strict
+from lakesync.client.sqlite.table_validation import has_defaults, is_strict, lost_columns
 from lakesync.client.sqlite.triggers import before_table
 from lakesync.model.errors import IntegrityError
 from lakesync.model.merge import LiveDelta, RowState, decode_state, encode_state
@@ -78,11 +78,17 @@ class _RecordTable(NamedTuple):
 class RowStorage:
     """Reads and writes the app's rows and their records."""
 
-    def __init__(self, db: sqlite3.Connection, stamp_codec: StampCodec) -> None:
-        """Use an app's database; `stamp_codec` encodes and decodes the records."""
+    def __init__(self, db: sqlite3.Connection, stamp_codec: StampCodec, schemas: Mapping[str, TableSchema]) -> None:
+        """Use an app's database.
+
+        Args:
+            db: the app's database.
+            stamp_codec: encodes and decodes the records.
+            schemas: the schemas of the synced tables by name; `SqliteClientStore` adds to it.
+        """
         self._db = db
         self._stamp_codec = stamp_codec
-        self._types: dict[str, dict[str, ColumnType]] = {}
+        self._schemas = schemas
         self.tables_with_defaults: set[str] = set()
         """Tables in which SQLite fills omitted columns with a DEFAULT, so that an INSERT must name every column."""
 
@@ -90,13 +96,8 @@ class RowStorage:
         """Create the tables that do not belong to one synced table."""
         self._db.execute(_KNOWN_WITHOUT_SCHEMA)
 
-    def create_table(self, schema: TableSchema) -> list[RowKey]:
-        """Create a table and its records, or add the columns that it lacks.
-
-        Returns:
-            Rows whose values are in their records, if the schema is new or has grown: the table may have columns for
-            them now.
-        """
+    def create_table(self, schema: TableSchema) -> None:
+        """Create a table and its records, or add the columns that it lacks."""
         table, types = schema.table, schema.types
         self._db.execute(_KNOWN.format(known_table(table)))
         source = "FROM _lakesync_known WHERE tbl = ?"
@@ -106,27 +107,21 @@ class RowStorage:
         self._db.execute(f"DELETE {source}", (table,))
         columns = "".join(f', "{name}" {DECLARED[kind]}' for name, kind in types.items())
         self._db.execute(f'CREATE TABLE IF NOT EXISTS "{table}" (row_id TEXT PRIMARY KEY NOT NULL{columns})')
-        existing = {name.lower() for _, name, *_ in self._db.execute(f'PRAGMA table_info("{table}")')}
-        missing = [name for name in types if name.lower() not in existing]
+        missing = lost_columns(self._db, schema)
         declared = STRICT_DECLARED if missing and is_strict(self._db, table) else DECLARED
         for name in missing:
             self._db.execute(f'ALTER TABLE "{table}" ADD COLUMN "{name}" {declared[types[name]]}')
-        has_grown = self._types.get(table) != types
-        self.use_schema(schema)
-        statement = f"SELECT ?, row_id FROM {known_table(table)} WHERE whole IS NOT NULL"
-        return self._db.execute(statement, (table,)).fetchall() if has_grown else []
+        self.note_defaults(schema)
 
-    def restore_types(self, table: str, schema: TableSchema | None) -> None:
-        """Use the schema that a table had before a transaction that is rolled back; None if it had none."""
-        self._types.pop(table, None)
-        if schema is not None:
-            self._types[table] = schema.types
-
-    def use_schema(self, schema: TableSchema) -> None:
-        """Read and write the columns of this schema from now on; its table has them."""
+    def note_defaults(self, schema: TableSchema) -> None:
+        """Note in `tables_with_defaults` whether a column of a table has a DEFAULT."""
         if has_defaults(self._db, schema):
             self.tables_with_defaults.add(schema.table)
-        self._types[schema.table] = schema.types
+
+    def rows_stored_whole(self, table: str) -> list[RowKey]:
+        """Return the rows of a table whose values are in their records."""
+        statement = f"SELECT ?, row_id FROM {known_table(table)} WHERE whole IS NOT NULL"
+        return self._db.execute(statement, (table,)).fetchall()
 
     def known(self, keys: Collection[RowKey]) -> dict[RowKey, KnownRow]:
         """Return rows as the gateway has them.
@@ -176,7 +171,7 @@ class RowStorage:
         """Return the rows of older generations, except those of named sources. See `ClientStore.older_than`."""
         sources = [
             "tbl, row_id FROM _lakesync_known",
-            *(f"'{name}', row_id FROM {known_table(name)}" for name in self._types),
+            *(f"'{name}', row_id FROM {known_table(name)}" for name in self._schemas),
         ]
         queries = [f"SELECT {source} WHERE generation > ? AND generation < ?" for source in sources]
         return [key for query in queries for key in self._db.execute(query, (SOURCE_GENERATION, generation))]
@@ -198,16 +193,21 @@ class RowStorage:
             self._db.executemany(
                 f"DELETE FROM {records.from_clause} = ?", [(*records.key, row_id) for row_id in row_ids]
             )
+        types = {table: self._schemas[table].types for table in {table for table, _ in known} & self._schemas.keys()}
         self._write(
-            {key: self._stored_row(key, row, key not in edited) for key, row in known.items() if row is not None}
+            {
+                key: self._stored_row(row, None if key in edited else types.get(key[0]))
+                for key, row in known.items()
+                if row is not None
+            }
         )
 
     def put(self, rows: Mapping[RowKey, Mapping[str, Raw] | None]) -> None:
         """Write the app's rows, and delete those that are None. Rows of tables without a schema are skipped."""
         for table, row_ids in row_ids_by_table(rows).items():
-            types = self._types.get(table)
-            if types is None:
+            if table not in self._schemas:
                 continue
+            types = self._schemas[table].types
             written: list[list[SqlValue]] = []
             deleted: list[tuple[str]] = []
             for row_id in row_ids:
@@ -237,7 +237,7 @@ class RowStorage:
         Returns:
             The number of copied rows.
         """
-        columns = [f'"{name}"' for name in self._types[table]]
+        columns = [f'"{name}"' for name in self._schemas[table].types]
         names = ", ".join(["row_id", *columns])
         edited = "SELECT row_id FROM _lakesync_edits WHERE tbl = ?"
         params = (table,) if self._db.execute(f"{edited} LIMIT 1", (table,)).fetchone() else ()
@@ -266,7 +266,7 @@ class RowStorage:
         """Return the values of settled rows; of journalled rows, those before the app's write."""
         if not row_ids:
             return {}
-        types = self._types[table]
+        types = self._schemas[table].types
         columns = "".join(f', "{name}"' for name in types)
         ids = (value_list(row_ids),)
         rows = self._db.execute(
@@ -281,20 +281,17 @@ class RowStorage:
             for row_id, *cells in rows
         }
 
-    def _stored_row(self, key: RowKey, row: KnownRow, is_settled: bool) -> _StoredRow:
-        """Return the record of a row: stamps if it has no edits and its table has its values, else the whole row."""
+    def _stored_row(self, row: KnownRow, types: Mapping[str, ColumnType] | None) -> _StoredRow:
+        """Return the record of a row: stamps if its table contains every value unchanged, else the whole row.
+
+        Args:
+            row: the row as the gateway has it.
+            types: the table's columns; None if the row has edits, or its table no schema.
+        """
         state = row.state
-        if not is_settled or not self._table_holds(key[0], state):
+        if types is None or not state.visible or not _hold(types, state.values()):
             return row.generation, None, encode_state(state)
         return row.generation, self._stamp_codec.encode(stamps_of(state)), None
-
-    def _table_holds(self, table: str, state: RowState) -> bool:
-        """Return whether the app's table contains the row with every value unchanged."""
-        types = self._types.get(table)
-        if types is None or not state.visible:
-            return False
-        cells = state.values().items()
-        return all(column in types and round_trips(types[column], value) for column, value in cells)
 
     def _write(self, rows: Mapping[RowKey, _StoredRow]) -> None:
         """Insert or replace records."""
@@ -307,8 +304,13 @@ class RowStorage:
 
     def _record_table(self, table: str) -> _RecordTable:
         """Return the table with the records of a synced table's rows. Tables without a schema share one."""
-        has_schema = table in self._types
+        has_schema = table in self._schemas
         return _RecordTable(known_table(table)) if has_schema else _RecordTable("_lakesync_known", (table,))
+
+
+def _hold(types: Mapping[str, ColumnType], values: Mapping[str, Raw]) -> bool:
+    """Return whether columns of these types store all values without loss."""
+    return all(column in types and round_trips(types[column], value) for column, value in values.items())
 
 
 def _state(stamps: Stamps, values: dict[str, Raw]) -> RowState:

@@ -73,7 +73,7 @@ def check_table(db: sqlite3.Connection, schema: TableSchema) -> None:
             f"{table!r} is a {_KIND_NAMES.get(kind, kind)} in this database, and only a table can have the triggers "
             "that track changes: synchronise a table"
         )
-    columns = _columns_of(db, table)
+    columns = columns_of(db, table)
     if "row_id" not in columns:
         raise ConfigurationError(
             f"table {table!r} has no column row_id: add one for the row's id, as TEXT PRIMARY KEY NOT NULL"
@@ -120,7 +120,7 @@ def check_text_columns(db: sqlite3.Connection, schema: TableSchema) -> None:
     Raises:
         ConfigurationError: a column does.
     """
-    columns = _columns_of(db, schema.table)
+    columns = columns_of(db, schema.table)
     for column in schema.columns:
         existing = columns.get(column.name.lower())
         if column.type != "string" or existing is None:
@@ -146,7 +146,7 @@ def repair_table(db: sqlite3.Connection, schema: TableSchema) -> None:
     table = schema.table
     if _kind_and_strict(db, table)[0] != "table":
         return
-    columns = _columns_of(db, table)
+    columns = columns_of(db, table)
     row_id = columns.get("row_id")
     if row_id is not None and _stores_text_unchanged(row_id.declared) and not _is_unique(db, table):
         with suppress(sqlite3.IntegrityError):  # an id exists twice
@@ -242,7 +242,7 @@ def lost_columns(db: sqlite3.Connection, schema: TableSchema) -> list[str]:
         db: the app's database.
         schema: the schema for which the table's triggers were created.
     """
-    existing = _columns_of(db, schema.table)
+    existing = columns_of(db, schema.table)
     return [column.name for column in schema.columns if column.name.lower() not in existing]
 
 
@@ -254,7 +254,7 @@ def has_defaults(db: sqlite3.Connection, schema: TableSchema) -> bool:
         schema: the table's schema.
     """
     names = {column.name.lower() for column in schema.columns}
-    columns = _columns_of(db, schema.table)
+    columns = columns_of(db, schema.table)
     return any(column.default is not None for name, column in columns.items() if name in names)
 
 
@@ -289,7 +289,7 @@ class _Column(NamedTuple):
     """Not 0 for a column that `SELECT *` omits, and for a generated column (`_GENERATED`)."""
 
 
-def _columns_of(db: sqlite3.Connection, table: str) -> dict[str, _Column]:
+def columns_of(db: sqlite3.Connection, table: str) -> dict[str, _Column]:
     """Return the columns of a table, by name in lower case; empty if the table does not exist."""
     columns = [_Column(*row) for row in db.execute(f'PRAGMA table_xinfo("{table}")')]
     return {column.name.lower(): column for column in columns}
