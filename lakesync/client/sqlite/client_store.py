@@ -147,7 +147,7 @@ class SqliteClientStore:
                 if stored_row is None:
                     check_table(self._db, declared)
                     check_text_columns(self._db, declared)
-                    self._put_schema(declared, 0, is_new=True)
+                    self._put_schema(declared, 0, before=None)
                     continue
                 stored = _decode_schema(stored_row[1])
                 schema = merge_schemas(stored, declared)
@@ -251,8 +251,7 @@ class SqliteClientStore:
         schema: TableSchema,
         version: int,
         *,
-        before: TableSchema | None = None,
-        is_new: bool = False,
+        before: TableSchema | None,
         recreated: bool = False,
     ) -> None:
         """Create or alter a table as its schema says, and create its triggers.
@@ -260,16 +259,15 @@ class SqliteClientStore:
         Args:
             schema: the table's schema.
             version: the gateway's version of the schema; 0 if the app's own schema is used.
-            before: the schema that the table had; None if it was not synchronised.
-            is_new: whether the table was not synchronised before. Its rows become inserts.
+            before: the schema that the table had; None if it was not synchronised. Its rows become inserts then.
             recreated: whether the app has dropped, recreated or renamed it. Rows that neither the gateway nor an edit
                 knows become inserts; a later resync fills in the others.
         """
         previous = self.schemas.get(schema.table)  # unlike `before`, None when the file is opened
         self._replaced_schemas.setdefault(schema.table, previous)
         self.schemas[schema.table] = schema
-        added = added_columns(before, schema)
-        existing = existing_columns(self._db, schema, added) if before is not None else {}  # before the table gets them
+        is_new, added = before is None, added_columns(before, schema)
+        existing = {} if is_new else existing_columns(self._db, schema, added)  # before the table gets them
         self._rows.create_table(schema)
         if is_new or recreated or existing:
             check_existing_rows(self._db, schema)
