@@ -1,7 +1,7 @@
 """The wait before a retry, which doubles with each failure in a row.
 
-Periodic tasks of the engine, replication to secondaries, followers, the supervisor of `lakesync up` and sensors call
-it. The client has waits of its own: `lakesync.client.core.messages.RetryPolicy`.
+Periodic tasks of the engine, replication to secondaries, followers, clients, the supervisor of `lakesync up` and
+sensors call it.
 """
 
 from __future__ import annotations

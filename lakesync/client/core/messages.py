@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from lakesync.model.backoff import doubled_wait
 from lakesync.model.errors import Rejection
 from lakesync.model.types import PushResult, SyncPull, SyncPush, SyncResponse
 
@@ -100,10 +101,6 @@ class CoreLimits(msgspec.Struct, frozen=True):
     """Deltas of a page, at most. A pull starts with 1,000 and doubles while the gateway has more."""
 
 
-_MAX_DOUBLINGS = 10
-"""How often a retry delay doubles, at most: to 1,024 times the first delay."""
-
-
 class RetryPolicy(msgspec.Struct, frozen=True):
     """When a client retries. Delays double after each failure and are spread at random over their upper half."""
 
@@ -123,7 +120,7 @@ class RetryPolicy(msgspec.Struct, frozen=True):
 
         `Backoff` waits at random from half of it to all of it.
         """
-        return min(self.longest_delay, self.first_delay * 2.0 ** min(earlier_failures, _MAX_DOUBLINGS))
+        return doubled_wait(self.first_delay, self.longest_delay, earlier_failures)
 
 
 class Backoff:
