@@ -19,7 +19,6 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from lakesync.client.transports.tokens import Token
 from lakesync.model.action_handlers import ActionDiscovery, ConnectorDescriptor
-from lakesync.model.errors import NotFoundError
 from lakesync.model.schema import TableSchema
 from lakesync.model.types import ActionPush, ActionResponse, Claims, PushResult, SyncPull, SyncPush, SyncResponse
 
@@ -206,7 +205,10 @@ class LocalGateway(Protocol):
 
 
 class LocalTransport:
-    """Calls a gateway in the same process, without a network: for tests, and for apps that embed a gateway."""
+    """Calls a gateway in the same process, without a network: for tests, and for apps that embed a gateway.
+
+    It fetches no checkpoints, because only the pipeline makes them.
+    """
 
     def __init__(self, gateway: LocalGateway, claims: Mapping[str, str | list[str]] | None = None) -> None:
         """Create a transport to a gateway.
@@ -227,10 +229,6 @@ class LocalTransport:
     def pull(self, pull: SyncPull) -> SyncResponse:
         """See `SyncTransport.pull`."""
         return self._gateway.submit_pull(pull, self._claims_of(pull.client_id), knows_resync=True).result()
-
-    def checkpoint(self, client_id: str) -> AbstractContextManager[Checkpoint]:
-        """Raise NotFoundError, because only the pipeline makes checkpoints."""
-        raise NotFoundError(f"a local gateway has no checkpoint for {client_id!r}: pull from cursor 0")
 
     def schema(self, table: str) -> ServerSchema | None:
         """See `SchemaTransport.schema`."""
