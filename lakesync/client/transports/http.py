@@ -112,18 +112,14 @@ class HttpTransport:
             self._connection_options["proxies"] = {"http": proxy, "https": proxy}
         if ca is not None:
             self._connection_options["verify"] = ca
-        self._clock_offset: float | None = None
-        self._calls = CancellableCalls()
-        self._last_used = 0.0
-        """When a response last arrived, in seconds since 1970."""
-
-    @property
-    def clock_offset(self) -> float | None:
+        self.clock_offset: float | None = None
         """Seconds by which this machine's clock is ahead of the gateway's, to a second.
 
         None before any response with a `Date` header, and after one that cannot be read.
         """
-        return self._clock_offset
+        self._calls = CancellableCalls()
+        self._last_used = 0.0
+        """When a response last arrived, in seconds since 1970."""
 
     def set_token(self, token: Token) -> None:
         """Send this token, or the tokens of this function, from now on."""
@@ -254,9 +250,9 @@ class HttpTransport:
         date = response.headers.get("Date")
         if date is not None:
             try:
-                self._clock_offset = round(clock_difference(date, local_time), 1) + 0.0  # which makes -0.0 positive
+                self.clock_offset = round(clock_difference(date, local_time), 1) + 0.0  # which makes -0.0 positive
             except ValueError:
-                self._clock_offset = None
+                self.clock_offset = None
 
 
 def clock_difference(date: str, local_time: float) -> float:
