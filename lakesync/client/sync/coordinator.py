@@ -315,7 +315,7 @@ class SyncCoordinator:
         Raises:
             DbError: another client of the file is synchronising.
         """
-        self._session.acquire_sync_lock()
+        self._session.sync_lock.acquire()
         self._auto_sync.start()
 
     def stop_auto_sync(self) -> None:

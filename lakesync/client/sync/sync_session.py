@@ -92,8 +92,8 @@ class SyncSession:
         """Number of calls of `cancel`."""
         self._earlier_cancellations = 0
         """Value of `_cancellations` when the app started its latest synchronisation."""
-        self._sync_lock = SyncLock(replica.path)
-        """Keeps other processes from synchronising the same file."""
+        self.sync_lock = SyncLock(replica.path)
+        """Keeps other clients from synchronising the same file. It is held from its first use until `close`."""
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
@@ -105,7 +105,7 @@ class SyncSession:
         """
         with self._lock:
             self.replica.check_open()  # after the wait for the lock: another thread may have closed the database
-            self.acquire_sync_lock()
+            self.sync_lock.acquire()
             yield
 
     @contextmanager
@@ -129,14 +129,6 @@ class SyncSession:
     def is_cancelled(self) -> bool:
         """Whether `cancel` was called since the app's latest synchronisation began. Valid only within `foreground`."""
         return self._cancellations > self._earlier_cancellations
-
-    def acquire_sync_lock(self) -> None:
-        """Become the only client that synchronises the file, until the session is closed. Further calls do nothing.
-
-        Raises:
-            DbError: another client of the file is synchronising.
-        """
-        self._sync_lock.acquire()
 
     def repeat_interrupted_request(self) -> None:
         """Make the core repeat a request whose sender was interrupted, so that the core got no response to it."""
@@ -284,7 +276,7 @@ class SyncSession:
             self.cancel()
         with ExitStack() as steps:  # each is done even if an earlier one raises
             steps.callback(self._lock.release)
-            steps.callback(self._sync_lock.release)
+            steps.callback(self.sync_lock.release)
             steps.callback(self.replica.close)
             steps.callback(self.transport.close)
 

@@ -96,7 +96,7 @@ def test_unsent_changes_survive_and_missing_rows_are_not_deletes(opened, alice, 
         db.executescript(WAYS[way])
     if closed == "closed":
         alice.close()
-    alice.coordinator._session._sync_lock.release()  # as at the end of its process
+    alice.coordinator._session.sync_lock.release()  # as at the end of its process
     again = opened()
     new = {("INSERT", "z"): {"text": "z", "n": 9}} if way == "remade with a new row" else {}
     assert unsent(again) == {**CHANGES, **new}

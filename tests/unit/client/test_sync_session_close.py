@@ -15,13 +15,13 @@ SCHEMAS = [{"table": "notes", "columns": [{"name": "text", "type": "string"}]}]
 def test_replica_and_locks_are_released_if_the_transport_cannot_be_closed() -> None:
     session = SyncSession.__new__(SyncSession)
     session._lock = threading.RLock()
-    session._sync_lock = Mock()
+    session.sync_lock = Mock()
     session.replica = Mock()
     session.transport = Mock(close=Mock(side_effect=OSError("broken")))
     with pytest.raises(OSError, match="broken"):
         session.close()
     session.replica.close.assert_called_once_with()
-    session._sync_lock.release.assert_called_once_with()
+    session.sync_lock.release.assert_called_once_with()
 
 
 def test_a_client_that_is_closed_while_a_synchronisation_waits_keeps_no_lock(opened) -> None:
