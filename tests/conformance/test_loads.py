@@ -9,7 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from lakesync.adapters import LifecycleAdapter, SqliteAdapter
-from lakesync.adapters.arrow_access import max_writers
+from lakesync.adapters.arrow import has_text_columns
+from lakesync.adapters.arrow_access import max_writers, read_arrow
 from lakesync.adapters.deltas import BUCKETS, DeltaQuery, Part, bucket_of
 from lakesync.adapters.transfer.follower import DeltaSelection, follow_history, read_follower_progress
 from lakesync.adapters.transfer.loads import LoadBarrier, begin_load, finish_load, is_announced, load_to_resume
@@ -119,6 +120,7 @@ def test_a_reader_by_arrival_waits_for_the_end_of_a_load(tmp_path):
     carry(adapter, made[:4], min_deltas=5)
     reader, place = LoadBarrier(adapter), LoadBarrier(LifecycleAdapter(adapter, cold, 0))
     first = reader.query_deltas_since(DeltaQuery())
+    assert has_text_columns(read_arrow(reader, DeltaQuery()).deltas)  # as the database returns them
     after = DeltaQuery(after=adapter.newest_position())
     begun = begin_load(adapter, "leaf", EVERYTHING, last_arrivals(made), 2, [NOTES])
     since = read_follower_progress(adapter, "leaf", EVERYTHING).streams
