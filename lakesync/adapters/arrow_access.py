@@ -131,19 +131,6 @@ def as_prunable(adapter: DatabaseAdapter) -> Prunable:
     return adapter
 
 
-def delete_arrow(adapter: DatabaseAdapter, deltas: pa.Table) -> int:
-    """Delete deltas from an adapter, and return the number of deleted ones; see `Prunable.delete_deltas`.
-
-    Args:
-        adapter: the adapter.
-        deltas: the deltas to delete, as an Arrow table.
-
-    Raises:
-        ConfigurationError: the adapter does not support deleting deltas.
-    """
-    return as_prunable(adapter).delete_deltas(deltas)
-
-
 def split_points(adapter: DatabaseAdapter, query: DeltaQuery, size: int) -> list[int]:
     """Return the arrivals or hlcs, by the query's order, at which it can be split; see `Splittable.split_points`.
 

@@ -25,7 +25,6 @@ from lakesync.adapters.arrow_access import (
     ArrowAdapterBase,
     as_prunable,
     copy_page,
-    delete_arrow,
     fence_writes,
     max_writers,
     read_arrow,
@@ -110,7 +109,7 @@ class CompositeBase(ArrowAdapterBase):
 
     def delete_deltas(self, deltas: pa.Table) -> int:
         """Delete deltas in every adapter, and return their number. A delta that two adapters store counts twice."""
-        return sum(delete_arrow(each, deltas) for each in self.adapters)
+        return sum(as_prunable(each).delete_deltas(deltas) for each in self.adapters)
 
     def fence_writes(self, name: str) -> None:
         """Fence the writes to every adapter; see `FencesWrites`."""
@@ -324,14 +323,14 @@ class LifecycleAdapter(CompositeBase):
         Raises:
             AdapterError, IntegrityError, ConfigurationError: as `migrate_to_tier`.
         """
-        as_prunable(self.hot)  # before a page is copied that cannot be deleted
+        hot = as_prunable(self.hot)  # before a page is copied that cannot be deleted
         query = DeltaQuery(order="hlc", since=since, until=until, limit=PAGE_DELTAS)
         total, pages = BatchChecksum(), 0
         # each pass reads the first page again, because the page before it was deleted
         while len(deltas := read_arrow(self.hot, query).deltas):
             total = total.plus(copy_page(self.cold, "tier", deltas))  # which reads the copy back
             crash_point("tier.after_copy")  # tests kill the process here
-            delete_arrow(self.hot, deltas)
+            hot.delete_deltas(deltas)
             crash_point("tier.after_delete")
             pages += 1
         return TierReport(total.deltas, total.id_sum, pages, _GREATEST_HLC if until is None else until)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakesync.adapters import DeltaBatch, DeltaQuery, LifecycleAdapter, SqliteAdapter, StoredDelta
-from lakesync.adapters.arrow_access import copy_page, delete_arrow, read_arrow, read_pages
+from lakesync.adapters.arrow_access import copy_page, read_arrow, read_pages
 from lakesync.model.hlc import encode
 from tests.conformance.book import make_delta
 
@@ -46,7 +46,7 @@ class World:
         if len(deltas):
             copy_page(self.cold, "tier", deltas)
             if how == "half deleted":
-                delete_arrow(self.hot, deltas.slice(0, 1 + len(deltas) // 2))
+                self.hot.delete_deltas(deltas.slice(0, 1 + len(deltas) // 2))
 
     def reader(self, order):
         for page in read_pages(self.tiers, DeltaQuery(order=order, limit=PAGE)):
