@@ -192,7 +192,8 @@ class Prunable(Protocol):
 class StoresBatches(Protocol):
     """A `DatabaseAdapter` that stores whole batches, and so a delta of two batches twice.
 
-    A copy whose batches differ from run to run first asks which of the deltas are missing.
+    A copy whose batches differ from run to run first asks which of the deltas are missing. Followers, their loads and
+    restores write the lake's own batches, which never change.
     """
 
     def missing(self, deltas: pa.Table) -> pa.Table:

@@ -25,10 +25,9 @@ import msgspec
 from msgspec.structs import replace
 
 from lakesync.adapters.arrow import DELTA_COLUMNS, table_checksum
-from lakesync.adapters.base import ContentTransform, DatabaseAdapter, StateWriter, unchanged
+from lakesync.adapters.base import ContentTransform, DatabaseAdapter, StateWriter, StoresBatches, unchanged
 from lakesync.adapters.deltas import BatchChecksum, Part, TableSelection
 from lakesync.adapters.digests import day_of, day_text
-from lakesync.adapters.object_store.deltas import ObjectDeltas
 from lakesync.adapters.transfer.progress import ProgressInMark, require_marks
 from lakesync.adapters.transfer.table_rewrites import columns_of_tables, rewrite_outdated_tables
 from lakesync.model.crash_points import crash_point
@@ -195,11 +194,9 @@ def follow_history(
         # the mark is written before the history is read.
         mark.write(progress)
     missing = _skip_applied(history, progress)
-    if isinstance(adapter, ObjectDeltas):
-        chunks = split_chunks(missing, ("batch_id",), min_deltas=1)
-    else:
-        chunks = split_chunks(missing, _PUSH_COLUMNS, min_deltas)
-    for chunk in chunks:
+    # an adapter that stores batches recognises those of the lake when they are written again
+    size = (("batch_id",), 1) if isinstance(adapter, StoresBatches) else (_PUSH_COLUMNS, min_deltas)
+    for chunk in split_chunks(missing, *size):
         expected = table_checksum(chunk)
         progress = in_mark = _progress_after(progress, selection, chunk, expected)
         batch_id = chunk.column("batch_id")[0].as_py()

@@ -25,10 +25,9 @@ import msgspec
 from msgspec.structs import replace
 
 from lakesync.adapters.arrow_access import read_arrow, write_arrow
-from lakesync.adapters.base import DatabaseAdapter, MarkStore, Materialisable
+from lakesync.adapters.base import DatabaseAdapter, MarkStore, Materialisable, StoresBatches
 from lakesync.adapters.composite import CompositeBase
 from lakesync.adapters.deltas import ArrowPage, BatchChecksum, DeltaBatch, DeltaPage, DeltaQuery
-from lakesync.adapters.object_store.deltas import ObjectDeltas
 from lakesync.adapters.transfer.follower import (
     DeltaSelection,
     FollowerProgress,
@@ -96,7 +95,7 @@ def begin_load(
         until=dict(until),
         # Each part gets whole batches for an object store, where a batch is one object, which only one part can write.
         # For other adapters, each part gets some of the rows.
-        by_batch=isinstance(adapter, ObjectDeltas),
+        by_batch=isinstance(adapter, StoresBatches),
         written_columns=written_columns,
     )
     if isinstance(adapter, Materialisable):

@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from lakesync.adapters.arrow import DELTA_COLUMNS, id_numbers
 from lakesync.adapters.arrow_access import read_pages
-from lakesync.adapters.base import ContentTransform, DatabaseAdapter, unchanged
+from lakesync.adapters.base import ContentTransform, DatabaseAdapter, StoresBatches, unchanged
 from lakesync.adapters.deltas import DeltaQuery
 from lakesync.adapters.digests import DigestScope, arrival_ranges
-from lakesync.adapters.object_store.deltas import ObjectDeltas
 from lakesync.adapters.transfer.follower import split_chunks
 from lakesync.model.crash_points import crash_point
 
@@ -111,11 +110,11 @@ def restore(
     if not isinstance(adapter, Restorable):
         return 0
     restorable: Restorable = adapter
-    stores_batches = isinstance(adapter, ObjectDeltas)
+    min_deltas = 1 if isinstance(adapter, StoresBatches) else MIN_DELTAS_PER_WRITE
     lake_ids: list[npt.NDArray[np.uint64]] = []
     cold_ids = _stored_ids(cold, scope)
     count = 0
-    for chunk in split_chunks(history, ("batch_id",), 1 if stores_batches else MIN_DELTAS_PER_WRITE):
+    for chunk in split_chunks(history, ("batch_id",), min_deltas):
         ids = _ids_of(chunk)
         lake_ids.append(ids)
         to_write = chunk.filter(~np.isin(ids, cold_ids)) if len(cold_ids) else chunk
