@@ -24,7 +24,7 @@ from msgspec import Raw
 
 from lakesync.adapters.deltas import BatchChecksum, StoredDelta
 from lakesync.model.delta import id_number, jcs_raw
-from lakesync.model.errors import ConfigurationError, IntegrityError
+from lakesync.model.errors import IntegrityError, extra
 from lakesync.model.types import ColumnValue, RowDelta
 
 if TYPE_CHECKING:
@@ -50,12 +50,8 @@ def require_pyarrow() -> None:
     Raises:
         ConfigurationError: pyarrow is not installed.
     """
-    try:
+    with extra("parquet", "Parquet needs pyarrow (the flush format json does not)"):
         import pyarrow.parquet  # noqa: F401
-    except ImportError as error:
-        raise ConfigurationError(
-            "Parquet needs pyarrow: pip install 'lakesync[parquet]', or choose the flush format json"
-        ) from error
 
 
 @cache
@@ -81,7 +77,7 @@ def to_arrow(deltas: Sequence[StoredDelta]) -> pa.Table:
         "client_id": [each.delta.client_id for each in deltas],
         "hlc": [each.delta.hlc for each in deltas],
         "delta_id": [each.delta.delta_id for each in deltas],
-        "columns": [_columns_to_map(each.delta) for each in deltas],
+        "columns": [[(cell.column, jcs_raw(cell.value)) for cell in each.delta.columns] for each in deltas],
     }
     return pa.table(columns, arrow_schema())
 
@@ -264,11 +260,6 @@ def _read_columns(data: bytes, columns: Sequence[str]) -> pa.Table:
     if missing := set(columns) - set(table.column_names):
         raise IntegrityError(f"not a Parquet file of deltas: it has no column {min(missing)!r}")
     return table
-
-
-def _columns_to_map(delta: RowDelta) -> list[tuple[str, str]]:
-    """Return a delta's columns as entries of an Arrow map: the name, and the value's canonical JSON."""
-    return [(cell.column, jcs_raw(cell.value)) for cell in delta.columns]
 
 
 def _columns_from_text(text: str) -> tuple[ColumnValue, ...]:

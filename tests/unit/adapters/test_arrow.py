@@ -94,4 +94,5 @@ def test_a_missing_pyarrow_is_reported_with_its_remedy(tmp_path):
         "except Exception as error: print(type(error).__name__, error)\n"
     )
     process = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True)
-    assert process.stdout.startswith("ConfigurationError Parquet needs pyarrow: pip install")
+    expected = "ConfigurationError Parquet needs pyarrow (the flush format json does not): pip install"
+    assert process.stdout.startswith(expected)
