@@ -16,7 +16,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from lakesync.adapters.sql import Column, Connection, Dialect, Kind, SqlAdapter, StatementError, Value
-from lakesync.adapters.sql.backend import Pool, arrow_of
+from lakesync.adapters.sql.backend import Pool, arrow_of, format_placeholders
 from lakesync.adapters.uri import BackendUri
 from lakesync.model.errors import AdapterError, ConfigurationError, extra
 from lakesync.model.secrets import without_password
@@ -254,11 +254,11 @@ class _MySqlConnection:
 
     def execute(self, statement: str, values: Sequence[Value] = ()) -> int:
         with self._sql.cursor() as cursor:
-            return int(cursor.execute(_with_placeholders(statement), [_naive(value) for value in values]))
+            return int(cursor.execute(format_placeholders(statement), [_naive(value) for value in values]))
 
     def query(self, statement: str, values: Sequence[Value] = ()) -> list[tuple[Any, ...]]:
         with self._sql.cursor() as cursor:
-            cursor.execute(_with_placeholders(statement), [_naive(value) for value in values])
+            cursor.execute(format_placeholders(statement), [_naive(value) for value in values])
             return list(cursor.fetchall())
 
     def query_arrow(self, statement: str, values: Sequence[Value], schema: pa.Schema) -> pa.Table:
@@ -355,8 +355,3 @@ def _escaped(column: pa.ChunkedArray) -> Any:
 def _naive(value: Value) -> Value:
     """Drop the time zone of a time, which is UTC like that of the session."""
     return value.replace(tzinfo=None) if isinstance(value, datetime) else value
-
-
-def _with_placeholders(statement: str) -> str:
-    """Replace `?` with pymysql's `%s`. Statements contain no literal `?`."""
-    return statement.replace("%", "%%").replace("?", "%s")

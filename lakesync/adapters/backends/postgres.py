@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 from lakesync.adapters.arrow import HASH_BYTES, hashes_from_bytes
 from lakesync.adapters.backends.postgres_arrow import encode_binary, encode_csv, read_columns
 from lakesync.adapters.sql import Column, Connection, Dialect, Kind, SqlAdapter, StatementError, Value, arrow_of
-from lakesync.adapters.sql.backend import Pool, on_conflict_statement
+from lakesync.adapters.sql.backend import Pool, format_placeholders, on_conflict_statement
 from lakesync.model.errors import AdapterError, extra
 from lakesync.model.secrets import without_password
 
@@ -200,17 +200,17 @@ class _PostgresConnection:
         self._sql.execute(f"SET statement_timeout = '{before}'".encode())
 
     def execute(self, statement: str, values: Sequence[Value] = ()) -> int:
-        return max(0, self._sql.execute(_with_placeholders(statement), list(values)).rowcount)
+        return max(0, self._sql.execute(format_placeholders(statement).encode(), list(values)).rowcount)
 
     def query(self, statement: str, values: Sequence[Value] = ()) -> list[tuple[Any, ...]]:
-        return self._sql.execute(_with_placeholders(statement), list(values)).fetchall()
+        return self._sql.execute(format_placeholders(statement).encode(), list(values)).fetchall()
 
     def query_arrow(self, statement: str, values: Sequence[Value], schema: pa.Schema) -> pa.Table:
         from psycopg.errors import OutOfMemory, ProgramLimitExceeded
 
         try:
             with self._sql.transaction():  # a savepoint if a transaction is open
-                return read_columns(self._sql, _with_placeholders(statement), values, schema)
+                return read_columns(self._sql, format_placeholders(statement).encode(), values, schema)
         except (OutOfMemory, ProgramLimitExceeded):  # a column exceeds one gigabyte, Postgres' limit of a value
             return arrow_of(self.query(statement, values), schema)
 
@@ -219,7 +219,7 @@ class _PostgresConnection:
 
         query = (
             b"SELECT count(*), string_agg(decode(id, 'hex'), ''::bytea) FROM ("
-            + _with_placeholders(statement)
+            + format_placeholders(statement).encode()
             + b") AS ids"
         )
         try:
@@ -272,11 +272,6 @@ class _PostgresConnection:
     def transaction(self) -> Iterator[None]:
         with self._sql.transaction():
             yield
-
-
-def _with_placeholders(statement: str) -> bytes:
-    """Replace `?` with psycopg's `%s`. Statements contain no literal `?`."""
-    return statement.replace("%", "%%").replace("?", "%s").encode()
 
 
 def _message(error: psycopg.Error) -> str:

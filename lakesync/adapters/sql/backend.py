@@ -302,6 +302,11 @@ def load_scratch_table(
     connection.load_scratch(name, rows)
 
 
+def format_placeholders(statement: str) -> str:
+    """Replace `?` with `%s`, the placeholder of psycopg and pymysql. Statements contain no literal `?`."""
+    return statement.replace("%", "%%").replace("?", "%s")
+
+
 def arrow_of(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.Table:
     """Convert rows to an Arrow table, for drivers that return rows one by one.
 
