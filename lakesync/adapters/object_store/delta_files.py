@@ -150,18 +150,6 @@ class FlushEnvelope(msgspec.Struct, frozen=True, rename="camel"):
     deltas: tuple[RowDelta, ...]
 
 
-class _EncodedEnvelope(msgspec.Struct, rename="camel"):
-    """A `FlushEnvelope` for encoding: hlcs are texts, and the deltas are encoded already."""
-
-    version: int
-    gateway_id: str
-    created_at: str
-    hlc_range: dict[str, str]
-    delta_count: int
-    byte_size: int
-    deltas: msgspec.Raw
-
-
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(FlushEnvelope, strict=False).decode  # not strict: hlcs are decimal strings
 
@@ -176,8 +164,17 @@ def encode_envelope(gateway: str, deltas: Sequence[StoredDelta], now_ms: int) ->
     """
     text = encode_deltas([stored.delta for stored in deltas])
     hlcs = [stored.delta.hlc for stored in deltas]
-    hlc_range = {"min": str(min(hlcs)), "max": str(max(hlcs))}
-    return _encode(_EncodedEnvelope(1, gateway, iso_time(now_ms), hlc_range, len(deltas), len(text), msgspec.Raw(text)))
+    return _encode(
+        {
+            "version": 1,
+            "gatewayId": gateway,
+            "createdAt": iso_time(now_ms),
+            "hlcRange": {"min": str(min(hlcs)), "max": str(max(hlcs))},
+            "deltaCount": len(deltas),
+            "byteSize": len(text),
+            "deltas": msgspec.Raw(text),
+        }
+    )
 
 
 def decode_envelope(data: bytes) -> FlushEnvelope:
