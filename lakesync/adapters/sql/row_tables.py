@@ -138,14 +138,21 @@ def remove_rows(connection: Connection, dialect: Dialect, table: str, rows: Coll
     names = {name.lower().lstrip("_"): name for name in reversed(present)}
     if "row_id" not in present or not {"gateway", "last_arrival", "checksum"} <= names.keys():
         return 0  # not created by LakeSync
+    return _delete_rows(
+        connection, dialect, dialect.quote(table), [dialect.quote(names["gateway"]), dialect.quote("row_id")], rows
+    )
+
+
+def _delete_rows(
+    connection: Connection, dialect: Dialect, table: str, key: Sequence[str], rows: Collection[RowId]
+) -> int:
+    """Delete rows, `(gateway, row id)`, of a destination table with this key, both quoted; return their number."""
     load_row_keys(connection, dialect, rows)
-    quoted = dialect.quote(table)
-    is_same = (
-        f"{_KEYS}.gateway = {quoted}.{dialect.quote(names['gateway'])}"
-        f" AND {_KEYS}.row_id = {quoted}.{dialect.quote('row_id')}"
+    is_same = " AND ".join(
+        f"{_KEYS}.{name} = {table}.{column}" for name, column in zip(("gateway", "row_id"), key, strict=True)
     )
     return connection.execute(
-        f"DELETE FROM {quoted} WHERE EXISTS (SELECT 1 FROM {ROW_KEYS_TABLE} {_KEYS} WHERE {is_same})"
+        f"DELETE FROM {table} WHERE EXISTS (SELECT 1 FROM {ROW_KEYS_TABLE} {_KEYS} WHERE {is_same})"
     )
 
 
@@ -288,14 +295,8 @@ class RowTable:
 
     def _remove(self, rows: Collection[RowId]) -> None:
         """Delete rows, `(gateway, row id)`, from the table, within the caller's transaction."""
-        if not rows:
-            return
-        load_row_keys(self._connection, self._dialect, rows)
-        pairs = zip(("gateway", "row_id"), self._key, strict=True)
-        is_same = " AND ".join(f"{_KEYS}.{key} = {self._name}.{column}" for key, column in pairs)
-        self._connection.execute(
-            f"DELETE FROM {self._name} WHERE EXISTS (SELECT 1 FROM {ROW_KEYS_TABLE} {_KEYS} WHERE {is_same})"
-        )
+        if rows:
+            _delete_rows(self._connection, self._dialect, self._name, self._key, rows)
 
     def _write_fitting_rows(self, rows: pa.Table) -> Iterator[DeadLetter]:
         """Write rows and yield dead letters for values that the database rejects. Bisects the rows to find them."""
