@@ -5,21 +5,24 @@ client's timestamp of the write. A query returns deltas page by page, in order o
 place in that order, where a page ends. Files are read in ascending order of their minimum, until a full page lies below
 the minimum of every remaining file. So only files that overlap the page are read.
 
-`ObjectDeltas` (files in an object store) and `IcebergDeltas` (data files of the lake) answer queries with this module.
-Other adapters use its functions that sort deltas.
+`FileAdapter` is the base class of `ObjectDeltas` (files in an object store) and `IcebergDeltas` (data files of the
+lake). Other adapters use the functions that sort deltas.
 """
 
 from __future__ import annotations
 
 import threading
+from abc import abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from msgspec.structs import astuple
 
-from lakesync.adapters.arrow import arrow_schema
-from lakesync.adapters.deltas import ArrowPage, DeltaQuery, Order
+from lakesync.adapters.arrow import arrow_schema, from_arrow
+from lakesync.adapters.arrow_access import ArrowAdapterBase
+from lakesync.adapters.deltas import ArrowPage, DeltaQuery, Order, states_of
+from lakesync.model.merge import RowState
 from lakesync.model.types import Position
 
 if TYPE_CHECKING:
@@ -43,16 +46,59 @@ class Segment(NamedTuple, Generic[P]):
     """A file of deltas and the range of its arrivals or hlcs, depending on the query's order."""
 
     source: P
-    """The file; passed to the caller's function that reads it."""
+    """The file; passed to the adapter's method that reads it."""
     low: int
-    """Its lowest arrival or hlc."""
+    """Its lowest arrival or hlc, or a smaller one."""
     high: int
-    """Its highest arrival or hlc."""
+    """Its highest arrival or hlc, or a greater one."""
+    deltas: int
+    """Number of its deltas, approximately."""
 
     def overlaps(self, query: DeltaQuery) -> bool:
         """Return whether the file may contain deltas that match the query."""
         after = query.after.value if query.after is not None else query.since
         return self.high >= max(after, query.since) and (query.until is None or self.low <= query.until)
+
+
+class FileAdapter(ArrowAdapterBase, Generic[P]):
+    """A `DatabaseAdapter` whose deltas are in files: implements the methods that read them."""
+
+    @abstractmethod
+    def _segments(self, query: DeltaQuery) -> Iterable[Segment[P]]:
+        """Return the files that may contain deltas that match a query, with ranges in the query's order."""
+
+    @abstractmethod
+    def _read(self, file: P) -> pa.Table:
+        """Return the deltas of a file."""
+
+    def query_arrow(self, query: DeltaQuery) -> ArrowPage:
+        """Return a page, reading only files that may contain matching deltas."""
+        return read_page(self._segments(query), self._read, query)
+
+    def split_points(self, query: DeltaQuery, size: int) -> list[int]:
+        """Return the values that divide a query into ranges, see `Splittable`, from the files' ranges and counts."""
+        return split_points(self._segments(query), query, size)
+
+    def get_latest_state(self, gateway: str | None, table: str, row_ids: Collection[str]) -> dict[str, RowState]:
+        """Return the merged state of each row."""
+        if not row_ids:
+            return {}
+        query = DeltaQuery(gateway=gateway, tables=(table,), rows=tuple(row_ids))
+        batches = (select_matching(self._read(segment.source), query) for segment in self._segments(query))
+        return states_of(stored.delta for batch in batches for stored in from_arrow(batch))
+
+    def newest_position(self, gateway: str | None = None) -> Position | None:
+        """Return the last delta's position in arrival order, reading only the files that may contain that delta."""
+        query = DeltaQuery(gateway=gateway)
+        newest: Position | None = None
+        for segment in sorted(self._segments(query), key=lambda segment: segment.high, reverse=True):
+            # `high` is only an upper bound: a file may have no statistics, or its last deltas may be deleted
+            if newest is not None and segment.high < newest.value:
+                break
+            if len(batch := select_matching(self._read(segment.source), query)):
+                last = last_position(sort_unique(batch, "arrival"), "arrival")
+                newest = last if newest is None else max(newest, last)
+        return newest
 
 
 def read_page(segments: Iterable[Segment[P]], read: Callable[[P], pa.Table], query: DeltaQuery) -> ArrowPage:
@@ -89,23 +135,22 @@ def read_page(segments: Iterable[Segment[P]], read: Callable[[P], pa.Table], que
     return ArrowPage(page, last_position(page, query.order) if len(merged) > limit else None)
 
 
-def split_points(segments: Iterable[tuple[Segment[P], int]], query: DeltaQuery, size: int) -> list[int]:
+def split_points(segments: Iterable[Segment[P]], query: DeltaQuery, size: int) -> list[int]:
     """Return the values that divide a query's result into ranges of about `size` deltas, in ascending order.
 
     Each is the last value of a range; the last range has no such value, and ends with the query (`base.Splittable`).
 
     Args:
-        segments: the files that overlap the query, each with its number of deltas. Deltas are assumed to be evenly
-            distributed within a file.
+        segments: the files that overlap the query. Deltas are assumed to be evenly distributed within a file.
         query: the query to divide.
         size: deltas per range.
     """
     # Divide each file into parts of at most about `size` deltas: first value, and estimated number of deltas.
     parts: list[tuple[int, float]] = []
-    for segment, count in segments:
+    for segment in segments:
         low = max(segment.low, query.since + 1)
         high = segment.high if query.until is None else min(segment.high, query.until)
-        selected = count * (high - low + 1) / (segment.high - segment.low + 1)
+        selected = segment.deltas * (high - low + 1) / (segment.high - segment.low + 1)
         part_count = max(1, round(selected / size))
         parts += ((low + (high - low) * number // part_count, selected / part_count) for number in range(part_count))
     # Join parts, in the order of their first values, as long as a range does not exceed `size`.

@@ -9,26 +9,15 @@ the query, calls a file with its bounds a *segment*. Needs pyiceberg: `pip insta
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
-from lakesync.adapters.arrow import DELTA_COLUMNS, arrow_schema, from_arrow
-from lakesync.adapters.arrow_access import ArrowAdapterBase
-from lakesync.adapters.deltas import ArrowPage, BatchChecksum, DeltaQuery, states_of
-from lakesync.adapters.file_scan import (
-    FileCache,
-    Segment,
-    last_position,
-    read_page,
-    select_matching,
-    sort_unique,
-    split_points,
-)
+from lakesync.adapters.arrow import DELTA_COLUMNS, arrow_schema
+from lakesync.adapters.deltas import BatchChecksum, DeltaQuery
+from lakesync.adapters.file_scan import FileAdapter, FileCache, Segment
 from lakesync.model.errors import AdapterError, ConfigurationError, extra
-from lakesync.model.merge import RowState
 from lakesync.model.secrets import without_password
-from lakesync.model.types import Position
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,7 +29,15 @@ _DELTAS = "deltas"
 _MAX_INT64 = (1 << 63) - 1
 
 
-class IcebergDeltas(ArrowAdapterBase):
+class _DataFile(NamedTuple):
+    """A data file to read."""
+
+    table: Table
+    """The table as it was when the query began."""
+    task: FileScanTask
+
+
+class IcebergDeltas(FileAdapter[_DataFile]):
     """Read-only `DatabaseAdapter` for the lake's table of deltas."""
 
     def __init__(self, catalog: Catalog, namespace: str = "lakesync") -> None:
@@ -86,38 +83,6 @@ class IcebergDeltas(ArrowAdapterBase):
             f"batch {batch_id!r} cannot be written to {self._name}: only the pipeline writes the lake"
         )
 
-    def query_arrow(self, query: DeltaQuery) -> ArrowPage:
-        """Return a page, reading only data files that may contain matching deltas."""
-        table = self._table()
-        return read_page(self._segments(table, query), lambda task: self._read(table, task), query)
-
-    def split_points(self, query: DeltaQuery, size: int) -> list[int]:
-        """Return the values that divide a query into ranges, see `Splittable`, from the manifests' record counts."""
-        segments = ((segment, segment.source.file.record_count) for segment in self._segments(self._table(), query))
-        return split_points(segments, query, size)
-
-    def get_latest_state(self, gateway: str | None, table: str, row_ids: Collection[str]) -> dict[str, RowState]:
-        """Return the merged state of each row."""
-        if not row_ids:
-            return {}
-        query, lake = DeltaQuery(gateway=gateway, tables=(table,), rows=tuple(row_ids)), self._table()
-        batches = (select_matching(self._read(lake, segment.source), query) for segment in self._segments(lake, query))
-        return states_of(stored.delta for batch in batches for stored in from_arrow(batch))
-
-    def newest_position(self, gateway: str | None = None) -> Position | None:
-        """Return the last delta's position in arrival order, reading only the files that may contain that delta."""
-        table = self._table()
-        query = DeltaQuery(gateway=gateway)
-        newest: Position | None = None
-        for segment in sorted(self._segments(table, query), key=lambda segment: segment.high, reverse=True):
-            # `high` is only an upper bound: a file may have no statistics, or its last deltas may be deleted
-            if newest is not None and segment.high < newest.value:
-                break
-            if len(batch := select_matching(self._read(table, segment.source), query)):
-                last = last_position(sort_unique(batch, "arrival"), "arrival")
-                newest = last if newest is None else max(newest, last)
-        return newest
-
     def latest_arrivals(self) -> dict[str, int]:
         """Return `GATEWAY/SHARD` → its newest arrival, from the files' statistics; see `StreamSource`.
 
@@ -148,10 +113,11 @@ class IcebergDeltas(ArrowAdapterBase):
         except Exception as error:  # the catalog's driver may raise anything
             raise AdapterError(f"the lake's table {self._name} cannot be read: {error}") from error
 
-    def _segments(self, table: Table, query: DeltaQuery) -> Iterator[Segment[FileScanTask]]:
-        """Yield the data files that may contain deltas that match the query."""
+    def _segments(self, query: DeltaQuery) -> Iterator[Segment[_DataFile]]:
+        """Yield the data files that may contain deltas that match the query, by their manifests."""
         from pyiceberg import expressions as ice
 
+        table = self._table()
         conditions: list[tuple[Any, str, Any]] = [
             (ice.GreaterThanOrEqual, query.order, max(query.since, query.after.value if query.after else -1))
         ]
@@ -166,15 +132,15 @@ class IcebergDeltas(ArrowAdapterBase):
             row_filter = ice.And(row_filter, predicate(column, value))
         field = table.schema().find_field(query.order)
         for task in table.scan(row_filter=row_filter).plan_files():
-            yield Segment(task, *_value_range(task, field.field_id))
+            yield Segment(_DataFile(table, task), *_value_range(task, field.field_id), task.file.record_count)
 
-    def _read(self, table: Table, task: FileScanTask) -> pa.Table:
+    def _read(self, file: _DataFile) -> pa.Table:
         """Return a data file's deltas, from the cache if they were read with as many delete files.
 
         A delete file, which hides rows of the data file, may have been added since.
         """
-        key = f"{task.file.file_path} {len(task.delete_files)}"
-        return self._cache.get(key, lambda: _read_file(table, task))
+        key = f"{file.task.file.file_path} {len(file.task.delete_files)}"
+        return self._cache.get(key, lambda: _read_file(*file))
 
 
 def _value_range(task: FileScanTask, field_id: int) -> tuple[int, int]:

@@ -25,17 +25,14 @@ from lakesync.adapters.arrow import (
     split_by_table,
     table_checksum,
 )
-from lakesync.adapters.arrow_access import ArrowAdapterBase
 from lakesync.adapters.base import ContentTransform, unchanged
 from lakesync.adapters.deltas import (
     BUCKETS,
-    ArrowPage,
     BatchChecksum,
     DeltaBatch,
     DeltaQuery,
     MarkUpdate,
     checksum_of,
-    states_of,
 )
 from lakesync.adapters.digests import (
     ARRIVALS_PER_DAY,
@@ -46,15 +43,7 @@ from lakesync.adapters.digests import (
     digest_deltas,
     merge_digests,
 )
-from lakesync.adapters.file_scan import (
-    FileCache,
-    Segment,
-    last_position,
-    read_page,
-    select_matching,
-    sort_unique,
-    split_points,
-)
+from lakesync.adapters.file_scan import FileAdapter, FileCache, Segment
 from lakesync.adapters.object_store.base import LakeAdapter, ObjectInfo
 from lakesync.adapters.object_store.delta_files import (
     DELTAS_PREFIX,
@@ -72,9 +61,7 @@ from lakesync.adapters.redaction import RedactionRequest, RedactionResult, Touch
 from lakesync.model import hlc
 from lakesync.model.crash_points import crash_point
 from lakesync.model.errors import IntegrityError, NotFoundError, ValidationError
-from lakesync.model.merge import RowState
 from lakesync.model.schema import TableSchema
-from lakesync.model.types import Position
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -85,7 +72,7 @@ _BYTES_PER_DELTA = 100
 """An estimate, to derive the number of an object's deltas from its size."""
 
 
-class ObjectDeltas(ArrowAdapterBase):
+class ObjectDeltas(FileAdapter[DeltaFile]):
     """`DatabaseAdapter` and `MarkStore` over a `LakeAdapter`; it has no destination tables."""
 
     def __init__(self, objects: LakeAdapter, flush_format: FlushFormat = "parquet") -> None:
@@ -119,10 +106,6 @@ class ObjectDeltas(ArrowAdapterBase):
         """Write a batch as one object, and read it back."""
         return self._insert([self._encode(batch_id, gateway, deltas)], self._fence)
 
-    def query_arrow(self, query: DeltaQuery) -> ArrowPage:
-        """Return a page, reading only objects that may contain matching deltas."""
-        return read_page(self._segments(query), self._read, query)
-
     def missing(self, deltas: pa.Table) -> pa.Table:
         """Return the deltas that no object contains."""
         import pyarrow as pa
@@ -142,30 +125,10 @@ class ObjectDeltas(ArrowAdapterBase):
         known = pa.concat_arrays([pa.array([], pa.string()), *stored])
         return deltas.filter(pc.invert(pc.is_in(_identities(deltas), value_set=known)))
 
-    def split_points(self, query: DeltaQuery, size: int) -> list[int]:
-        """Return split points of a query, estimated from the objects' keys and sizes."""
-        segments = ((segment, 1 + segment.source.size // _BYTES_PER_DELTA) for segment in self._segments(query))
-        return split_points(segments, query, size)
-
     @property
     def max_writers(self) -> int:
         """The most that can share a backlog. Each batch is an object of its own, so writers do not wait."""
         return BUCKETS
-
-    def get_latest_state(self, gateway: str | None, table: str, row_ids: Collection[str]) -> dict[str, RowState]:
-        """Return the merged state of each row."""
-        query = DeltaQuery(gateway=gateway, tables=(table,), rows=tuple(row_ids))
-        if not row_ids:
-            return {}
-        batches = (select_matching(self._read(segment.source), query) for segment in self._segments(query))
-        return states_of(stored.delta for batch in batches for stored in from_arrow(batch))
-
-    def newest_position(self, gateway: str | None = None) -> Position | None:
-        """Return the last delta's position in arrival order, reading only the objects with the greatest arrival."""
-        segments = list(self._segments(DeltaQuery(gateway=gateway)))
-        latest = max((segment.high for segment in segments), default=0)
-        batches = [self._read(segment.source) for segment in segments if segment.high == latest]
-        return max((last_position(sort_unique(batch, "arrival"), "arrival") for batch in batches), default=None)
 
     def read_mark(self, name: str) -> str | None:
         """Return the value of a follower's mark, which is an object. A *follower* copies the lake's deltas here."""
@@ -361,7 +324,7 @@ class ObjectDeltas(ArrowAdapterBase):
     def _segments(self, query: DeltaQuery) -> Iterator[Segment[DeltaFile]]:
         """Yield the objects that may contain deltas that match a query, each with its range of values (a segment)."""
         for file in self._files(query.gateway):
-            segment = Segment(file, *file.span(query.order))
+            segment = Segment(file, *file.span(query.order), 1 + file.size // _BYTES_PER_DELTA)
             if segment.overlaps(query):
                 yield segment
 
