@@ -418,7 +418,7 @@ class LimitsSection(Section):
     max_body_bytes: PositiveInt = _MIB
     """Bytes in a request body after decompression."""
     max_deltas: PositiveInt = 10_000
-    """Deltas in one push."""
+    """Deltas in one push of a client."""
     max_backpressure_bytes: PositiveInt = 1 << 30
     """Unflushed bytes per gateway above which pushes are rejected; unset: 1 GiB or a tenth of the free disk, whichever
     is less."""

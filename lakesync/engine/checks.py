@@ -37,6 +37,8 @@ from lakesync.model.validation import MAX_ROW_BYTES, MAX_ROW_COLUMNS, check_id, 
 from lakesync.rules.keys import BucketIndex
 from lakesync.staging.records import GatewayConfig, StoredRow, WriteScope
 
+MAX_PUSH = 10_000
+"""The most deltas in a push of a connector or a flow. A lower limit of clients' pushes does not apply to it."""
 MAX_PULL = 10_000
 """The most deltas that a pull may request for a page."""
 
@@ -44,7 +46,7 @@ MAX_PULL = 10_000
 class EngineLimits(msgspec.Struct, frozen=True):
     """Limits that the engine enforces; `GatewaySettings` has those of HTTP."""
 
-    max_deltas: int = 10_000
+    max_deltas: int = MAX_PUSH
     """The most deltas in one push; a larger push is rejected with VALIDATION_ERROR."""
     max_backpressure_bytes: int = 1 << 30
     """Stored bytes of a gateway's unflushed deltas above which a push is rejected with BACKPRESSURE_ERROR."""
@@ -64,7 +66,7 @@ _OUTSIDE = "the row is outside of what this client may write"
 """The reason of each rejection by the write scope."""
 
 
-def check_push(push: SyncPush, claims: Claims, now_ms: int, limits: EngineLimits) -> None:
+def check_push(push: SyncPush, claims: Claims, now_ms: int, max_deltas: int) -> None:
     """Check the number, form, client ids and clock of a push's deltas.
 
     The push's client id must be the token's `sub`, or `import:SUB`, under which imports for that user are pushed. Its
@@ -76,7 +78,7 @@ def check_push(push: SyncPush, claims: Claims, now_ms: int, limits: EngineLimits
         push: the decoded request.
         claims: the verified claims of the sender's token.
         now_ms: server wall time in milliseconds since 1970.
-        limits: the engine's limits, of which `max_deltas` is used.
+        max_deltas: the most deltas that it may have.
 
     Raises:
         ValidationError: the push has too many deltas, malformed deltas, different deltas with the same id, or an
@@ -84,9 +86,9 @@ def check_push(push: SyncPush, claims: Claims, now_ms: int, limits: EngineLimits
         ForbiddenError: the push or a delta has another client's id.
         ClockDriftError: the timestamp of a delta is too far ahead of the server.
     """
-    if len(push.deltas) > limits.max_deltas:
+    if len(push.deltas) > max_deltas:
         raise ValidationError(
-            f"the push has {len(push.deltas)} deltas, at most {limits.max_deltas} are allowed: send it in parts"
+            f"the push has {len(push.deltas)} deltas, at most {max_deltas} are allowed: send it in parts"
         )
     sub, sender = claims.get("sub"), push.client_id
     if fault := check_id("clientId", sender):

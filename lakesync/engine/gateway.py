@@ -26,7 +26,7 @@ from lakesync.connectors import Connectors
 from lakesync.engine.action_gateway import ActionGateway
 from lakesync.engine.adapter_gateway import AdapterGateway
 from lakesync.engine.checkpoint_start import not_served_reason, start_from
-from lakesync.engine.checks import EngineLimits, check_client, check_page_size, check_pull, check_push
+from lakesync.engine.checks import MAX_PUSH, EngineLimits, check_client, check_page_size, check_pull, check_push
 from lakesync.engine.configuration_gateway import ConfigurationGateway
 from lakesync.engine.futures import Steps, run
 from lakesync.engine.inspection.client_position import TrackedCursor
@@ -152,8 +152,11 @@ class SyncGateway(ConfigurationGateway, ActionGateway, AdapterGateway):
             nonlocal is_recorded
             request = receive()._replace(now_ms=now)
             is_recorded = not request.trusted
+            max_deltas = self._limits.max_deltas
             try:
-                check_push(request.push, request.claims, now, self._limits)
+                check_push(
+                    request.push, request.claims, now, max(MAX_PUSH, max_deltas) if request.trusted else max_deltas
+                )
             except RejectedError as error:
                 if not error.rejected:  # the problem is not in the deltas
                     raise

@@ -10,12 +10,13 @@ import time
 from urllib.parse import urlsplit
 
 import pytest
+import requests
 
 from gateway import admission
 from lakesync.engine import EngineLimits
 from lakesync.model.validation import MAX_ROW_BYTES
 from lakesync.staging.shards import ShardMap
-from tests.integration.gateway_support import DEADLINE, delta
+from tests.integration.gateway_support import DEADLINE, SERVICE, delta
 
 KILOBYTE = 1024
 
@@ -151,6 +152,20 @@ def test_a_client_above_its_rate_limit_gets_retry_after(serve, monkeypatch):
     assert 0 < int(answer.headers["retry-after"]) <= 600
     assert slow.client("modest", greedy.gateway).pull().status_code == 200
     assert slow.client("greedy").pull().status_code == 200  # a client of another gateway
+
+
+def test_a_lower_limit_of_deltas_does_not_apply_to_a_connectors_pushes(serve):
+    small = serve(limits=EngineLimits(max_deltas=2))
+    client = small.client()
+    assert client.push(*(delta(f"t{number}", {"n": 1}) for number in range(3))).status_code == 400
+    polled = [delta(f"t{number}", {"n": 1}, client="connector:desk") for number in range(3)]
+    answer = requests.post(
+        f"{small.url}/internal/push/{client.gateway}",
+        json={"clientId": "connector:desk", "deltas": polled},
+        headers={"Authorization": f"Bearer {SERVICE}"},
+        timeout=DEADLINE,
+    )
+    assert answer.status_code == 200, answer.text
 
 
 def test_a_full_gateway_rejects_pushes_and_others_accept_them(serve):
