@@ -44,7 +44,7 @@ from lakehouse.table_access import open_table
 from lakehouse.table_creation import set_properties
 from lakehouse.task_runner import in_tasks
 from lakesync.analysis.expression_trees import combine
-from lakesync.model.errors import CommitConflictError
+from lakesync.model.errors import CommitConflictError, NotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -114,7 +114,7 @@ class LandedTables:
         The frame has one partition, so that one task can push all deltas in order.
         """
         if table in self._rebuilt:
-            landed = self._landed_ever(table)
+            landed = self._landed_after(table, NO_PAGE)
             deltas = self._deltas_of_pages(landed, NO_PAGE, self._newest, sum(file.rows for file in landed.files))
             return deltas.where(sf.col("hlc") > self._newest_in_history(table))
         files = self._undelivered_files(table)
@@ -134,9 +134,11 @@ class LandedTables:
 
         Returns:
             The deltas, as `deltas` returns them; None if nothing landed on these days.
+
+        Raises:
+            NotFoundError: the rows before these days are unknown, because landings were deleted.
         """
-        landed = self._landed_ever(table)
-        files = landed.files
+        files = [file for file in self._files if file.may_have(table)]
         page_ranges = [
             (min(file.first_page for file in of_day), max(file.last_page for file in of_day))
             for day in days
@@ -145,6 +147,12 @@ class LandedTables:
         if not page_ranges:
             return None
         first, last = min(first_page for first_page, _ in page_ranges), max(last_page for _, last_page in page_ranges)
+        landed = self._landed_after(table, first - 1)
+        if landed.since == NO_PAGE and min(file.first_landing for file in self._files) > 1:
+            raise NotFoundError(
+                f"{table} cannot be replayed from {min(days)} on: landings of earlier days, with which its rows are "
+                "compared, were deleted from `landing`"
+            )
         wanted = combine(or_, (sf.col("page").between(first_page, last_page) for first_page, last_page in page_ranges))
         return self._deltas_of_pages(landed, first - 1, last, sum(file.rows for file in files)).where(wanted)
 
@@ -214,8 +222,13 @@ class LandedTables:
         known = tuple((file.bucket, file.path) for file in self._known_files.get(table, ()))
         return LandedTable(table, self._identity(table), files, known, since)
 
-    def _landed_ever(self, table: str) -> LandedTable:
-        """Return a table with all of its files of `landing`, from which all deltas can be computed without `known`."""
+    def _landed_after(self, table: str, page: int) -> LandedTable:
+        """Return a table's files from which the deltas of the pages after one can be computed.
+
+        Without `known` if that has later pages. Otherwise with it, because early landings may have been deleted.
+        """
+        if page >= self._marks[table].known:
+            return self._landed(table)
         files = tuple(file for file in self._files if file.may_have(table))
         return LandedTable(table, self._identity(table), files, known=(), since=NO_PAGE)
 

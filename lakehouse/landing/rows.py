@@ -197,6 +197,8 @@ class LandedFile(NamedTuple):
     bytes: int
     day: date
     """UTC day of the landing."""
+    first_landing: int
+    """Lowest number of a landing in the file."""
     landing: int
     """Highest number of a landing in the file."""
     first_page: int

@@ -131,7 +131,7 @@ class ConnectorTables(NamedTuple):
         files = []
         for scan_task in self._planned(landing, self.names.landing):
             file = scan_task.file
-            (_, number), (first, last), (_, highest_hlc) = (
+            (lowest, number), (first, last), (_, highest_hlc) = (
                 column_bounds(landing, file, column) for column in ("landing", "page", "hlc")
             )
             files.append(
@@ -140,6 +140,7 @@ class ConnectorTables(NamedTuple):
                     file.record_count,
                     file.file_size_in_bytes,
                     EPOCH + timedelta(days=file.partition[2]),  # the partition's fields: gateway, connector, day
+                    first_landing=_int(lowest),
                     landing=_int(number),
                     first_page=_int(first),
                     last_page=_int(last),

@@ -51,7 +51,16 @@ def landed(folder, pages, size):
         size, newest = path.stat().st_size, rows.newest
         files.append(
             LandedFile(
-                f"file://{path}", rows.count, size, date(2026, 1, 1), number, first, newest, newest, has_claims=True
+                f"file://{path}",
+                rows.count,
+                size,
+                date(2026, 1, 1),
+                number,
+                number,
+                first,
+                newest,
+                newest,
+                has_claims=True,
             )
         )
     return files, places

@@ -30,7 +30,7 @@ from lakesync.connectors.polling import IngestSettings
 from lakesync.connectors.sql import postgres
 from lakesync.connectors.sql import source as sql_source
 from lakesync.model.delta import jcs
-from lakesync.model.errors import AdapterError, BackpressureError, CommitConflictError, FlushError
+from lakesync.model.errors import AdapterError, BackpressureError, CommitConflictError, FlushError, NotFoundError
 from lakesync.staging.records import Erasure
 from lakesync.testing.landing import RowChange, diff_page
 from lakesync.wire.json import decode_push
@@ -365,6 +365,24 @@ def test_files_from_which_rows_were_deleted_are_read_without_them(spark, names, 
     delivery(landing, gateway).deliver(ISSUES)
     assert [(each.op, each.row_id) for each in gateway.changes()[pushed:]] == [("INSERT", "r7")]
     assert [spark.table(f"{name}.delete_files").count() for name in (names.known, names.landing)] == [0, 0]
+
+
+def test_a_replay_repeats_the_same_deltas_after_older_landings_were_deleted(spark, names, gateways):
+    gateway, again = gateways(), gateways()
+    for number, title in enumerate(("old", "new")):
+        row = SourceRow("r1", {"uid": "u1", "title": title})
+        landing = land(spark, names, [Page("issues", [row], {"at": number})])
+        delivery(landing, gateway).deliver(ISSUES)
+        if title == "old":
+            landing.update_known("issues", min_rows=0)
+    spark.sql(f"DELETE FROM {names.landing} WHERE landing = 1")
+    landing = opened(spark, names)
+    delivery(landing, again).replay(ISSUES, [_today(spark, names)])
+    assert [(each.op, each.columns) for each in again.changes()] == [("UPDATE", {"title": "new"})]
+    assert again.pushed.items() <= gateway.pushed.items()
+    landing.update_known("issues", min_rows=0)
+    with pytest.raises(NotFoundError, match="cannot be replayed"):
+        delivery(opened(spark, names), again).replay(ISSUES, [_today(spark, names)])
 
 
 def test_b6_maintenance_of_the_landing_keeps_the_newest_cursor_of_each_table(spark, names):
