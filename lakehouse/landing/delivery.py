@@ -156,6 +156,7 @@ class Delivery:
         gateway: str,
         request_flush: Callable[[], object],
         *,
+        needs_schema: Callable[[str], bool],
         chunk: int,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
@@ -166,6 +167,7 @@ class Delivery:
             open_intake: opens the connection for pushes, in the driver or in a task.
             gateway: the gateway's id.
             request_flush: requests a flush of the gateway, after which it accepts more.
+            needs_schema: returns whether a table never had a schema at the gateway.
             chunk: deltas in one push.
             sleep: waits for a number of seconds.
         """
@@ -173,6 +175,7 @@ class Delivery:
         self._open_intake = open_intake
         self._gateway = gateway
         self._request_flush = request_flush
+        self._needs_schema = needs_schema
         self._chunk = chunk
         self._sleep = sleep
 
@@ -222,8 +225,11 @@ class Delivery:
         return report
 
     def _ensure_schema(self, table: Table) -> None:
-        """Register the table's schema at the gateway, if the connector has one and the gateway has none yet."""
-        if (schema := table.schema()) is not None:
+        """Register the table's schema at the gateway, if the connector has one and the gateway has none yet.
+
+        Only then is the connector asked, because it may call the source, which may be unreachable.
+        """
+        if self._needs_schema(table.name) and (schema := table.schema()) is not None:
             with self._open_intake() as intake:
                 intake.ensure_schema(self._gateway, schema)
 

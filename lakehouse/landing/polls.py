@@ -156,11 +156,18 @@ def _opened(context: PollContext, gateway: str, name: str) -> Iterator[_OpenedCo
     connector_type = types.find(stored.type)
     assert connector_type is not None
     ingest = IngestSettings.of(stored.ingest)
+
+    def needs_schema(table: str) -> bool:
+        registered = store.gateway_config(gateway)
+        return table not in registered.schemas and table not in registered.retired
+
     with closing(connector_type.open_source(opened)) as source:
         polled = PolledSource(opened, connector_type.open_source, source.tables)
         landing = LakeLanding(spark, polled, now_ms, names, store_epochs(store, gateway))
         request_flush = partial(store.request_flush, gateway)
-        delivery = Delivery(landing, open_intake, gateway, request_flush, chunk=ingest.chunk_size)
+        delivery = Delivery(
+            landing, open_intake, gateway, request_flush, needs_schema=needs_schema, chunk=ingest.chunk_size
+        )
         yield _OpenedConnector(polled, ingest, landing, delivery)
 
 

@@ -176,7 +176,7 @@ def gateways(tmp_path):
 
 
 def delivery(landing, gateway, chunk=500, flush=lambda: None):
-    return Delivery(landing, gateway, "gw", flush, chunk=chunk)
+    return Delivery(landing, gateway, "gw", flush, needs_schema=lambda _: True, chunk=chunk)
 
 
 def page(chance, number):

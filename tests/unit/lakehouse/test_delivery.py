@@ -8,7 +8,7 @@ import pytest
 from lakehouse.landing import delivery
 from lakehouse.landing.delivery import Delivery
 from lakesync.connectors.base import Table
-from lakesync.model.errors import BackpressureError, ValidationError
+from lakesync.model.errors import AdapterError, BackpressureError, ValidationError
 
 
 class Rows:
@@ -50,6 +50,9 @@ class Landed:
     def deltas(self, _):
         return self.rows
 
+    def deltas_of_days(self, _, __):
+        return self.rows
+
     def record_delivered(self, _, page):
         self.noted.append(page)
 
@@ -81,9 +84,13 @@ class Gateway:
         return b",".join(body[len(head) : -len(tail)] for body in self.bodies).decode().split(",")
 
 
-def deliver(landed, gateway, pauses=None, chunk=15):
+def opened(landed, gateway, pauses=None, chunk=15, *, needs_schema=True):
     sleep = (pauses if pauses is not None else []).append
-    return Delivery(landed, gateway, "gw", gateway.flush, chunk=chunk, sleep=sleep).deliver(Table("issues"))
+    return Delivery(landed, gateway, "gw", gateway.flush, needs_schema=lambda _: needs_schema, chunk=chunk, sleep=sleep)
+
+
+def deliver(*given, **more):
+    return opened(*given, **more).deliver(Table("issues"))
 
 
 FULL = BackpressureError("too much", retry_after=2.0)
@@ -96,6 +103,17 @@ def test_one_task_pushes_everything_in_ordered_chunks(batch):
     assert (done.inserted, done.pushes, done.waited_s) == (60, 4, 0)
     assert gateway.deltas() == [str(number) for number in range(60)]
     assert (landed.rows.tasks, landed.noted, landed.settled) == (1, [5], 1)
+
+
+def test_a_source_that_is_down_delays_no_landed_row_of_a_table_with_a_schema():
+    def unreachable():
+        raise AdapterError("the database does not answer")
+
+    table, landed = Table("issues", schema=unreachable), Landed((1, 20))
+    with pytest.raises(AdapterError):
+        opened(landed, Gateway()).deliver(table)
+    found = opened(landed, Gateway(), needs_schema=False)
+    assert (found.deliver(table).deltas, found.replay(table, []).deltas) == (20, 20)
 
 
 @pytest.mark.parametrize("batch", [1, 7, 100])
