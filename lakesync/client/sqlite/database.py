@@ -176,7 +176,7 @@ class LocalDB:
             name: a file; or `:memory:` for a temporary file that is deleted on `close`.
 
         Raises:
-            ConfigurationError: the file cannot be opened as a database.
+            ConfigurationError: the file cannot be opened as a database, or has several names.
         """
         self.name = str(name)
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
@@ -187,6 +187,7 @@ class LocalDB:
             self.path = Path(self._temporary.name) / "app.db"
         else:
             self.path = Path(name).resolve()  # another process may use a symbolic link, and this one may call chdir
+            _check_hard_links(self.path)
         self._conn = connect(self.path, autocommit=False)
         self._lock = threading.RLock()
         self._process = os.getpid()
@@ -412,6 +413,23 @@ class LocalDB:
     def _write_error(self, error: sqlite3.OperationalError) -> DbError:
         """Return the client's error for a failed write."""
         return DbError(f"{self.path} cannot be written now: {error}")
+
+
+def _check_hard_links(path: Path) -> None:
+    """Check that a file has one name.
+
+    SQLite keeps a write-ahead log and locks beside each name, so programs that use two names overwrite each other's
+    commits.
+
+    Raises:
+        ConfigurationError: the file has several hard links.
+    """
+    links = path.stat().st_nlink if path.exists() else 1
+    if links > 1:
+        raise ConfigurationError(
+            f"{path} is one of {links} hard links to one file, and SQLite would lose what is written by another name: "
+            "delete the other links; copy a database with VACUUM INTO, or use a symbolic link"
+        )
 
 
 class SyncLock:

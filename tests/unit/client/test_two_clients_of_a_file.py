@@ -10,6 +10,7 @@ import pytest
 
 import lakesync
 from lakesync.client import DbError, LocalTransport
+from lakesync.model.errors import ConfigurationError
 
 TODOS = {"table": "todos", "columns": [{"name": "title", "type": "string"}]}
 NOTES = {"table": "notes", "columns": [{"name": "text", "type": "string"}, {"name": "n", "type": "number"}]}
@@ -42,6 +43,16 @@ def test_only_one_client_synchronises_a_file_that_also_has_a_symbolic_link(opene
     (tmp_path / "link.db").symlink_to(tmp_path / "alice.db")
     with pytest.raises(DbError, match="another client is synchronising"):
         opened("link", client_id="alice").sync()
+
+
+def test_a_file_with_a_hard_link_is_not_opened(opened, tmp_path):
+    opened().close()
+    (tmp_path / "link.db").hardlink_to(tmp_path / "alice.db")
+    for name in ("alice", "link"):
+        with pytest.raises(ConfigurationError, match="2 hard links"):
+            opened(name, client_id="alice")
+    (tmp_path / "link.db").unlink()
+    opened().sync()
 
 
 def test_a_client_that_cannot_start_auto_sync_closes_its_connections(opened):
