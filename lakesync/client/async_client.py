@@ -18,6 +18,7 @@ from lakesync.client.factory import open_client
 from lakesync.client.sqlite.tables import Row, Table
 from lakesync.client.status import Event, SyncStatus
 from lakesync.client.sync.sync_session import CLOSE_TIMEOUT
+from lakesync.client.transports.tokens import Token
 from lakesync.model.errors import ConfigurationError
 
 P = ParamSpec("P")
@@ -125,7 +126,6 @@ class AsyncClient:
     history = _on_client(Client.history)
     execute_action = _on_client(Client.execute_action)
     action = _on_client(Client.action)
-    set_token = _on_client(Client.set_token)
 
     async def execute(self, sql: str, params: Any = ()) -> int:
         """Run a statement in a transaction of its own; return the number of changed rows.
@@ -135,6 +135,10 @@ class AsyncClient:
             params: values for its placeholders.
         """
         return await self.run(lambda db: _execute(db, sql, params))
+
+    async def set_token(self, token: Token) -> None:
+        """See `Client.set_token`. It does not wait for a call in progress, which may wait for the earlier token."""
+        self._opened().set_token(token)
 
     async def status(self) -> SyncStatus:
         """See `Client.status`."""

@@ -132,6 +132,29 @@ def test_a_cancelled_close_ends_the_sync_and_closes_the_client(opened, transport
         alice.sync()
 
 
+def test_a_token_is_replaced_while_a_sync_waits_for_the_earlier_one(tmp_path) -> None:
+    called, answer, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def provider() -> str:
+        called.set()
+        answer.wait(DEADLINE)
+        ended.set()
+        return "late"
+
+    async def play() -> None:
+        options = {"url": "http://127.0.0.1:9", "gateway": "g", "token": provider, "client_id": "alice"}
+        async with open_async(tmp_path / "alice.db", schemas=[TODOS], **options) as db:
+            syncing = asyncio.create_task(db.sync())
+            await asyncio.to_thread(called.wait, DEADLINE)
+            await db.set_token("new")
+            with pytest.raises(UnreachableError, match="no gateway answers"):
+                await syncing
+            assert not ended.is_set()
+            answer.set()
+
+    asyncio.run(play())
+
+
 def test_a_function_that_raises_stop_iteration_ends(opened) -> None:
     async def play() -> None:
         async with opened as alice:
