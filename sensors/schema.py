@@ -7,38 +7,15 @@ and a reload. The code location (`lakesync_dagster.definitions`) calls this modu
 
 import dagster as dg
 import msgspec
-import requests
 
 from lakehouse.schema_snapshot import SchemaSnapshot, first_arrival_day, registered, snapshot_file, write_snapshot
+from lakesync.cli.dagster_client import DagsterClient, DagsterUnreachableError
 from lakesync.config import Config
 from lakesync.staging.store.pipeline import OpenStaging
 from sensors.backoff import skip_during_outage
 
-LOCATION = "lakesync"
-"""The code location's name in every workspace."""
-
-_RELOAD = """
-mutation Reload($location: String!) {
-  reloadRepositoryLocation(repositoryLocationName: $location) {
-    __typename
-    ... on WorkspaceLocationEntry { locationOrLoadError { __typename ... on PythonError { message } } }
-    ... on PythonError { message }
-    ... on ReloadNotSupported { message }
-    ... on RepositoryLocationNotFound { message }
-    ... on UnauthorizedError { message }
-  }
-}
-"""
 _RELOAD_SECONDS = 50
 """Timeout of the request for a reload."""
-
-
-class ReloadError(Exception):
-    """Dagster's webserver did not reload the code location. The next tick tries again."""
-
-
-class WebserverUnavailableError(ReloadError):
-    """Dagster's webserver does not answer, for example while it starts."""
 
 
 def schema_sensor(config: Config, loaded: SchemaSnapshot, open_staging: OpenStaging) -> dg.SensorDefinition:
@@ -46,7 +23,7 @@ def schema_sensor(config: Config, loaded: SchemaSnapshot, open_staging: OpenStag
 
     It writes the changed snapshot file and then requests the reload from Dagster's webserver. The sensor of the
     reloaded location compares with the new snapshot, so a reload is repeated only if it failed. If the webserver
-    rejects the reload, the tick fails with ReloadError.
+    rejects the reload, the tick fails, and the next one tries again.
 
     Args:
         config: the project's configuration, with the snapshot file and the webserver's URL.
@@ -76,9 +53,9 @@ def schema_sensor(config: Config, loaded: SchemaSnapshot, open_staging: OpenStag
             return dg.SkipReason(f"changed: {changes}; reload the location, as dagster.url names no webserver")
         context.log.info("changed: %s", changes)
         try:
-            reload_location(url)
-        except WebserverUnavailableError as error:
-            return dg.SkipReason(f"changed: {changes}; {error}")
+            DagsterClient(url, _RELOAD_SECONDS).reload_location()
+        except DagsterUnreachableError as error:
+            return dg.SkipReason(f"changed: {changes}; {error}; the next tick tries again")
         return dg.SkipReason(f"loaded again with {changes}")
 
     return watch
@@ -96,32 +73,3 @@ def _describe_changes(loaded: SchemaSnapshot, current: SchemaSnapshot) -> str:
     if current.first_day != loaded.first_day:
         changes.append(f"partitions from {current.first_day} on")
     return ", ".join(changes)
-
-
-def reload_location(url: str) -> None:
-    """Request that Dagster's webserver reloads the code location.
-
-    Args:
-        url: the webserver's URL.
-
-    Raises:
-        ReloadError: the webserver did not reload the location.
-        WebserverUnavailableError: it does not answer.
-    """
-    query = {"query": _RELOAD, "variables": {"location": LOCATION}}
-    try:
-        with requests.Session() as session:
-            session.trust_env = False  # no proxy for a server on this machine
-            response = session.post(f"{url.rstrip('/')}/graphql", json=query, timeout=_RELOAD_SECONDS)
-        response.raise_for_status()
-        result = response.json()["data"]["reloadRepositoryLocation"]
-    except (requests.ConnectionError, requests.Timeout) as error:
-        raise WebserverUnavailableError(
-            f"{url} does not answer ({type(error).__name__}); the next tick tries again"
-        ) from error
-    except (requests.RequestException, KeyError, TypeError) as error:
-        raise ReloadError(f"{url} did not reload {LOCATION!r}: {error}; the next tick tries again") from error
-    load_error = result.get("locationOrLoadError") or {}
-    message = result.get("message") or load_error.get("message")
-    if message:
-        raise ReloadError(f"{url} could not reload {LOCATION!r}: {message}")

@@ -1,6 +1,7 @@
 """A client for Dagster's GraphQL API: assets, partitions, runs and backfills.
 
-`lakesync backfill`, `status`, `doctor` and `dlq retry` use it, and `lakesync up`, to see whether Dagster is ready.
+`lakesync backfill`, `status`, `doctor` and `dlq retry` use it, `lakesync up`, to see whether Dagster is ready, and the
+schema sensor, which reloads the code location.
 
 In Dagster's words, an *asset* is something that the pipeline makes, such as a table. Its key is written with slashes:
 `tables/todos`. A *run* of a *job* makes assets, which is to *materialise* them. Most assets have a *partition* for each
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 _TIMEOUT_SECONDS = 60.0
 """Seconds to wait for a connection, and for each part of a response."""
+LOCATION = "lakesync"
+"""The code location's name in every workspace."""
 READY_SECONDS = 5.0
 """Timeout of a `DagsterClient` with which a caller checks whether Dagster is ready."""
 REQUESTS = files(__package__).joinpath("dagster.graphql").read_text("utf-8")
@@ -258,6 +261,19 @@ class DagsterClient:
             (entry["locationOrLoadError"] or {}).get("__typename") for entry in entries
         ]  # None while it is loading
         return bool(types) and all(each == "RepositoryLocation" for each in types)
+
+    def reload_location(self) -> None:
+        """Let Dagster load LakeSync's code location again.
+
+        Raises:
+            NotFoundError, ValidationError: Dagster did not load it.
+            DagsterUnreachableError: Dagster does not answer.
+        """
+        variables = {"location": LOCATION}
+        entry = self._request("Reload", variables, "reloadRepositoryLocation", "WorkspaceLocationEntry")
+        message = (entry["locationOrLoadError"] or {}).get("message")
+        if message:
+            raise ValidationError(f"Dagster at {self.url} could not load {LOCATION!r} again: {message}")
 
     def are_daemons_healthy(self) -> bool:
         """Return whether all required daemons have sent a heartbeat recently."""

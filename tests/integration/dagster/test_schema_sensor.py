@@ -12,9 +12,10 @@ import pytest
 
 from lakehouse.schema_snapshot import SchemaSnapshot, read_snapshot, registered, snapshot_file
 from lakesync.cli.up.process import free_ports
+from lakesync.model.errors import ValidationError
 from lakesync.model.schema import parse_schema
 from lakesync_dagster.definitions import first_day, make_definitions
-from sensors.schema import ReloadError, schema_sensor
+from sensors.schema import schema_sensor
 from tests.integration.dagster.sensor_support import DAY, FLIGHTS, NOON, open_house
 
 
@@ -120,7 +121,7 @@ def test_a_failed_reload_is_retried(house, webserver, watch):
     house.engine.gateway("nyc").register_schema(FLIGHTS)
     webserver.answer = {"__typename": "PythonError", "message": "no such module"}
     for _ in range(2):
-        with pytest.raises(ReloadError, match="no such module"):
+        with pytest.raises(ValidationError, match="no such module"):
             watch(SchemaSnapshot())
     assert len(webserver.asked) == 2
 
@@ -132,8 +133,8 @@ def test_an_unreachable_webserver_does_not_fail_a_tick(house):
     config = house.config.replace(dagster={"url": f"http://127.0.0.1:{port}"})
     with dg.build_sensor_context(house.instance) as context:
         tick = schema_sensor(config, SchemaSnapshot(), lambda: nullcontext(house.engine.store))(context)
-    assert tick.skip_message.startswith("changed: flights; http://127.0.0.1:")
-    assert tick.skip_message.endswith("does not answer (ConnectionError); the next tick tries again")
+    assert tick.skip_message.startswith("changed: flights; no Dagster answers at http://127.0.0.1:")
+    assert tick.skip_message.endswith(": ConnectionError; the next tick tries again")
 
 
 def test_a_column_added_later_is_seen(house, webserver, watch):
