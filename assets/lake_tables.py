@@ -95,16 +95,14 @@ def history(days: dg.PartitionsDefinition, config: Config) -> dg.AssetsDefinitio
         with failure_policy(context, pyspark):
             if days is None:  # read before the flush, because it moves deltas up to there
                 run_state.read_cut_points()
-            reports: list[FlushReport] = []
             failed: dict[str, LakeSyncError] = {}
-            flush_backlog(
+            reports = flush_backlog(
                 pyspark.spark_session,
                 staging.store,
                 max_deltas=config.flush.batch_deltas or MAX_DELTAS,
                 names=lake.names,
                 cut_points=run_state.cut_points() if days is None else None,
                 within=arrivals_of(days) if days is not None else None,
-                on_flushed=reports.append,
                 on_failed=failed.setdefault,  # keeps the first error of each gateway
             )
             # After a transient error the whole step is retried once. Then a flush sets the gateways that fail aside; a

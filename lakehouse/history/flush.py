@@ -134,7 +134,6 @@ def flush_backlog(
     names: LakeNames = NAMES,
     cut_points: Mapping[str, CutPoint] | None = None,
     within: tuple[int, int] | None = None,
-    on_flushed: Callable[[FlushReport], object] | None = None,
     on_failed: Callable[[str, LakeSyncError], object] | None = None,
 ) -> list[FlushReport]:
     """Flush every shard, batch by batch, until all deltas that were unflushed at the start are in the lake.
@@ -153,7 +152,6 @@ def flush_backlog(
             Gateways without one are not flushed. None to flush everything.
         within: the first and the last arrival to flush. The log is flushed in order, so a shard whose unflushed deltas
             begin before the first one is not flushed.
-        on_flushed: called with each report as soon as its batch is confirmed.
         on_failed: called with a gateway and its error, which is then not raised.
 
     Returns:
@@ -176,10 +174,7 @@ def flush_backlog(
             if cut_points is not None:
                 arrival = cut_points[shard.gateway].arrival
                 through = arrival if through is None else min(arrival, through)
-            for report in _flush_shard(spark, store, shard, max_deltas, names, since, through):
-                reports.append(report)
-                if on_flushed is not None:
-                    on_flushed(report)
+            reports.extend(_flush_shard(spark, store, shard, max_deltas, names, since, through))
         except LakeUnavailableError:
             raise
         except LakeSyncError as error:
