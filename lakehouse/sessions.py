@@ -112,7 +112,7 @@ def guard_commits(catalogue_uri: str) -> None:
         ) from error
 
 
-def connect(config: Config, spark_config: Mapping[str, str] | None = None, *, shared: bool = False) -> SparkSession:
+def connect(config: Config, *, shared: bool = False) -> SparkSession:
     """Create a session, or join a shared one. The caller must stop it; the context manager `session` does so.
 
     A new session must start its own Python workers, which takes seconds; a shared one has them already. The address of
@@ -122,7 +122,6 @@ def connect(config: Config, spark_config: Mapping[str, str] | None = None, *, sh
 
     Args:
         config: the project's configuration, with the server's address and token, and the catalogue.
-        spark_config: settings of the session. `spark.remote` is the server's address, by default the configured one.
         shared: True to join the session that the address names, if it names one.
 
     Raises:
@@ -131,8 +130,7 @@ def connect(config: Config, spark_config: Mapping[str, str] | None = None, *, sh
         ConfigurationError: no Spark is configured, or the trigger of the catalogue cannot be installed.
     """
     guard_commits(config.lake.catalog_uri)
-    wanted = {**SETTINGS, **(spark_config or {})}
-    remote = wanted.pop("spark.remote", config.spark.address)
+    remote = config.spark.address
     if remote is None:
         raise ConfigurationError(
             "no Spark is configured: run `lakesync up`, which starts one, or set LAKESYNC_SPARK_REMOTE=sc://HOST:PORT"
@@ -147,7 +145,7 @@ def connect(config: Config, spark_config: Mapping[str, str] | None = None, *, sh
         address += f";session_id={uuid.uuid5(joined_id, f'{datetime.now(UTC):%F}')}"
     os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"  # as `SparkSession.builder.remote` does, which takes no options
     builder = ConnectSession.builder.channelBuilder(_ChannelBuilder(address, [*KEEPALIVE.items()]))
-    for name, value in wanted.items():
+    for name, value in SETTINGS.items():
         builder = builder.config(name, value)
     try:
         for attempt in stamina.retry_context(

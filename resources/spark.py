@@ -118,8 +118,8 @@ class SparkConnectResource(LazyPySparkResource):
     """A Spark Connect session on the server that `lakesync up` starts, or on another one.
 
     It is created when a step first uses it. Runs share a session if the server's address names one: stopping it then
-    only closes this run's connection, and tags distinguish the jobs of steps. `spark_config` has the server's address
-    as `spark.remote`, and further settings.
+    only closes this run's connection, and tags distinguish the jobs of steps. `spark_config` shows the server's address
+    on Dagster's pages, as `spark.remote`.
     """
 
     ui_url: str | None = None
@@ -150,7 +150,7 @@ class SparkConnectResource(LazyPySparkResource):
         if self._session is None:
             from lakehouse.sessions import connect
 
-            self._session = connect(self.settings, self.spark_config, shared=True)
+            self._session = connect(self.settings, shared=True)
             self._application = self._session.conf.get("spark.app.id", None)
             if self.ui_url is not None and self._application is not None:
                 self._status = SparkStatus(self.ui_url, self._application)
