@@ -12,7 +12,6 @@ are merged.
 
 from __future__ import annotations
 
-import json
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -21,7 +20,6 @@ from urllib.parse import quote
 import msgspec
 
 from lakehouse.data_files import has_known_scheme
-from lakehouse.table_definitions import MARKS_PROPERTY
 from lakesync.analysis.catalogue import open_iceberg
 from lakesync.model.errors import ConfigurationError
 
@@ -107,11 +105,6 @@ def at_snapshot(spark: SparkSession, name: str, snapshot: int | None) -> DataFra
     if snapshot is None:
         return spark.table(name)
     return spark.read.option("versionAsOf", str(snapshot)).table(name)
-
-
-def marks_of(version: TableVersion) -> dict[str, int]:
-    """Return a state table's marks: gateway → the arrival up to which its deltas are merged; empty if it has none."""
-    return json.loads(version.properties.get(MARKS_PROPERTY, "{}"))  # type: ignore[no-any-return]
 
 
 def planned_files(table: Table, snapshot: int | None, where: BooleanExpression | None = None) -> list[FileScanTask]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lakehouse.table_access import TableVersion, marks_of, read_version, version_if_there
+from lakehouse.table_access import TableVersion, read_version, version_if_there
 from lakehouse.table_definitions import (
     BUCKETS,
     DELTAS_FIELDS,
@@ -26,9 +26,9 @@ from lakehouse.table_definitions import (
     SPARK_TYPES,
     STATE_FIELDS,
     STATE_PROPERTIES,
-    UNFILLED_PROPERTY,
     LakeNames,
 )
+from lakesync.analysis.catalogue import UNFILLED_PROPERTY, merge_marks, unfilled_columns
 from lakesync.model.crash_points import crash_point
 from lakesync.model.errors import SchemaError
 from lakesync.model.schema import RESERVED_COLUMNS
@@ -135,7 +135,7 @@ def ensure_state(
         )
     if missing and contract == "discard":
         missing = {}
-    unfilled = json.loads(version.properties.get(UNFILLED_PROPERTY, "[]")) if version is not None else []
+    unfilled = unfilled_columns(version.properties) if version is not None else []
     if missing:
         if version is not None:  # before the columns are added, so that after a killed run the next one fills them
             set_properties(spark, name, {UNFILLED_PROPERTY: json.dumps([*unfilled, *missing])})
@@ -151,7 +151,7 @@ def ensure_state(
         name,
         tuple(stored.items()),
         version.snapshot_id,
-        marks_of(version),
+        merge_marks(version.properties),
         has_new_columns=bool(missing or unfilled),
         ever_rejected=REJECTED_PROPERTY in version.properties,
     )

@@ -10,15 +10,8 @@ from __future__ import annotations
 
 import msgspec
 
-MARKS_PROPERTY = "lakesync.merged"
-"""State table property: its marks, as JSON `{gateway: arrival}`. All deltas of the gateway up to this arrival (the
-gateway's timestamp of receipt) are merged."""
-
 REJECTED_PROPERTY = "lakesync.rejected"
 """State table property: number of its values in the table `rejected`; absent if there never was one."""
-
-UNFILLED_PROPERTY = "lakesync.unfilled"
-"""State table property: JSON array of added columns that are still null in rows which were merged before."""
 
 SPARK_TYPES = {"string": "string", "number": "double", "boolean": "boolean", "json": "string", "null": "string"}
 """Schema type → Spark type of the typed column; the schema type itself is the column's comment."""

@@ -33,6 +33,7 @@ from lakehouse.tables.increment import Increment
 from lakehouse.tables.merge_job import CHECKS, Merge, merged_rows
 from lakehouse.tables.merging import history_files, merge_table
 from lakehouse.task_runner import in_tasks, in_threads
+from lakesync.analysis.catalogue import CHECKPOINT_TAG
 from lakesync.analysis.scans import condition
 from lakesync.config.sections import MaintenanceSection
 from lakesync.model.crash_points import crash_point
@@ -51,10 +52,9 @@ if TYPE_CHECKING:
     from lakesync.staging.store.pipeline import ErasureStore, PipelineStore
 
 
-_FIRST_TAG = "cut-"
-"""Prefix of the tag that a checkpoint's snapshot gets when it is made. Gateway id, `-` and arrival follow."""
 NEWEST_TAG = "held-"
-"""Prefix of a tag that keeps a newest checkpoint's snapshot after its first tag has expired. The gateway id follows."""
+"""Prefix of a tag that keeps a newest checkpoint's snapshot after its tag `CHECKPOINT_TAG` has expired. The gateway id
+follows."""
 _FOR_EVER_DAYS = 36_500
 """Days for which a tag lasts that is never meant to end."""
 
@@ -319,7 +319,7 @@ def _table_frames(
     """
     name, gateway, arrival = names.state(table), target.gateway, target.arrival
     spark.sql(
-        f"ALTER TABLE {name} CREATE OR REPLACE TAG `{_FIRST_TAG}{gateway}-{arrival}` AS OF VERSION {snapshot} "
+        f"ALTER TABLE {name} CREATE OR REPLACE TAG `{CHECKPOINT_TAG}{gateway}-{arrival}` AS OF VERSION {snapshot} "
         f"RETAIN {target.retention_clause}"
     )
     crash_point("checkpoint.tagged")

@@ -30,10 +30,11 @@ from lakehouse.erasure.coverage import delete_files, deltas_of, polled_rows_of, 
 from lakehouse.landing.rows import DELETED_ROW, ROW
 from lakehouse.maintenance import apply_deletes, expire_snapshots, location_of, rewrite_manifests
 from lakehouse.spark_errors import lake_errors
-from lakehouse.table_access import at_snapshot, marks_of, overwrite, read_version
+from lakehouse.table_access import at_snapshot, overwrite, read_version
 from lakehouse.table_creation import StateTable, typed_columns
 from lakehouse.tables.merge_job import merged_frames
 from lakehouse.tables.writes import replace_rejected
+from lakesync.analysis.catalogue import merge_marks
 from lakesync.analysis.expression_trees import combine
 from lakesync.model.crash_points import crash_point
 
@@ -111,7 +112,7 @@ def _merge_covered_rows(
         named = keys.select(sf.col("_gateway").alias("gateway"), sf.col("_row").alias("row_id"))
         # The table has the gateway's deltas up to an arrival, its mark; the next merge adds later ones. Without a mark
         # (a first merge of chosen days sets none), the next merge reads all deltas, so any of them may be merged here.
-        mark = marks_of(version).get(gateway, MAX_ARRIVAL)
+        mark = merge_marks(version.properties).get(gateway, MAX_ARRIVAL)
         merged = (sf.col("gateway") == gateway) & (sf.col("table_name") == table) & (sf.col("arrival") <= mark)
         deltas = spark.table(names.deltas).where(merged).join(named, ["gateway", "row_id"], "semi")
         # None: all deltas of the rows are read, so they are not merged into the stored state

@@ -11,7 +11,6 @@ newest DELETE (the tombstone), and a typed column has that value if it fits the 
 
 from __future__ import annotations
 
-import json
 from itertools import groupby
 from operator import add, itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,11 +19,12 @@ import msgspec
 from pyspark.sql import functions as sf
 
 from lakehouse.spark_errors import lake_errors
-from lakehouse.table_access import at_snapshot, marks_of, read_version
+from lakehouse.table_access import at_snapshot, read_version
 from lakehouse.table_creation import ensure_deltas, typed_columns
-from lakehouse.table_definitions import UNFILLED_PROPERTY, LakeNames
+from lakehouse.table_definitions import LakeNames
 from lakehouse.tables.verification import MAX_SAMPLED_DELTAS, ROW_COLUMNS, stored_row
 from lakesync.adapters.digests import ARRIVALS_PER_DAY
+from lakesync.analysis.catalogue import merge_marks, unfilled_columns
 from lakesync.analysis.expression_trees import combine
 from lakesync.model.merge import RowState, encode_state
 from lakesync.wire.history import delta_of_row
@@ -90,7 +90,7 @@ def rows_unlike_merge(
     state = at_snapshot(spark, names.state(table), version.snapshot_id)
     stored = _states(state.where(sf.col("_row").isin(row_ids)), table)
     rows = sorted((row for row in history if itemgetter(*_KEY)(row) in keys), key=itemgetter(*_KEY))
-    marks = marks_of(version)
+    marks = merge_marks(version.properties)
     differences = []
     for (gateway, row), deltas in groupby(rows, key=itemgetter(*_KEY)):
         arrival, stored_state = stored.get((gateway, row), (0, RowState()))
@@ -203,8 +203,8 @@ def days_unlike_history(
     """
     ensure_deltas(spark, names)
     version = read_version(spark, names.state(table))
-    marks = marks_of(version)
-    unfilled = json.loads(version.properties.get(UNFILLED_PROPERTY, "[]"))
+    marks = merge_marks(version.properties)
+    unfilled = unfilled_columns(version.properties)
     column_types = {
         name: column_type
         for name, column_type in typed_columns(spark, names.state(table)).items()

@@ -23,7 +23,7 @@ from pyspark.sql import functions as sf
 from lakehouse.data_files import DataFile, divide_files, rows_in
 from lakehouse.history.decoding import day_of
 from lakehouse.spark_errors import lake_errors
-from lakehouse.table_access import marks_of, open_table, planned_files, read_version
+from lakehouse.table_access import open_table, planned_files, read_version
 from lakehouse.table_creation import (
     StateTable,
     ensure_deltas,
@@ -32,11 +32,11 @@ from lakehouse.table_creation import (
     set_properties,
     typed_columns,
 )
-from lakehouse.table_definitions import MARKS_PROPERTY, NAMES, LakeNames
+from lakehouse.table_definitions import NAMES, LakeNames
 from lakehouse.tables.increment import ROWS_PER_TASK, HistoryFiles, Increment
 from lakehouse.tables.writes import WriteResult, replace_rejected, write_state
 from lakehouse.task_runner import in_tasks
-from lakesync.analysis.catalogue import column_bounds
+from lakesync.analysis.catalogue import MARKS_PROPERTY, column_bounds, merge_marks
 from lakesync.analysis.scans import all_of, condition
 from lakesync.model.crash_points import crash_point
 
@@ -230,7 +230,7 @@ def _advance_marks(
     `upto` in any case, also back. Of two writers at the same time, one may undo the other's change; the next merge then
     reads these deltas again, which changes nothing.
     """
-    marks = marks_of(read_version(spark, table.name))
+    marks = merge_marks(read_version(spark, table.name).properties)
     moved = dict(marks)
     for gateway, arrival in upto.items():
         mark = marks.get(gateway)

@@ -241,15 +241,16 @@ class LakeReader:
             return False
 
 
-def merge_marks(table: Table) -> dict[str, int]:
+def merge_marks(properties: Mapping[str, str]) -> dict[str, int]:
     """Return gateway → the arrival up to which all of its deltas are merged into a state table."""
-    marks: dict[str, int] = json.loads(table.properties.get(MARKS_PROPERTY, "{}"))
+    marks: dict[str, int] = json.loads(properties.get(MARKS_PROPERTY, "{}"))
     return marks
 
 
-def unfilled_columns(table: Table) -> set[str]:
+def unfilled_columns(properties: Mapping[str, str]) -> list[str]:
     """Return the columns of a state table that were added later and are not filled in older rows yet."""
-    return set(json.loads(table.properties.get(UNFILLED_PROPERTY, "[]")))
+    columns: list[str] = json.loads(properties.get(UNFILLED_PROPERTY, "[]"))
+    return columns
 
 
 def checkpoint_snapshots(table: Table) -> dict[str, dict[int, int]]:

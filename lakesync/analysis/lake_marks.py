@@ -84,7 +84,7 @@ class MarkReader:
         try:
             with LakeReader(config) as lake:
                 states = {name: lake.state_table(name) for name in lake.state_tables}
-                marks = {name: merge_marks(table) for name, table in states.items() if table is not None}
+                marks = {name: merge_marks(table.properties) for name, table in states.items() if table is not None}
                 lake_marks = LakeMarks(marks, misplaced=frozenset(_misplaced_gateways(lake, backlog)))
                 progress = collect_progress(backlog, lake_marks, tables, followers, config.namespaces, self._shards)
                 files = self._files(lake.deltas, lowest_mark(progress))

@@ -101,7 +101,8 @@ class StatePlan(NamedTuple):
         if self.table is None:
             return set()
         fields = self.table.scan(snapshot_id=snapshot).projection().fields
-        return {field.name for field in fields if field.name in self.typed} - unfilled_columns(self.table)
+        unfilled = unfilled_columns(self.table.properties)
+        return {field.name for field in fields if field.name in self.typed and field.name not in unfilled}
 
     def row_count(self, snapshot: int) -> int:
         """Return the approximate number of rows in a snapshot."""
@@ -299,7 +300,7 @@ def _newest_parts(state: Table | None) -> StateParts:
     current = state.current_snapshot() if state is not None else None
     if state is None or current is None:
         return StateParts((), {}, None)
-    return StateParts((SnapshotRows(current.snapshot_id, None),), merge_marks(state), None)
+    return StateParts((SnapshotRows(current.snapshot_id, None),), merge_marks(state.properties), None)
 
 
 def _parts_at_arrival(state: Table | None, arrival: int) -> StateParts:

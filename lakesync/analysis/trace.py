@@ -178,7 +178,7 @@ def _traced(row: dict[str, Any], lake: LakeReader, deltas: Table) -> TracedDelta
 
 def _table(state: Table, gateway: str, arrival: int) -> TracedTable:
     """Return whether a state table and its checkpoints contain a gateway's delta of an arrival."""
-    merged = merge_marks(state).get(gateway)
+    merged = merge_marks(state.properties).get(gateway)
     checkpoints = [each for each in checkpoint_snapshots(state).get(gateway, {}) if each >= arrival]
     return TracedTable(merged, merged is not None and merged >= arrival, min(checkpoints, default=None))
 

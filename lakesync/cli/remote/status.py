@@ -159,7 +159,7 @@ def _merged_arrivals(config: Config, gateway: str) -> dict[str, int | None] | No
     with LakeReader(config) as lake:
         namespace = config.namespaces.of(gateway)
         tables = {name: lake.state_table(name) for name, (space, _) in lake.state_tables.items() if space == namespace}
-        return {name: merge_marks(table).get(gateway) for name, table in tables.items() if table is not None}
+        return {name: merge_marks(table.properties).get(gateway) for name, table in tables.items() if table is not None}
 
 
 def _dagster_state(config: Config) -> dict[str, Any] | None:

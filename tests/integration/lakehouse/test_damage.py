@@ -18,7 +18,7 @@ from pyiceberg.expressions import AlwaysTrue, EqualTo
 from lakehouse.schema_snapshot import registered
 from lakehouse.table_access import open_table
 from lakehouse.table_creation import set_properties
-from lakehouse.table_definitions import MARKS_PROPERTY
+from lakesync.analysis.catalogue import MARKS_PROPERTY
 from lakesync.analysis.marks import FollowerMark
 from lakesync.config.backends import DeclaredDestination
 from lakesync.model.delta import extract_delta
