@@ -141,8 +141,7 @@ def read_rows(
             column `key` is read.
         skip_without: name of a string column, and a value; row groups whose statistics exclude this value are skipped.
             Rows with other values may still be returned.
-        batch_rows: number of rows in a table, at most; fewer if they are wide. With `wanted`, a table has those of a
-            row group instead.
+        batch_rows: number of rows in a table, at most; fewer if they are wide.
     """
     opened = open_file(file.path)
     metadata = opened.metadata
@@ -152,27 +151,26 @@ def read_rows(
     if skip_without is not None:
         groups = [group for group in groups if _may_have(metadata.row_group(group), *skip_without)]
     deleted = deleted_rows(file)
-    if wanted is not None:  # read `key` first, and the other columns only of row groups with a wanted row
-        for group in groups:
+    kept_in_group = {}  # row group → whether each of its rows is returned
+    for group in groups:
+        is_kept = ~np.isin(np.arange(begins[group], begins[group + 1]), deleted)
+        if wanted is not None:
             (keys,) = opened.read_row_group(group, [key], use_threads=False).columns
-            indexes = np.flatnonzero(np.asarray(pc.is_in(keys, wanted)))
-            indexes = indexes[~np.isin(indexes + begins[group], deleted)]
-            if len(indexes):
-                rows = opened.read_row_group(group, schema.names, use_threads=False)
-                yield _in_schema(rows.take(pa.array(indexes)), schema)
+            is_kept &= np.asarray(pc.is_in(keys, wanted))
+        if is_kept.any():
+            kept_in_group[group] = is_kept
+    if not kept_in_group:
         return
-    if not groups:
-        return
+    groups, is_kept_by_position = list(kept_in_group), np.concatenate(list(kept_in_group.values()))
     size = sum(metadata.row_group(group).total_byte_size for group in groups)
-    batch_rows = min(batch_rows, max(1, sum(sizes[group] for group in groups) * BYTES_AT_ONCE // max(1, size)))
-    positions = np.concatenate([np.arange(begins[group], begins[group + 1]) for group in groups])
-    is_kept_by_position = ~np.isin(positions, deleted)
+    batch_rows = min(batch_rows, max(1, len(is_kept_by_position) * BYTES_AT_ONCE // max(1, size)))
     begin = 0
     for batch in opened.iter_batches(batch_rows, groups, schema.names, use_threads=False):
         is_kept = is_kept_by_position[begin : begin + batch.num_rows]
         begin += batch.num_rows
-        table = pa.Table.from_batches([batch])
-        yield _in_schema(table if is_kept.all() else table.filter(pa.array(is_kept)), schema)
+        if is_kept.any():
+            table = pa.Table.from_batches([batch])
+            yield _in_schema(table if is_kept.all() else table.filter(pa.array(is_kept)), schema)
 
 
 def deleted_rows(file: DataFile) -> npt.NDArray[np.int64]:

@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from lakehouse.data_files import on_s3, parse_iceberg_uri
+from lakehouse.data_files import DataFile, read_rows
 from lakehouse.marks import utc_day
 from lakesync.connectors.seen_rows import SeenRows
 from lakesync.model import hlc
@@ -226,8 +225,10 @@ KNOWN_ROWS = pa.schema([("row_id", pa.string()), ("columns", pa.string())])
 ROWS_AT_ONCE = 10_000
 """Rows of a file that are decoded at once."""
 
-_LANDED = ["table_name", "kind", "page", "hlc", "row_id", "columns", "name", "value"]
-"""The columns of landed rows that are read from files."""
+_LANDED = pa.schema([field for field in LANDED_COLUMNS if field.name not in Constants._fields])
+"""The columns of landed rows that are read from files: those that differ within a landing."""
+_CLAIMS = pa.schema([LANDED_COLUMNS.field(name) for name in ("table_name", "name")])
+"""The columns by which the columns with claims are found."""
 
 
 class LandedTable(NamedTuple):
@@ -250,7 +251,7 @@ class LandedTable(NamedTuple):
         for file in self.files:
             if not file.has_claims:
                 continue
-            for rows in _file_rows(file.path, ["table_name", "name"], None):
+            for rows in _rows(file.path, _CLAIMS):
                 rows_of_table = rows.filter(pc.equal(rows["table_name"], self.table))
                 columns |= set(pc.unique(rows_of_table["name"].drop_null()).to_pylist())
         return tuple(sorted(columns))
@@ -266,7 +267,7 @@ class LandedTable(NamedTuple):
         for file in self.files:
             if file.last_page <= after or file.first_page > through:
                 continue
-            for rows in _file_rows(file.path, _LANDED, row_ids):
+            for rows in _rows(file.path, _LANDED, row_ids):
                 is_in_range = pc.and_(pc.greater(rows["page"], after), pc.less_equal(rows["page"], through))
                 is_of_table = pc.and_(pc.equal(rows["table_name"], self.table), pc.not_equal(rows["kind"], POSITION))
                 yield rows.filter(pc.and_(is_in_range, is_of_table))
@@ -281,21 +282,12 @@ class LandedTable(NamedTuple):
         for own_bucket, path in self.known:
             if bucket is not None and bucket != own_bucket:
                 continue
-            yield from _file_rows(path, KNOWN_ROWS.names, row_ids)
+            yield from _rows(path, KNOWN_ROWS, row_ids)
 
 
-def _file_rows(path: str, columns: list[str], row_ids: pa.Array | None) -> Iterator[pa.Table]:
-    """Yield a file's rows, or with `row_ids` those with these ids. Row groups without such rows are skipped."""
-    file_system, file_path = parse_iceberg_uri(path)
-    file = pq.ParquetFile(file_path, filesystem=file_system, pre_buffer=on_s3(path))
-    groups = list(range(file.num_row_groups))
-    if row_ids is not None:
-        ids = (file.read_row_group(group, ["row_id"], use_threads=False)["row_id"] for group in groups)
-        has_any = [pc.any(pc.is_in(ids_of_group, row_ids)).as_py() for ids_of_group in ids]
-        groups = [group for group, is_wanted in zip(groups, has_any, strict=True) if is_wanted]
-    for batch in file.iter_batches(ROWS_AT_ONCE, row_groups=groups, columns=columns, use_threads=False):
-        rows = pa.Table.from_batches([batch])
-        yield rows if row_ids is None else rows.filter(pc.is_in(rows["row_id"], row_ids))
+def _rows(path: str, schema: pa.Schema, row_ids: pa.Array | None = None) -> Iterator[pa.Table]:
+    """Yield the columns of `schema` of a file's rows, or with `row_ids` of those with these ids."""
+    return read_rows(DataFile(path), schema, key="row_id", wanted=row_ids, batch_rows=ROWS_AT_ONCE)
 
 
 class LandedRow(NamedTuple):
