@@ -12,9 +12,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
-Condition = TypeVar("Condition")
-"""What a parser makes of a condition, such as a function that tests a record."""
+Record = TypeVar("Record")
+"""What a query searches."""
 T = TypeVar("T")
+
+Condition = tuple[Callable[[Record], bool], int]
+"""Whether a record matches a condition, and a lower bound: no record of an earlier time matches. 0 for no bound."""
 
 COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq,
@@ -55,11 +58,12 @@ def unescape(text: str) -> str:
     )
 
 
-class QueryParser(ABC, Generic[Condition]):
+class QueryParser(ABC, Generic[Record]):
     """A recursive descent parser of a query's tokens.
 
-    `parse_or` parses OR, `parse_and` AND, and `parse_term` NOT, brackets and comparisons. A method raises what
-    `unexpected` returns if the next token is another one than it expects.
+    `parse_or` parses OR, `parse_and` AND, and `parse_term` NOT, brackets and comparisons. Of the conditions joined by
+    OR, the least bound applies; of those joined by AND, the greatest. A method raises what `unexpected` returns if the
+    next token is another one than it expects.
     """
 
     def __init__(self, tokens: Sequence[str]) -> None:
@@ -77,20 +81,8 @@ class QueryParser(ABC, Generic[Condition]):
         """
 
     @abstractmethod
-    def parse_comparison(self) -> Condition:
+    def parse_comparison(self) -> Condition[Record]:
         """Parse a condition without AND, OR, NOT and brackets."""
-
-    @abstractmethod
-    def any_of(self, conditions: list[Condition]) -> Condition:
-        """Return the condition that at least one of several is true."""
-
-    @abstractmethod
-    def all_of(self, conditions: list[Condition]) -> Condition:
-        """Return the condition that all of several are true."""
-
-    @abstractmethod
-    def negation(self, condition: Condition) -> Condition:
-        """Return the condition that another one is false."""
 
     def next_word(self) -> str:
         """Return the next token in upper case without consuming it; empty at the end."""
@@ -120,24 +112,27 @@ class QueryParser(ABC, Generic[Condition]):
         if self._position < len(self._tokens):
             raise self.unexpected(self._tokens[self._position], "operator")
 
-    def parse_or(self) -> Condition:
+    def parse_or(self) -> Condition[Record]:
         """Parse conditions joined by OR, or a single one."""
         conditions = [self.parse_and()]
         while self.take_word("OR"):
             conditions.append(self.parse_and())
-        return conditions[0] if len(conditions) == 1 else self.any_of(conditions)
+        tests, bounds = zip(*conditions, strict=True)
+        return conditions[0] if len(tests) == 1 else (lambda record: any(test(record) for test in tests), min(bounds))
 
-    def parse_and(self) -> Condition:
+    def parse_and(self) -> Condition[Record]:
         """Parse conditions joined by AND, or a single one."""
         conditions = [self.parse_term()]
         while self.take_word("AND"):
             conditions.append(self.parse_term())
-        return conditions[0] if len(conditions) == 1 else self.all_of(conditions)
+        tests, bounds = zip(*conditions, strict=True)
+        return conditions[0] if len(tests) == 1 else (lambda record: all(test(record) for test in tests), max(bounds))
 
-    def parse_term(self) -> Condition:
+    def parse_term(self) -> Condition[Record]:
         """Parse a negation, a condition in brackets, or a comparison."""
         if self.take_word("NOT"):
-            return self.negation(self.parse_term())
+            test, _ = self.parse_term()
+            return lambda record: not test(record), 0
         if self.take_word("("):
             inner = self.parse_or()
             self.expect(")")

@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from lakesync.testing.servers.jira.site import Issue
-from lakesync.testing.servers.query_parser import COMPARE, QueryParser, split, unescape
+from lakesync.testing.servers.query_parser import COMPARE, Condition, QueryParser, split, unescape
 
 _TOKEN = re.compile(r"""\s*(?:("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|(!=|>=|<=|[=<>(),])|([^\s=<>!(),"']+))""")
 """A quoted string, a sign, or a word."""
@@ -45,12 +45,6 @@ _ORDERS: dict[str, Callable[[Issue], Any]] = {
 _UPDATED_THEN_KEY = ((_ORDERS["updated"], False), (_ORDERS["key"], False))
 """The order of the search index, in which matching issues need no sort."""
 
-Test = Callable[[Issue], bool]
-"""Whether an issue matches a condition."""
-Condition = tuple[Test, int]
-"""A test, and a lower bound: no issue that was updated before this time (in milliseconds since 1970) passes the test.
-0 if there is no bound."""
-
 
 class JqlError(ValueError):
     """A query that the API rejects. The message is the one that Jira sends."""
@@ -59,7 +53,8 @@ class JqlError(ValueError):
 class Query(NamedTuple):
     """A parsed query."""
 
-    matches: Test
+    matches: Callable[[Issue], bool]
+    """Whether an issue matches the condition."""
     has_condition: bool
     """Whether the query has a condition. Jira rejects a search without one."""
     order: tuple[tuple[Callable[[Issue], Any], bool], ...]
@@ -100,8 +95,8 @@ def parse(jql: str, utc_offset_minutes: int = 0) -> Query:
     return _Parser(jql, timezone(timedelta(minutes=utc_offset_minutes))).query()
 
 
-class _Parser(QueryParser[Condition]):
-    """Parses JQL. Of the conditions joined by OR, the least bound applies; of those joined by AND, the greatest."""
+class _Parser(QueryParser[Issue]):
+    """Parses JQL. The bound of a condition is a time of update, in milliseconds since 1970."""
 
     def __init__(self, jql: str, zone: timezone) -> None:
         super().__init__(_split(jql))
@@ -120,22 +115,7 @@ class _Parser(QueryParser[Condition]):
         found = "the end of the query" if token is None else f"'{token}'"
         return JqlError(f"Error in the JQL Query: Expecting {expected} but got {found}.")
 
-    def any_of(self, conditions: list[Condition]) -> Condition:
-        """Return the condition that at least one of several is true."""
-        tests, bounds = zip(*conditions, strict=True)
-        return lambda issue: any(test(issue) for test in tests), min(bounds)
-
-    def all_of(self, conditions: list[Condition]) -> Condition:
-        """Return the condition that all of several are true."""
-        tests, bounds = zip(*conditions, strict=True)
-        return lambda issue: all(test(issue) for test in tests), max(bounds)
-
-    def negation(self, condition: Condition) -> Condition:
-        """Return the condition that another one is false, without a bound."""
-        test, _ = condition
-        return lambda issue: not test(issue), 0
-
-    def parse_comparison(self) -> Condition:
+    def parse_comparison(self) -> Condition[Issue]:
         """Parse a comparison of a field with a value, a time or a list."""
         field = _unquoted(self.take()).lower()
         if field not in _TEXT_FIELDS and field not in _TIME_FIELDS:

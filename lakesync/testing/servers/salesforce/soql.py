@@ -12,7 +12,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from lakesync.testing.servers.query_parser import COMPARE, QueryParser, split, unescape
+from lakesync.testing.servers.query_parser import COMPARE, Condition, QueryParser, split, unescape
 from lakesync.testing.servers.salesforce.org import FIELDS, RELATIONS, TIMES, Record, SalesforceOrg
 
 _TOKEN = re.compile(
@@ -21,9 +21,6 @@ _TOKEN = re.compile(
 )
 """A string in quotes, a sign, a time or date, or a word."""
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {**COMPARE, "<>": operator.ne}
-
-Test = Callable[[Record], bool]
-"""Whether a record matches a condition."""
 
 
 class SoqlError(ValueError):
@@ -41,7 +38,8 @@ class Query(NamedTuple):
     """The object after FROM, such as `Account`."""
     fields: tuple[str, ...]
     """Empty for `COUNT()`."""
-    matches: Test
+    matches: Callable[[Record], bool]
+    """Whether a record matches the condition."""
     order: tuple[tuple[str, bool], ...]
     """The fields of ORDER BY, each with whether it is descending."""
     limit: int | None
@@ -77,8 +75,8 @@ def parse(soql: str, org: SalesforceOrg) -> Query:
     return _Parser(soql, org).query()
 
 
-class _Parser(QueryParser[Test]):
-    """Parses SOQL."""
+class _Parser(QueryParser[Record]):
+    """Parses SOQL. No condition has a bound."""
 
     def __init__(self, soql: str, org: SalesforceOrg) -> None:
         super().__init__(_split(soql))
@@ -100,7 +98,7 @@ class _Parser(QueryParser[Test]):
         if self._kind not in FIELDS:
             raise SoqlError("INVALID_TYPE", f"sObject type '{self._kind}' is not supported.")
         fields = tuple(self._field(name) for name in names)
-        test = self.parse_or() if self.take_word("WHERE") else lambda _: True
+        test, _ = self.parse_or() if self.take_word("WHERE") else (lambda _: True, 0)
         order = self.parse_order(self._field)
         limit = None
         if self.take_word("LIMIT"):
@@ -116,19 +114,7 @@ class _Parser(QueryParser[Test]):
             "MALFORMED_QUERY", "unexpected end of the query" if token is None else f"unexpected token: '{token}'"
         )
 
-    def any_of(self, conditions: list[Test]) -> Test:
-        """Return the condition that at least one of several is true."""
-        return lambda record: any(test(record) for test in conditions)
-
-    def all_of(self, conditions: list[Test]) -> Test:
-        """Return the condition that all of several are true."""
-        return lambda record: all(test(record) for test in conditions)
-
-    def negation(self, condition: Test) -> Test:
-        """Return the condition that another one is false."""
-        return lambda record: not condition(record)
-
-    def parse_comparison(self) -> Test:
+    def parse_comparison(self) -> Condition[Record]:
         """Parse a comparison of a field with a value, a pattern or a list."""
         name = self._field(self.take())
         negated = self.take_word("NOT")
@@ -137,18 +123,18 @@ class _Parser(QueryParser[Test]):
             values = self.parse_list(_value)
             for value in values:
                 _check_time(name, value)
-            return lambda record: (_comparable(self._org.field_of(record, name)) in values) != negated
+            return lambda record: (_comparable(self._org.field_of(record, name)) in values) != negated, 0
         if sign == "LIKE" and not negated:
             text = str(_value(self.take()))
             pattern = re.compile(re.escape(text).replace("%", ".*").replace("_", "."), re.IGNORECASE | re.DOTALL)
-            return lambda record: pattern.fullmatch(str(self._org.field_of(record, name) or "")) is not None
+            return lambda record: pattern.fullmatch(str(self._org.field_of(record, name) or "")) is not None, 0
         if sign not in _COMPARE or negated:
             raise self.unexpected(sign, "an operator")
         value, compare = _value(self.take()), _COMPARE[sign]
         _check_time(name, value)
         if name in TIMES and isinstance(value, float):
             time_ms = TIMES[name]  # faster than formatting and parsing the time: organisations have a million records
-            return lambda record: compare(time_ms(record) / 1000, value)
+            return lambda record: compare(time_ms(record) / 1000, value), 0
 
         def test(record: Record) -> bool:
             actual = _comparable(self._org.field_of(record, name))
@@ -159,7 +145,7 @@ class _Parser(QueryParser[Test]):
             except TypeError:
                 return False
 
-        return test
+        return test, 0
 
     def _field(self, name: str) -> str:
         """Return a field's name as the object spells it; that of a related object's field, unchecked, as given."""
