@@ -85,13 +85,13 @@ def flush_sensor(
         attempts = lags.attempts(FLUSH_SENSOR, context.cursor)
         backlog = store.backlog()
         now_ms = OffsetClock(config.clock_offset_file).now_ms()
-        exceeded = reader.exceeded(store, backlog)  # gateways above a limit of one table's deltas, or of wide rows
-        wanted = due_flush(backlog, now_ms, limits, exceeded)
+        reasons = reader.reasons(store, backlog, now_ms)
+        wanted = due_flush(backlog, now_ms, reasons)
         # if the backlog alone makes a flush due, the lake, which takes longer to read, is not read
         ready, _ = attempts.divide(wanted.lags if wanted is not None else [])
         is_due_by_backlog = bool(ready)
         if not is_due_by_backlog:
-            wanted = due_flush(backlog, now_ms, limits, exceeded, behind(context, store, backlog))
+            wanted = due_flush(backlog, now_ms, reasons, behind(context, store, backlog))
         if wanted is None:
             return dg.SkipReason(f"nothing is due: {describe_backlog(backlog, now_ms, limits)}")
         ready, delayed = attempts.divide(wanted.lags)
@@ -100,7 +100,7 @@ def flush_sensor(
         if is_queued_or_running(context.instance, tags):
             return dg.SkipReason("a flush is under way")
         if not is_due_by_backlog:  # a run that moves these marks may have ended since they were read
-            wanted = due_flush(backlog, now_ms, limits, exceeded, behind(context, store, backlog, read_again=True))
+            wanted = due_flush(backlog, now_ms, reasons, behind(context, store, backlog, read_again=True))
             ready, _ = attempts.divide(wanted.lags if wanted is not None else [])
             if wanted is None or not ready:
                 return dg.SkipReason(f"nothing is due: {describe_backlog(backlog, now_ms, limits)}")

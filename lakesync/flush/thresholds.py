@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, NamedTuple, Self
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
 import msgspec
 
@@ -27,6 +27,15 @@ from lakesync.staging.store.pipeline import FlushStore
 if TYPE_CHECKING:
     from lakesync.config.sections import FlushSection
 
+FlushReason = Literal["request", "bytes", "wide", "table", "age"]
+"""Why a gateway's backlog is to be flushed.
+
+- `request`: it was requested.
+- `bytes`: the unflushed bytes exceed the bound.
+- `wide`: they exceed the lower bound for deltas with many columns.
+- `table`: the unflushed bytes of one table exceed their bound.
+- `age`: the oldest unflushed delta is too old.
+"""
 _SERVER_BATCH_DELTAS = 250_000
 """`batch_deltas` of a gateway server, unless `[flush] batch_deltas` is set."""
 
@@ -250,29 +259,38 @@ class Thresholds:
         self._settings = settings
         self._wall = wall
 
-    def exceeded(self, backlog: list[Backlog] | None = None) -> bool:
+    def exceeded(self, backlog: Sequence[Backlog] | None = None) -> bool:
         """Return whether the backlog is too large or too old.
 
         Args:
             backlog: the gateway's backlog; None to read it.
         """
         shards = self._backlog_stats.backlog() if backlog is None else backlog
-        unflushed_bytes = sum(shard.bytes for shard in shards)
-        oldest = min((shard.oldest_ms for shard in shards if shard.oldest_ms is not None), default=None)
-        if oldest is None:
-            return False
-        age_ms = abs(self._wall() - oldest)  # `abs`: also flush if the clock was set back by as much
-        return unflushed_bytes >= self._max_bytes(unflushed_bytes) or age_ms >= self._settings.max_buffer_age_ms
+        return self._size_reason(shards) is not None or self._is_old(shards)
 
-    def due(self, backlog: list[Backlog]) -> bool:
+    def due(self, backlog: Sequence[Backlog]) -> bool:
         """Return whether to flush now: the backlog or a table's is too large or too old, or a flush was requested.
 
         Args:
             backlog: the gateway's backlog.
         """
-        if any(shard.flush_requested_ms is not None for shard in backlog) or self.exceeded(backlog):
-            return True
-        return any(shard.deltas for shard in backlog) and bool(self.tables_exceeding_budget())
+        return self.reason(backlog) is not None
+
+    def reason(self, backlog: Sequence[Backlog]) -> FlushReason | None:
+        """Return why to flush now: the first of several reasons, in the order of `FlushReason`. None without a reason.
+
+        Args:
+            backlog: the gateway's backlog.
+        """
+        if any(shard.flush_requested_ms is not None for shard in backlog):
+            return "request"
+        if not any(shard.deltas for shard in backlog):
+            return None
+        if (reason := self._size_reason(backlog)) is not None:
+            return reason
+        if self.tables_exceeding_budget():
+            return "table"
+        return "age" if self._is_old(backlog) else None
 
     def tables_exceeding_budget(self) -> list[str]:
         """Return the tables whose backlog exceeds the budget per table."""
@@ -281,15 +299,21 @@ class Thresholds:
             return []
         return [stats.table for stats in self._backlog_stats.table_stats() if stats.byte_size > budget]
 
-    def _max_bytes(self, unflushed_bytes: int) -> int:
-        """Return the byte threshold, reduced while deltas have many columns."""
+    def _size_reason(self, backlog: Sequence[Backlog]) -> Literal["bytes", "wide"] | None:
+        """Return which bound the unflushed bytes exceed; None for neither."""
+        unflushed_bytes = sum(shard.bytes for shard in backlog)
         full, wide_rows = self._settings.max_buffer_bytes, self._settings.wide_rows
-        if wide_rows is None:
-            return full
-        reduced = int(full * (1 - wide_rows.reduction_factor))
-        if not reduced <= unflushed_bytes < full:
-            return full  # both thresholds have the same effect, so the columns need not be counted
-        return reduced if self._backlog_stats.columns_per_delta() > wide_rows.wide_column_threshold else full
+        if unflushed_bytes >= full:
+            return "bytes"
+        if wide_rows is None or unflushed_bytes < int(full * (1 - wide_rows.reduction_factor)):
+            return None
+        return "wide" if self._backlog_stats.columns_per_delta() > wide_rows.wide_column_threshold else None
+
+    def _is_old(self, backlog: Sequence[Backlog]) -> bool:
+        """Return whether an unflushed delta is too old, or from long after now: then the clock was set back."""
+        now_ms, max_age_ms = self._wall(), self._settings.max_buffer_age_ms
+        oldest = [shard.oldest_ms for shard in backlog if shard.oldest_ms is not None]
+        return any(abs(now_ms - oldest_ms) >= max_age_ms for oldest_ms in oldest)
 
 
 def _summary(push: LoggedPush) -> _PushSummary:

@@ -12,7 +12,6 @@ from lakehouse.history.flush_due import due_flush
 from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.analysis.marks import report_in
 from lakesync.cli.up.process import free_ports
-from lakesync.config.sections import FlushSection
 from lakesync.model.delta import extract_delta
 from lakesync.model.hlc import OffsetClock, start_of
 from lakesync.model.types import SyncPush
@@ -59,7 +58,7 @@ def test_deltas_from_before_a_clock_reset_are_due(house):
 
 def test_a_push_that_arrived_just_before_the_midnight_of_its_commit_belongs_to_a_day():
     waiting = Backlog("nyc", "main", 1, 0, 1, start_of(NOON) - 256, 1, 1, oldest_ms=NOON, flush_requested_ms=None)
-    found = due_flush([waiting], NOON + 60_000, FlushSection())
+    found = due_flush([waiting], NOON + 60_000, {"nyc": "age"})
     assert found.first_ms <= found.last_ms
 
 
