@@ -187,11 +187,8 @@ class Demo:
                 self.system.gateway, self.system.secret, NEW_DEVICE_CARRIER, self.system.data / "new-device.db"
             )
             wrong["rows of the new client"] = replica_mismatches(expected, NEW_DEVICE_CARRIER, new_device.replica)
-        with (
-            self.reporter.stage("as_of", "Comparing the state of the middle of the run"),
-            pipeline.staging(self.system.configuration()) as store,
-        ):
-            states = pipeline.states_as_of(self.system.configuration(), store, done.middle[1])
+        with self.reporter.stage("as_of", "Comparing the state of the middle of the run"):
+            states = pipeline.states_as_of(self.system.configuration(), done.middle[1])
             self.result.asof_mismatches = sum(
                 state_mismatches(truth, "middle", table, state) for table, state in states.items()
             )

@@ -17,18 +17,19 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
 
 from examples.flights.data import COLUMNS, GATEWAY
 from examples.flights.lake import Lake
-from lakehouse.checkpoints.checkpoint import state_as_of
 from lakehouse.gateway_connections import pipeline_store
 from lakehouse.sessions import session
+from lakehouse.table_creation import typed_columns
 from lakehouse.table_definitions import LakeNames
+from lakehouse.tables.merge_job import merged_frames
 from lakehouse.tables.merging import forget_marks
 from lakesync.cli import dagster_client
 from lakesync.config import Config
-from lakesync.staging.store.pipeline import GatewayStore, PipelineStore
+from lakesync.staging.store.pipeline import PipelineStore
 
 RUN_SECONDS = 300.0
 """Seconds after which a repeated merge has failed."""
@@ -82,28 +83,23 @@ def wait_until_in_lake(store: PipelineStore, patience: float, on_progress: Calla
         time.sleep(POLL_SECONDS)
 
 
-def states_as_of(config: Config, store: GatewayStore, milliseconds: int) -> dict[str, pa.Table]:
+def states_as_of(config: Config, milliseconds: int) -> dict[str, pa.Table]:
     """Return each table's rows as of a time, which Spark computes from the history.
 
     Args:
         config: the configuration of the running system.
-        store: the staging store, which has the schemas.
         milliseconds: the server's time since 1970.
     """
-    schemas = store.gateway_config(GATEWAY).schemas
-    arrival = milliseconds << 16
+    names = LakeNames()
     with session(config) as spark:
-        return {
-            table: _to_arrow(state_as_of(spark, schemas[table].schema, GATEWAY, arrival, names=LakeNames()))
-            for table in COLUMNS
-        }
-
-
-def _to_arrow(state: DataFrame) -> pa.Table:
-    """Convert to Arrow. Stamps may be null, so the fields in their structs are cast to nullable ones first."""
-    for stamp in ("_tombstone", "_inserted"):
-        state = state.withColumn(stamp, state[stamp].cast("struct<hlc: bigint, client_id: string>"))
-    return state.toArrow()
+        of_gateway = sf.col("gateway") == GATEWAY
+        deltas = spark.table(names.deltas).where(of_gateway & (sf.col("arrival") <= milliseconds << 16))
+        states = {}
+        for table in COLUMNS:
+            typed = typed_columns(spark, names.state(table))
+            merged = merged_frames(deltas.where(sf.col("table_name") == table), None, tuple(typed.items()))
+            states[table] = merged.toArrow()
+        return states
 
 
 def erase_marks(config: Config) -> None:

@@ -19,19 +19,15 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
-from pyspark.sql import functions as sf
 
 from lakehouse.checkpoints.frame_files import WRITTEN, frame_parts, link_frames
 from lakehouse.data_files import DataFile
 from lakehouse.gateways_table import store_config
 from lakehouse.history.decoding import day_of
 from lakehouse.spark_errors import lake_errors
-from lakehouse.table_access import at_snapshot, open_table, planned_files
-from lakehouse.table_creation import ensure_deltas, ensure_state
-from lakehouse.table_definitions import BUCKETS, NAMES, LakeNames
-from lakehouse.tables.increment import Increment
-from lakehouse.tables.merge_job import CHECKS, Merge, merged_rows
-from lakehouse.tables.merging import history_files, merge_table
+from lakehouse.table_access import open_table, planned_files
+from lakehouse.table_definitions import NAMES, LakeNames
+from lakehouse.tables.merging import merge_table
 from lakehouse.task_runner import in_tasks, in_threads
 from lakesync.analysis.catalogue import CHECKPOINT_TAG
 from lakesync.analysis.scans import condition
@@ -44,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from lakesync.config.sections import Contract
     from lakesync.model.schema import TableSchema
@@ -234,41 +230,6 @@ def make_checkpoint(
             f"staging rejected the checkpoint of {gateway} at {arrival} and has no later one; make it again"
         )
     return later
-
-
-@lake_errors
-def state_as_of(
-    spark: SparkSession,
-    schema: TableSchema,
-    gateway: str,
-    arrival: int,
-    *,
-    checkpoint: Checkpoint | None = None,
-    names: LakeNames = NAMES,
-) -> DataFrame:
-    """Return the rows of a table as of an arrival, in the columns of its state table, deleted rows included.
-
-    Unflushed deltas are not included. The history and the state table are created first, if they are missing. Notebooks
-    and tests call it.
-
-    Args:
-        spark: an open Spark session.
-        schema: the table's schema.
-        gateway: the gateway whose rows are returned.
-        arrival: the last arrival that counts.
-        checkpoint: a checkpoint of the gateway. If it is exactly at the arrival, its snapshot is read; otherwise the
-            history is merged. The snapshot lacks columns that were registered later.
-        names: catalogue and namespaces of the lake's tables.
-    """
-    table = ensure_state(spark, schema, names)
-    if checkpoint is not None and (checkpoint.gateway, checkpoint.arrival) == (gateway, arrival):
-        for part in checkpoint.tables:
-            if part.table == schema.table:
-                return at_snapshot(spark, table.name, part.snapshot_id).where(sf.col("_gateway") == gateway)
-    increment = Increment(schema.table, {gateway: (0, arrival)})
-    history = history_files(spark, names.deltas, ensure_deltas(spark, names).snapshot_id, increment)
-    merge = Merge.of(increment, history, (), table.columns, BUCKETS)  # (): into an empty table
-    return merged_rows(spark, spark.table(table.name).schema, merge).drop(*CHECKS)
 
 
 class _Target(NamedTuple):

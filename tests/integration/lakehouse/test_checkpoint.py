@@ -10,8 +10,10 @@ from urllib.parse import urlsplit
 import pytest
 from pydantic import SecretStr
 
-from lakehouse.checkpoints.checkpoint import make_checkpoint, state_as_of
+from lakehouse.checkpoints.checkpoint import make_checkpoint
+from lakehouse.table_access import at_snapshot
 from lakehouse.table_definitions import LakeNames
+from lakehouse.tables.merge_job import merged_frames
 from lakehouse.tables.merging import merge_table
 from lakesync.model.delta import delta_id
 from lakesync.model.errors import IntegrityError
@@ -135,10 +137,12 @@ def test_k1_frames_have_the_state_at_the_arrival_and_nothing_newer(spark, names,
         assert part.rows == len(expected)
         sizes = [Path(urlsplit(uri).path).stat().st_size for uri in part.frames]
         assert part.bytes == sum(sizes)
-    at_checkpoint = states(state_as_of(spark, schema("t"), "shop", middle, checkpoint=checkpoint, names=names))
+    [snapshot] = [part.snapshot_id for part in checkpoint.tables if part.table == "t"]
+    at_checkpoint = states(at_snapshot(spark, names.state("t"), snapshot).where("_gateway = 'shop'"))
     truth = merged(deltas_upto(pushes, middle), "t")
     assert {row: spelled(state) for (_, row), state in at_checkpoint.items()} == truth
-    assert states(state_as_of(spark, schema("t"), "shop", middle, names=names)) == at_checkpoint
+    history = spark.table(names.deltas).where(f"gateway = 'shop' AND table_name = 't' AND arrival <= {middle}")
+    assert states(merged_frames(history, None, list(COLUMNS.items()))) == at_checkpoint
     assert not list(tmp_path.rglob("*.tmp"))
 
     assert (
