@@ -12,7 +12,11 @@ import sys
 from enum import IntEnum
 from typing import TYPE_CHECKING, TypeVar
 
+import typer
+
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from lakesync.model.errors import LakeSyncError
 
 T = TypeVar("T")
@@ -118,14 +122,20 @@ def report_error(error: Exception, *, as_json: bool) -> ExitCode | None:
     return _report(str(error), known.code, code, remedy_of(type(error)), as_json=as_json)
 
 
-def report_unanswered(reason: str, *, as_json: bool) -> ExitCode:
-    """Report on stderr that a part of the output is missing; return PARTIAL.
+def exit_if_incomplete(gaps: Sequence[str], *, as_json: bool) -> None:
+    """Report on stderr which parts of the output are missing.
 
     Args:
-        reason: what is missing, and the cause.
-        as_json: whether to report it as one line of JSON.
+        gaps: what is missing, and the cause, of each part.
+        as_json: whether to report each as one line of JSON.
+
+    Raises:
+        typer.Exit: with PARTIAL, if a part is missing.
     """
-    return _report(reason, "PARTIAL", ExitCode.PARTIAL, as_json=as_json, prefix="incomplete")
+    for gap in gaps:
+        _report(gap, "PARTIAL", ExitCode.PARTIAL, as_json=as_json, prefix="incomplete")
+    if gaps:
+        raise typer.Exit(ExitCode.PARTIAL)
 
 
 def report_usage(message: str) -> ExitCode:

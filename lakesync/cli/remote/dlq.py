@@ -71,10 +71,7 @@ def list_(
     letters, errors = _read_letters(kind, app_file, options)
     columns = ("id", "kind", "table", "what", "why")
     output.print_rows(letters, as_json=as_json, columns=columns, if_empty="" if errors else "no dead letters")
-    for error in errors:
-        exit_codes.report_unanswered(str(error), as_json=as_json)
-    if errors:
-        raise typer.Exit(exit_codes.ExitCode.PARTIAL)
+    exit_codes.exit_if_incomplete([str(error) for error in errors], as_json=as_json)
 
 
 @dlq_app.command(epilog=examples(("lakesync dlq show todos/t1/done", "a value, and the type of its column")))

@@ -182,10 +182,7 @@ def diff(
         ),
         if_empty="no client would see a difference",
     )
-    for gap in gaps:
-        exit_codes.report_unanswered(gap, as_json=as_json)
-    if gaps:
-        raise typer.Exit(exit_codes.ExitCode.PARTIAL)
+    exit_codes.exit_if_incomplete(gaps, as_json=as_json)
 
 
 @rules_app.command(epilog=examples(("lakesync rules diff rules.json && lakesync rules apply rules.json", "")))

@@ -249,8 +249,7 @@ def trace(
         output.print_json({**msgspec.to_builtins(traced_delta), "holders": in_gateway, **unanswered})
     else:
         _print_trace(traced_delta, in_gateway)
-    if problem:
-        raise typer.Exit(exit_codes.report_unanswered(f"clients with the row: {problem}", as_json=as_json))
+    exit_codes.exit_if_incomplete([f"clients with the row: {problem}"] if problem else [], as_json=as_json)
 
 
 def _in_gateway(remote: GatewayConnection, delta: TracedDelta, max_clients: int) -> dict[str, Any]:

@@ -63,10 +63,7 @@ def status(
         output.print_json({**summary, "unanswered": unanswered})
     else:
         _print_summary(summary)
-    for each in unanswered:
-        exit_codes.report_unanswered(each, as_json=as_json)
-    if unanswered:
-        raise typer.Exit(exit_codes.ExitCode.PARTIAL)
+    exit_codes.exit_if_incomplete(unanswered, as_json=as_json)
 
 
 def _answer(read: Callable[[], T], unanswered: list[str]) -> T | None:
