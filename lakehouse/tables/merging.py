@@ -116,7 +116,8 @@ def merge_table(
     since = table.marks if follows_marks else {}
     ranges = {gateway: (since.get(gateway, 0), arrival) for gateway, arrival in upto.items()}
     increment = Increment(schema.table, ranges, None if rebuild else days)
-    history = history_files(spark, names.deltas, history_snapshot, increment)
+    with open_table(spark, names.deltas) as deltas:
+        history = history_files(deltas, history_snapshot, increment)
     written = WriteResult(table.snapshot_id)
     deltas_in = count_deltas(spark, history, increment)
     # earlier rows have null in new columns; `write_state` rewrites them with their values
@@ -250,31 +251,16 @@ def _has_every_day(days: Sequence[date], mark: int, arrival: int) -> bool:
     return needed <= set(days)
 
 
-def history_files(spark: SparkSession, deltas: str, snapshot: int | None, increment: Increment) -> HistoryFiles:
+def history_files(table: Table, snapshot: int | None, increment: Increment) -> HistoryFiles:
     """Return the files of a snapshot that may have an increment's deltas, by column bounds.
 
     Args:
-        spark: an open Spark session.
-        deltas: the history's full, quoted name.
+        table: the history, opened by pyiceberg.
         snapshot: id of the snapshot to read; None if nothing was ever flushed.
         increment: the deltas to find.
 
     Raises:
         ConfigurationError: tasks cannot open a file.
-    """
-    if snapshot is None:
-        return HistoryFiles((), 0)
-    with open_table(spark, deltas) as table:
-        return plan_files(table, snapshot, increment)
-
-
-def plan_files(table: Table, snapshot: int, increment: Increment) -> HistoryFiles:
-    """Return the same as `history_files`, which calls it, for an opened table.
-
-    Args:
-        table: the history, opened by pyiceberg.
-        snapshot: id of the snapshot to read.
-        increment: the deltas to find.
     """
     ranges = increment.ranges.values()
     lowest = min((lowest for lowest, _ in ranges), default=0)

@@ -11,7 +11,7 @@ from pyiceberg.types import DateType, LongType, NestedField, StringType
 from lakehouse.history.decoding import day_of
 from lakehouse.tables import merging
 from lakehouse.tables.increment import Increment
-from lakehouse.tables.merging import plan_files
+from lakehouse.tables.merging import history_files
 from lakesync.analysis.catalogue import column_bounds
 
 DAY_MS = 86_400_000
@@ -58,10 +58,10 @@ def table(tmp_path_factory):
 )
 def test_column_bounds_give_the_size_of_an_increment(table, name, ranges, files, deltas):
     snapshot = table.current_snapshot().snapshot_id
-    found = plan_files(table, snapshot, Increment(name, ranges))
+    found = history_files(table, snapshot, Increment(name, ranges))
     assert (len(found.files), found.delta_count) == (files, deltas)
     days = [day_of(arrival(1, 0))]
-    assert plan_files(table, snapshot, Increment("t", ranges, days)).delta_count in (None, 0)
+    assert history_files(table, snapshot, Increment("t", ranges, days)).delta_count in (None, 0)
 
 
 def test_a_file_whose_gateways_are_not_recorded_is_read(table, monkeypatch):
@@ -71,7 +71,7 @@ def test_a_file_whose_gateways_are_not_recorded_is_read(table, monkeypatch):
         return (None, None) if column == "gateway" else bounds(of_table, file, column)
 
     monkeypatch.setattr(merging, "column_bounds", without_gateway)
-    found = plan_files(table, table.current_snapshot().snapshot_id, Increment("t", {"one": (0, arrival(1, 3))}))
+    found = history_files(table, table.current_snapshot().snapshot_id, Increment("t", {"one": (0, arrival(1, 3))}))
     assert (len(found.files), found.delta_count) == (2, None)
 
 
