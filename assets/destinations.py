@@ -16,8 +16,7 @@ import dagster as dg
 import msgspec
 
 from assets.asset_metadata import Metadata, content_version, freshness_metadata, report_by_day
-from assets.columns import followed_columns
-from assets.external import kind_of
+from assets.external import kind_of, target_metadata
 from assets.failure_policy import brief, failure_policy
 from assets.names import AUDIT, DELTAS, DESTINATION_SENSOR, check_step, is_requested_by, target_key, target_pool
 from assets.partitions import arrivals_of, days_of
@@ -81,7 +80,7 @@ def _destination_asset(destination: DestinationTarget, days: dg.PartitionsDefini
         description=f"{tables} of the history at `{target.name}`, each delta once, for the destination `{name}`.",
         group_name="destinations",
         kinds={"spark", kind_of(target.uri)},
-        metadata={"dagster/column_schema": followed_columns(), "dagster/uri": without_password(target.uri)},
+        metadata=target_metadata([target.uri]),
     )
     def followed(
         context: dg.AssetExecutionContext,

@@ -8,12 +8,12 @@ destinations and transfers (flows, migrations and tiers, which copy deltas betwe
 backends.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
 
 import dagster as dg
 
-from assets.columns import client_columns
+from assets.columns import client_columns, followed_columns
 from assets.names import DELTAS, LOG, client_key, polled_key, target_key
 from lakehouse.backends.declared import destination_targets
 from lakehouse.schema_snapshot import SchemaSnapshot
@@ -73,6 +73,18 @@ def kind_of(uri: str) -> str:
     """Return the kind, for Dagster's pages, of an asset that is stored at an adapter with this URI."""
     scheme = uri.partition(":")[0]
     return KINDS.get(scheme, scheme)
+
+
+def target_metadata(uris: Iterable[str]) -> dict[str, dg.TableSchema | str]:
+    """Return the metadata of an asset whose deltas are stored at adapters; without adapters they are in the lake.
+
+    Args:
+        uris: the adapters' URIs. Their passwords are left out.
+    """
+    return {
+        "dagster/column_schema": followed_columns(),
+        "dagster/uri": ", ".join(map(without_password, uris)) or LAKE,
+    }
 
 
 def source_keys(config: Config, backend: str) -> Sequence[dg.AssetKey]:

@@ -24,8 +24,7 @@ import dagster as dg
 import msgspec
 
 from assets.asset_metadata import Metadata, report_by_day
-from assets.columns import followed_columns
-from assets.external import kind_of, source_keys
+from assets.external import kind_of, source_keys, target_metadata
 from assets.failure_policy import failure_policy
 from assets.names import TRANSFER_SENSOR, is_requested_by
 from assets.partitions import arrivals_of, days_of, ms_of_days
@@ -36,7 +35,6 @@ from lakesync.config import Config
 from lakesync.config.backends import LAKE, DeclaredFlow, DeclaredMigration
 from lakesync.model.errors import Rejection, ValidationError
 from lakesync.model.hlc import wall_of
-from lakesync.model.secrets import without_password
 from resources.spark import SparkConnectResource
 from resources.stores import StagingResource
 
@@ -92,7 +90,6 @@ def _flow_asset(
     """Create the asset of a flow."""
     to_lake = declared.to == LAKE
     targets = [] if to_lake else write_targets(resolve_backend(config, declared.to), declared.tables)
-    uris = [without_password(target.uri) for target in targets]
 
     @dg.asset(
         key=transfer_key("flow", name),
@@ -103,7 +100,7 @@ def _flow_asset(
         description=_flow_description(name, declared),
         group_name="flows",
         kinds={"spark", *(kind_of(target.uri) for target in targets)} | ({"lakesync"} if to_lake else set()),
-        metadata={"dagster/column_schema": followed_columns(), "dagster/uri": ", ".join(uris) or LAKE},
+        metadata=target_metadata(target.uri for target in targets),
     )
     def flowed(
         context: dg.AssetExecutionContext, pyspark: SparkConnectResource, staging: StagingResource
@@ -195,10 +192,7 @@ def _migration_asset(config: Config, name: str, declared: DeclaredMigration) -> 
         description=f"The deltas of a day and table of `{declared.source}` at `{declared.to}`, compared with it.",
         group_name="migrations",
         kinds={"spark", *(kind_of(backend.uri) for backend in target)},
-        metadata={
-            "dagster/column_schema": followed_columns(),
-            "dagster/uri": ", ".join(without_password(backend.uri) for backend in target),
-        },
+        metadata=target_metadata(backend.uri for backend in target),
     )
     def migrated(
         context: dg.AssetExecutionContext, pyspark: SparkConnectResource, staging: StagingResource
@@ -255,9 +249,7 @@ def _migration_counts(reports: "Sequence[MigrationReport]") -> dict[str, int]:
     }
 
 
-def _migration_metadata(
-    keys: list[dg.MultiPartitionKey], reports: "list[MigrationReport]"
-) -> dict[str, dg.MetadataValue | str | int | float]:
+def _migration_metadata(keys: list[dg.MultiPartitionKey], reports: "list[MigrationReport]") -> Metadata:
     """Return the metadata of a migration's run, with a table of its partitions."""
     lines = []
     for key, report in zip(keys, reports, strict=True):
@@ -301,7 +293,7 @@ def _tier_asset(config: Config, name: str, days: dg.PartitionsDefinition) -> dg.
     """Create the asset of a pair of tiers, with the partitions that `tier_days` returns."""
     tiers = resolve_backend(config, name)
     assert isinstance(tiers, TieredBackend)
-    declared = config.tiers[name]
+    declared, cold = config.tiers[name], single_backends(tiers.cold)
 
     @dg.asset(
         key=transfer_key("tier", name),
@@ -311,11 +303,8 @@ def _tier_asset(config: Config, name: str, days: dg.PartitionsDefinition) -> dg.
         pool=transfer_pool("tier", name),
         description=f"Deltas of the day and older at `{declared.cold}`, compared there, deleted from `{declared.hot}`.",
         group_name="tiers",
-        kinds={"spark", *(kind_of(backend.uri) for backend in single_backends(tiers.cold))},
-        metadata={
-            "dagster/column_schema": followed_columns(),
-            "dagster/uri": ", ".join(without_password(backend.uri) for backend in single_backends(tiers.cold)),
-        },
+        kinds={"spark", *(kind_of(backend.uri) for backend in cold)},
+        metadata=target_metadata(backend.uri for backend in cold),
     )
     def tiered(
         context: dg.AssetExecutionContext, pyspark: SparkConnectResource, staging: StagingResource
@@ -349,7 +338,7 @@ def newest_movable_day(now: datetime, max_age_days: float, days: dg.TimeWindowPa
     return day if first is not None and first <= day else None
 
 
-def _tier_metadata(report: "TierReport", until_ms: int) -> dict[str, dg.MetadataValue | str | int]:
+def _tier_metadata(report: "TierReport", until_ms: int) -> Metadata:
     """Return the metadata of a run of a pair of tiers."""
     return {
         "deltas_moved": report.deltas,
