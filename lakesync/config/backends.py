@@ -7,7 +7,8 @@ tenant's stream of deltas. A gateway's *sync rules* are conditions on rows, whic
 `[adapters]`, `[routes]`, `[fan_out]` and `[tiers]` declare backends. `[destinations]`, `[flows]`, `[migrations]` and
 `[sources]` refer to them by name. The name `lake` means the table of all deltas in the lake (Iceberg): flows,
 migrations and sources may read it, and a flow may write to it. `Config` contains the sections, and calls
-`check_backends` and `check_row_ownership` (row_ownership.py), which compare several of them.
+`check_backends`, `check_tiers` (tier_checks.py) and `check_row_ownership` (row_ownership.py), which compare several of
+them.
 """
 
 from __future__ import annotations
@@ -202,10 +203,21 @@ class Backends(NamedTuple):
             return [(f"tiers.{name}.hot", tiers.hot), (f"tiers.{name}.cold", tiers.cold)]
         return []
 
+    def contents_of(self, name: str) -> set[str]:
+        """Return the names of a backend and of all backends that it is composed of, directly or indirectly."""
+        return {name}.union(*(self.contents_of(part) for _, part in self.parts(name)))
+
     def adapters_of(self, name: str) -> set[str]:
         """Return the names of the adapters that a backend is composed of, directly or through other backends."""
         parts = self.parts(name)
         return {adapter for _, part in parts for adapter in self.adapters_of(part)} if parts else {name}
+
+    def read_uris(self, name: str) -> set[str]:
+        """Return the URIs of the adapters from which a backend is read; of a fan-out, only those of its primary."""
+        if name in self.fan_out:
+            return self.read_uris(self.fan_out[name].primary)
+        parts = self.parts(name)
+        return {uri for _, part in parts for uri in self.read_uris(part)} if parts else {self.adapters[name]}
 
     def adapters_of_table(self, name: str, table: str | None) -> set[str]:
         """Return the names of the adapters of a backend that keep a table.

@@ -25,13 +25,16 @@ def check_row_ownership(backends: Backends) -> None:
     different rows, each would delete rows that the other inserted. Two things decide which rows a writer writes: its
     filter, and the cold tiers whose hot tier the adapter is, because it also merges the old changes that are there.
 
+    Likewise, a writer to a hot tier must also know its cold tier.
+
     Args:
         backends: sections that `check_backends` has accepted.
 
     Raises:
-        ValueError: two writers differ; the message names both, the table, the adapter and the remedy.
+        ValueError: a check failed; the message names the writers, the adapter and the remedy.
     """
-    for first, second in combinations(_row_writers(backends), 2):
+    writers = list(_row_writers(backends))
+    for first, second in combinations(writers, 2):
         if first.setting == second.setting or first.writes_same_rows(second):
             continue
         # two adapters may have the same URI
@@ -44,6 +47,15 @@ def check_row_ownership(backends: Backends) -> None:
                 f"{first.setting} and {second.setting} both keep {table} at the adapter {adapter}, and would each "
                 "delete rows that the other inserts; set rows = false for one of them, or use another adapter"
             )
+    for writer in writers:
+        for name, tiers in backends.tiers.items():
+            is_hot = backends.adapters[writer.rows.adapter] in backends.read_uris(tiers.hot)
+            if is_hot and tiers.cold not in writer.rows.cold_tiers:
+                raise ValueError(
+                    f"{writer.setting} keeps tables of rows at the adapter {writer.rows.adapter!r}, the hot tier of "
+                    f"{name!r}, without the old changes that move to {tiers.cold!r}; write to {name!r}, or set "
+                    "rows = false"
+                )
 
 
 class _RowTables(NamedTuple):

@@ -63,6 +63,7 @@ from lakesync.config.sections import (
     SparkSection,
     StagingSection,
 )
+from lakesync.config.tier_checks import check_tiers
 from lakesync.model.errors import ConfigurationError
 from lakesync.model.namespaces import Namespaces, check_namespaces
 from lakesync.model.validation import GATEWAY_ID
@@ -207,6 +208,7 @@ class Config(BaseSettings):
         """Check that the sections about backends are consistent with each other."""
         backends = Backends(*(getattr(self, section) for section in Backends._fields))
         check_backends(backends)
+        check_tiers(backends)
         check_row_ownership(backends)
         return self
 

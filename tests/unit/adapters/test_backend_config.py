@@ -30,6 +30,10 @@ max_age_days = 30
 """
 
 
+_ALL = '[tiers.all]\nhot = "copy"\nmax_age_days = 1\n'
+"""Tiers without their cold backend."""
+
+
 @pytest.fixture
 def declared(tmp_path, monkeypatch):
     """A configuration with the backends and further sections."""
@@ -133,6 +137,22 @@ def test_a_child_process_resolves_the_same_backends(declared, monkeypatch):
             "tiers.same.cold names 'pg', which 'same' has already",
         ),
         (
+            f'{_ALL}cold = "back"\n[routes.back]\ntables = {{ events = "events" }}\ndefault = "copy"\n',
+            "tiers.all.cold leads to the adapter 'copy', which the hot tier has too",
+        ),
+        (
+            f'{_ALL}cold = "both"\n[fan_out.both]\nprimary = "events"\nsecondaries = ["cold"]\n',
+            "tiers.all.cold leads to the fan-out 'both', but deltas move to its primary only; name 'events' instead",
+        ),
+        (
+            '[tiers.other]\nhot = "pg"\ncold = "events"\nmax_age_days = 1\n',
+            "tiers.aged and tiers.other both have the adapter 'pg', from which tiers.other moves old deltas",
+        ),
+        (
+            '[destinations]\nd = { to = "pg" }\n',
+            "destinations.d keeps tables of rows at the adapter 'pg', the hot tier of 'aged', without the old changes",
+        ),
+        (
             '[fan_out.twice]\nprimary = "pg"\nsecondaries = ["copy", "copy"]\n',
             "fan_out.twice.secondaries names 'copy', which 'twice' has already",
         ),
@@ -186,11 +206,24 @@ def test_one_uri_under_two_names_is_one_backend(declared, monkeypatch, tmp_path)
         declared(f'[destinations]\nd = {{ to = "copy" }}\n[flows]\nf = {{ to = "pg", {_FLOW} }}\n')
 
 
+def test_tiers_with_one_uri_under_two_names_are_rejected(declared, monkeypatch, tmp_path):
+    """What moves would be deleted at the only place where it is."""
+    monkeypatch.setenv("PG", f"file://{tmp_path}/cold")
+    with pytest.raises(ConfigurationError, match="leads to the adapter 'cold' or 'pg', which the hot tier has too"):
+        declared()
+
+
+def test_tiers_may_contain_tiers(declared):
+    declared(
+        '[tiers.oldest]\nhot = "aged"\ncold = "events"\nmax_age_days = 90\n[destinations]\nd = { to = "oldest" }\n'
+    )
+
+
 @pytest.mark.parametrize(
     "flow",
     [
         f'to = "pg", rows = false, {_FLOW}',
-        f'to = "pg", tables = ["events"], {_FLOW}',  # the destination stores those in another adapter
+        f'to = "copy", tables = ["events"], {_FLOW}',  # the destination stores those in another adapter
         f'to = "cold", {_FLOW}',  # the destination stores no rows
         f'to = "lake", {_FLOW}',
         'from = "cold", to = "copy"',  # the flow hides no rows
