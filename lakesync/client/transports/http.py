@@ -20,6 +20,7 @@ from urllib.parse import quote
 
 import msgspec
 import requests
+from urllib3.exceptions import HTTPError
 
 from lakesync.client.errors import UnreachableError, error_from_code
 from lakesync.client.transports.base import Checkpoint, ServerSchema
@@ -339,12 +340,8 @@ def _frames(response: requests.Response, calls: CancellableCalls) -> Iterator[by
     response.raw.decode_content = True
     try:
         yield from read_checkpoint(cast("BinaryIO", _FullReads(response.raw, calls)))
-    except (requests.RequestException, OSError, ValidationError) as error:
+    except (OSError, HTTPError, ValidationError) as error:  # of the socket, of urllib3, and of the frames
         raise UnreachableError(f"the checkpoint is incomplete: {error}") from error
-    except Exception as error:  # urllib3's errors are not OSErrors
-        if type(error).__module__.startswith("urllib3"):
-            raise UnreachableError(f"the checkpoint is incomplete: {error}") from error
-        raise
 
 
 class _FullReads(io.RawIOBase):
