@@ -52,61 +52,70 @@ _DELETED_LOG_MS = 29 * 86_400_000
 """How far back the log of deletes is read. Salesforce keeps 30 days."""
 
 
-class _TableDefinition(NamedTuple):
+_FIELD_NAMES = {"sf_id": "Id", "owner_name": "Owner.Name", "account_name": "Account.Name"}
+"""Columns whose field's name does not follow from their own."""
+_NUMBERS = {"AnnualRevenue", "NumberOfEmployees", "Amount", "Probability"}
+"""Fields that are numbers in JSON, and that a bulk job's CSV has in another form."""
+
+
+class _PolledTable(NamedTuple):
     """A table that the connector can poll."""
 
     name: str
     sf_object: str
     """The Salesforce object whose records are its rows."""
-    columns: str
-    """Names of its columns, separated by spaces."""
-    references: dict[str, str]
+    fields: Mapping[str, str]
+    """Column → the object's field, such as `Owner.Name`, which is a field of a related record."""
+    paths: Mapping[str, Sequence[str]]
+    """Column → path of its value in a record's JSON, such as `Owner`, `Name`."""
+    references: Mapping[str, str]
     """Column → the `TABLE.COLUMN` that it refers to."""
 
 
+def _polled_table(name: str, sf_object: str, columns: str, **references: str) -> _PolledTable:
+    """Return a table with these columns, whose names are separated by spaces."""
+    fields = {column: _field(column) for column in columns.split()}
+    paths = {column: field.split(".") for column, field in fields.items()}
+    return _PolledTable(name, sf_object, fields, paths, references)
+
+
+def _field(column: str) -> str:
+    """Return the field of a column: `billing_city` is `BillingCity`."""
+    return _FIELD_NAMES.get(column) or "".join(part.capitalize() for part in column.split("_"))
+
+
 _TABLES = (
-    _TableDefinition(
+    _polled_table(
         "sf_accounts",
         "Account",
-        (
-            "sf_id name type industry website phone billing_city billing_state billing_country annual_revenue"
-            " number_of_employees owner_name created_date last_modified_date"
-        ),
-        {},
+        "sf_id name type industry website phone billing_city billing_state billing_country annual_revenue"
+        " number_of_employees owner_name created_date last_modified_date",
     ),
-    _TableDefinition(
+    _polled_table(
         "sf_contacts",
         "Contact",
-        (
-            "sf_id first_name last_name email phone title account_id account_name mailing_city mailing_state"
-            " mailing_country owner_name created_date last_modified_date"
-        ),
-        {"account_id": "sf_accounts.sf_id"},
+        "sf_id first_name last_name email phone title account_id account_name mailing_city mailing_state"
+        " mailing_country owner_name created_date last_modified_date",
+        account_id="sf_accounts.sf_id",
     ),
-    _TableDefinition(
+    _polled_table(
         "sf_opportunities",
         "Opportunity",
-        (
-            "sf_id name stage_name amount close_date probability account_id account_name type lead_source is_closed"
-            " is_won owner_name created_date last_modified_date"
-        ),
-        {"account_id": "sf_accounts.sf_id"},
+        "sf_id name stage_name amount close_date probability account_id account_name type lead_source is_closed"
+        " is_won owner_name created_date last_modified_date",
+        account_id="sf_accounts.sf_id",
     ),
-    _TableDefinition(
+    _polled_table(
         "sf_leads",
         "Lead",
-        (
-            "sf_id first_name last_name company email phone title status lead_source is_converted converted_account_id"
-            " converted_contact_id converted_opportunity_id owner_name created_date last_modified_date"
-        ),
-        {
-            "converted_account_id": "sf_accounts.sf_id",
-            "converted_contact_id": "sf_contacts.sf_id",
-            "converted_opportunity_id": "sf_opportunities.sf_id",
-        },
+        "sf_id first_name last_name company email phone title status lead_source is_converted converted_account_id"
+        " converted_contact_id converted_opportunity_id owner_name created_date last_modified_date",
+        converted_account_id="sf_accounts.sf_id",
+        converted_contact_id="sf_contacts.sf_id",
+        converted_opportunity_id="sf_opportunities.sf_id",
     ),
 )
-SALESFORCE_TABLES = tuple(text_table(each.name, each.columns.split(), **each.references) for each in _TABLES)
+SALESFORCE_TABLES = tuple(text_table(each.name, each.fields, **each.references) for each in _TABLES)
 """The schemas of all tables. The row id is the record's Id."""
 
 SALESFORCE_SWITCHES = {
@@ -118,35 +127,7 @@ SALESFORCE_SWITCHES = {
 """Table → the setting that turns its polling off."""
 
 
-class SalesforceObject(NamedTuple):
-    """A Salesforce object and the fields of its table."""
-
-    name: str
-    fields: Mapping[str, str]
-    """Column → the object's field, such as `Owner.Name`, which is a field of a related record."""
-    paths: Mapping[str, Sequence[str]]
-    """Column → path of its value in a record's JSON, such as `Owner`, `Name`."""
-
-
-_FIELD_NAMES = {"sf_id": "Id", "owner_name": "Owner.Name", "account_name": "Account.Name"}
-"""Columns whose field's name does not follow from their own."""
-_NUMBERS = {"AnnualRevenue", "NumberOfEmployees", "Amount", "Probability"}
-"""Fields that are numbers in JSON, and that a bulk job's CSV has in another form."""
-
-
-def _field(column: str) -> str:
-    """Return the field of a column: `billing_city` is `BillingCity`."""
-    return _FIELD_NAMES.get(column) or "".join(part.capitalize() for part in column.split("_"))
-
-
-def _object(name: str, columns: Sequence[str]) -> SalesforceObject:
-    """Return the object with a table's columns."""
-    fields = {column: _field(column) for column in columns}
-    return SalesforceObject(name, fields, {column: field.split(".") for column, field in fields.items()})
-
-
-OBJECTS = {each.name: _object(each.sf_object, each.columns.split()) for each in _TABLES}
-"""Output table → its Salesforce object."""
+_BY_NAME = {each.name: each for each in _TABLES}
 
 
 class SalesforceSource:
@@ -221,7 +202,7 @@ class SalesforceSource:
         """Return which of these records are deleted and which exist; those that the user cannot see are in neither."""
         deleted, existing = set[str](), set[str]()
         for condition in _conditions(sorted(ids)):
-            soql = f"SELECT Id, IsDeleted FROM {OBJECTS[table].name} WHERE {condition}"
+            soql = f"SELECT Id, IsDeleted FROM {_BY_NAME[table].sf_object} WHERE {condition}"
             for page in self._client.query(soql, deleted=True):
                 for record in page["records"]:
                     (deleted if record["IsDeleted"] else existing).add(record["Id"])
@@ -257,7 +238,7 @@ class SalesforceSource:
 
     def _first_load(self, table: str) -> Iterator[Page]:
         """Yield all records."""
-        count = next(self._client.query(self._where(f"SELECT COUNT() FROM {OBJECTS[table].name}")))["totalSize"]
+        count = next(self._client.query(self._where(f"SELECT COUNT() FROM {_BY_NAME[table].sf_object}")))["totalSize"]
         if count <= self._bulk_rows:
             yield from self._changed_since(table, 0)
             return
@@ -315,7 +296,7 @@ class SalesforceSource:
 
     def _ids(self, table: str, *conditions: str) -> Iterator[Sequence[str]]:
         """Yield the ids of all records that match the filter and all conditions."""
-        for page in self._client.query(self._where(f"SELECT Id FROM {OBJECTS[table].name}", *conditions)):
+        for page in self._client.query(self._where(f"SELECT Id FROM {_BY_NAME[table].sf_object}", *conditions)):
             yield [record["Id"] for record in page["records"]]
 
     def _matching(self, table: str, ids: set[str]) -> set[str]:
@@ -324,7 +305,7 @@ class SalesforceSource:
 
     def _deleted_log(self, table: str) -> set[str]:
         """Return the ids in an object's log of deletes, by Salesforce's clock."""
-        name = OBJECTS[table].name
+        name = _BY_NAME[table].sf_object
         response = self._client.call("GET", "/limits")
         now_ms = int(parsedate_to_datetime(response.headers["Date"]).timestamp() * 1000)
         # Salesforce ignores the seconds of both: the end is a minute later, to include the current one
@@ -334,9 +315,9 @@ class SalesforceSource:
 
     def _select(self, table: str, *conditions: str, further_fields: str = "") -> str:
         """Return the query for a table's fields under the filter and all conditions."""
-        sf_object = OBJECTS[table]
-        fields = ", ".join(sf_object.fields.values())
-        return self._where(f"SELECT {fields}{further_fields} FROM {sf_object.name}", *conditions)
+        polled = _BY_NAME[table]
+        fields = ", ".join(polled.fields.values())
+        return self._where(f"SELECT {fields}{further_fields} FROM {polled.sf_object}", *conditions)
 
     def _where(self, select: str, *conditions: str) -> str:
         """Append a WHERE clause with the filter and all conditions."""
@@ -356,7 +337,7 @@ def _conditions(ids: Sequence[str]) -> Iterator[str]:
 
 def record_row(table: str, record: Json) -> SourceRow:
     """Convert a record of a query; the row id is its Id."""
-    paths = OBJECTS[table].paths
+    paths = _BY_NAME[table].paths
     return SourceRow(record["Id"], {column: _text(value_at(record, path)) for column, path in paths.items()})
 
 
@@ -367,7 +348,7 @@ def csv_row(table: str, line: Mapping[str, str]) -> SourceRow:
         table: the output table.
         line: field → value.
     """
-    columns = OBJECTS[table].fields
+    columns = _BY_NAME[table].fields
     return SourceRow(line["Id"], {column: _csv_text(field, line[field]) for column, field in columns.items()})
 
 
