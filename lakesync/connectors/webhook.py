@@ -11,6 +11,7 @@ import hmac
 import string
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
@@ -18,8 +19,8 @@ import msgspec
 import requests
 
 from lakesync.connectors.base import ConnectorConfig, object_schema
-from lakesync.connectors.http_api import HttpApi, decode_json, retry_after
-from lakesync.model.action_handlers import ActionContext, ActionData, ActionDescriptor
+from lakesync.connectors.http_api import ApiActions, HttpApi, Params, decode_json, retry_after
+from lakesync.model.action_handlers import ActionContext, ActionDescriptor
 from lakesync.model.errors import AdapterError, ForbiddenError, LakeSyncError, RateLimitedError, ValidationError
 from lakesync.model.types import Action
 
@@ -46,15 +47,17 @@ SEND = ActionDescriptor(
 """The connector's only action: its name, its title, and the JSON Schema of its params."""
 
 
-class WebhookActions:
+class WebhookActions(ApiActions[HttpApi]):
     """The `ActionHandler` of a webhook.
 
     The request has the headers `X-LakeSync-Action` (the action's id, percent-encoded), `X-LakeSync-Timestamp` (seconds
     since 1970) and `X-LakeSync-Signature` (see `sign`). A receiver recognises a repeated event by `actionId` in the
     body, because the signature covers the body and not the first header.
-    """
 
-    supported_actions = (SEND,)
+    A response that is a JSON object becomes the action's result; others give an empty one. Errors are AdapterError and
+    RateLimitedError if the last attempt failed (408, 409, 425, 429, 5xx), so that the caller may retry, ForbiddenError
+    and ValidationError if the receiver rejected the event.
+    """
 
     def __init__(self, config: ConnectorConfig, clock: Callable[[], float] = time.time) -> None:
         """Store the configuration.
@@ -63,41 +66,31 @@ class WebhookActions:
             config: the connector's configuration.
             clock: returns the seconds since 1970.
         """
-        self._config = config
+        self._settings = config.settings
         self._clock = clock
-
-    def execute_action(self, action: Action, context: ActionContext) -> ActionData:
-        """Post an event. A response that is a JSON object becomes the action's result; others give an empty one.
-
-        Raises:
-            AdapterError, RateLimitedError: the last attempt failed (408, 409, 425, 429, 5xx); the caller may retry.
-            ForbiddenError, ValidationError: the receiver rejected the event.
-        """
-        settings, timestamp = self._config.settings, str(int(self._clock()))
-        params = msgspec.json.decode(action.params)
-        content = {"event": params["event"], "payload": params.get("payload")}
-        origin = {"actionId": action.action_id, "clientId": action.client_id, "gateway": context.gateway}
-        body = msgspec.json.encode({**content, **origin})
-        api = HttpApi(
-            settings["url"],
+        connect = partial(
+            HttpApi,
+            config.settings["url"],
             _map_error,
             attempts=_ATTEMPTS,
             retry_timeout_s=_ATTEMPTS_SECONDS,
-            hosts=self._config.hosts,
+            hosts=config.hosts,
             max_bytes=MAX_RESPONSE_BYTES,
         )
-        api.session.headers.update(
-            {
-                "Content-Type": "application/json",
-                "X-LakeSync-Action": quote(action.action_id, safe=_UNESCAPED),
-                "X-LakeSync-Timestamp": timestamp,
-                "X-LakeSync-Signature": sign(settings["secret"], timestamp, body),
-            }
-        )
-        try:
-            return _object(api.call("POST", settings["url"], data=body))
-        finally:
-            api.close()
+        super().__init__(connect, [(SEND, self._send)])
+
+    def _send(self, api: HttpApi, action: Action, params: Params, context: ActionContext) -> Mapping[str, Any]:
+        """Post an event."""
+        content = {"event": params["event"], "payload": params.get("payload")}
+        origin = {"actionId": action.action_id, "clientId": action.client_id, "gateway": context.gateway}
+        body, timestamp = msgspec.json.encode({**content, **origin}), str(int(self._clock()))
+        headers = {
+            "Content-Type": "application/json",
+            "X-LakeSync-Action": quote(action.action_id, safe=_UNESCAPED),
+            "X-LakeSync-Timestamp": timestamp,
+            "X-LakeSync-Signature": sign(self._settings["secret"], timestamp, body),
+        }
+        return _object(api.call("POST", self._settings["url"], data=body, headers=headers))
 
 
 def sign(secret: str, timestamp: str, body: bytes) -> str:
