@@ -141,27 +141,6 @@ def written_by(source: DatabaseAdapter, followers: Collection[str], flows: Colle
     return written
 
 
-def new_deltas_query(
-    progress: FlowProgress, row_filter: RowFilter, page: int = PAGE_DELTAS, until: int | None = None
-) -> DeltaQuery:
-    """Return the query for a flow's new deltas, and for those of the last hour before its mark.
-
-    Args:
-        progress: the flow's progress.
-        row_filter: the rows to copy.
-        page: deltas read at once.
-        until: the last arrival to read; None for no bound.
-    """
-    if len(row_filter.gateways) == 1:  # one gateway's deltas are written in order of arrival: no need to look back
-        return DeltaQuery(
-            gateway=row_filter.gateways[0], tables=row_filter.tables, after=progress.position, until=until, limit=page
-        )
-    since = -1
-    if progress.position is not None:
-        since = max(-1, progress.position.value - (LOOK_BACK_MS << hlc.COUNTER_BITS))
-    return DeltaQuery(since=since, tables=row_filter.tables, until=until, limit=page)
-
-
 def new_pages(
     source: DatabaseAdapter,
     progress: FlowProgress,
@@ -185,7 +164,12 @@ def new_pages(
         until: the last arrival to read; None for no bound.
         written: as in `run_flow`.
     """
-    query, before = new_deltas_query(progress, row_filter, page, until), written()
+    before = written()
+    query = DeltaQuery(tables=row_filter.tables, until=until, limit=page)
+    if len(row_filter.gateways) == 1:  # one gateway's deltas are written in order of arrival: no need to look back
+        query = replace(query, gateway=row_filter.gateways[0], after=progress.position)
+    elif progress.position is not None:
+        query = replace(query, since=max(-1, progress.position.value - (LOOK_BACK_MS << hlc.COUNTER_BITS)))
     read = partial(filtered_pages, source, row_filter=row_filter, stored_rows=stored_rows)
     for late in _late_queries(progress, query, before.streams):
         for scanned, deltas, _ in read(late, progress, by_row=before.by_filtered_flow):
@@ -210,7 +194,7 @@ def _late_queries(
 
     Args:
         progress: the flow's progress.
-        query: the result of `new_deltas_query`.
+        query: the query of the run's new deltas.
         streams: how far followers have written, as `WrittenStreams.streams`.
     """
     if progress.position is None:
