@@ -18,7 +18,6 @@ from lakesync.model.secrets import REFERENCE_PREFIXES, read_reference, without_p
 class BackendUri(msgspec.Struct, frozen=True):
     """The percent-decoded parts of a URI; a missing part is empty, a missing port None."""
 
-    scheme: str
     user: str
     password: str
     host: str
@@ -55,7 +54,6 @@ class BackendUri(msgspec.Struct, frozen=True):
                 f"{without_password(uri)!r} has an endpoint that is not a URL: write http://HOST:PORT or https://HOST"
             )
         return cls(
-            parts.scheme,
             unquote(parts.username or ""),
             unquote(parts.password or ""),
             parts.hostname or "",

@@ -101,8 +101,7 @@ class Connectors:
         name, type_name = body.get("name"), body.get("type")
         if not isinstance(name, str) or _NAME.fullmatch(name) is None:
             raise ValidationError("name must be 1 to 64 letters, digits, '_', '.' or '-', a letter or digit first")
-        connector_type = self.find(type_name) if isinstance(type_name, str) else None
-        if connector_type is None or not isinstance(type_name, str):
+        if not isinstance(type_name, str) or (connector_type := self.find(type_name)) is None:
             raise ValidationError(f"type {type_name!r} is unknown: known are {', '.join(sorted(self._types))}")
         fields = (*_FIELDS, type_name)
         unknown = [field for field in body if field not in fields]

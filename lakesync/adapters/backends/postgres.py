@@ -162,8 +162,8 @@ class PostgresExecutor:
             connection.execute(
                 f"SELECT set_config('{name}', '{seconds}s', false) WHERE current_setting('{name}') = '0'".encode()
             )
-        limit = connection.execute("SELECT setting::int FROM pg_settings WHERE name = 'statement_timeout'").fetchone()
-        statement_ms = limit[0] if limit is not None else _STATEMENT_SECONDS * 1000
+        query = "SELECT setting::int FROM pg_settings WHERE name = 'statement_timeout'"
+        ((statement_ms,),) = connection.execute(query).fetchall()
         connection.response_seconds = statement_ms / 1000 + _MARGIN_SECONDS
 
     def _is_alive(self, connection: BoundedConnection) -> bool:

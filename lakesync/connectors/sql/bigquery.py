@@ -96,7 +96,6 @@ class BigQueryReader:
             dataset: the dataset's name.
         """
         self._client = client
-        self._dataset = dataset
         self.database = f"{client.project}.{dataset}"
 
     @contextmanager
@@ -154,7 +153,7 @@ class BigQueryReader:
         from google.cloud.bigquery import retry
 
         config = bigquery.QueryJobConfig(
-            default_dataset=f"{self._client.project}.{self._dataset}",
+            default_dataset=self.database,
             query_parameters=[bigquery.ScalarQueryParameter(None, _parameter_type(value), value) for value in values],
         )
         retrying = retry.DEFAULT_RETRY.with_timeout(_RETRY_SECONDS)
