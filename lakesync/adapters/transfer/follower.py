@@ -286,11 +286,7 @@ def split_chunks(history: Iterable[pa.RecordBatch], key_columns: Sequence[str], 
             rest = table.slice(end)
             pending, count, size = rest.to_batches(), len(rest), rest.nbytes
     if pending:
-        table = pa.Table.from_batches(pending)
-        while (end := _chunk_end(table, key_columns, target(len(table), table.nbytes))) is not None:
-            yield table.slice(0, end)
-            table = table.slice(end)
-        yield table
+        yield pa.Table.from_batches(pending)
 
 
 def _chunk_end(table: pa.Table, key_columns: Sequence[str], min_deltas: int) -> int | None:
