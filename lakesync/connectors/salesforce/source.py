@@ -225,10 +225,7 @@ class SalesforceSource:
         return "signed in" + (f", {usage.left} of {usage.limit} calls a day are left" if usage.limit else "")
 
     def _check_clock(self) -> str:
-        response = self._client.call("GET", "/limits")
-        return describe_clock_skew(
-            parsedate_to_datetime(response.headers["Date"]).timestamp() * 1000, "the organisation's"
-        )
+        return describe_clock_skew(self._now_ms(), "the organisation's")
 
     def _check_page(self, table: str) -> str:
         records = next(self._client.query(f"{self._select(table)} LIMIT 1"))["records"]
@@ -306,12 +303,16 @@ class SalesforceSource:
     def _deleted_log(self, table: str) -> set[str]:
         """Return the ids in an object's log of deletes, by Salesforce's clock."""
         name = _BY_NAME[table].sf_object
-        response = self._client.call("GET", "/limits")
-        now_ms = int(parsedate_to_datetime(response.headers["Date"]).timestamp() * 1000)
+        now_ms = self._now_ms()
         # Salesforce ignores the seconds of both: the end is a minute later, to include the current one
         params = {"start": iso_time(now_ms - _DELETED_LOG_MS), "end": iso_time(now_ms + 60_000)}
         body = decode_json(self._client.call("GET", f"/sobjects/{name}/deleted", params=params))
         return {record["id"] for record in body["deletedRecords"]}
+
+    def _now_ms(self) -> int:
+        """Return the time of Salesforce's clock."""
+        response = self._client.call("GET", "/limits")
+        return int(parsedate_to_datetime(response.headers["Date"]).timestamp() * 1000)
 
     def _select(self, table: str, *conditions: str, further_fields: str = "") -> str:
         """Return the query for a table's fields under the filter and all conditions."""
