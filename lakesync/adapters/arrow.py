@@ -17,12 +17,12 @@ import binascii
 import io
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 from msgspec import Raw
 
-from lakesync.adapters.deltas import BatchChecksum, StoredDelta
+from lakesync.adapters.deltas import BatchChecksum, Order, StoredDelta
 from lakesync.model.delta import id_number, jcs_raw
 from lakesync.model.errors import IntegrityError, extra
 from lakesync.model.types import ColumnValue, RowDelta
@@ -143,6 +143,26 @@ def split_by_table(deltas: pa.Table) -> Iterator[tuple[str, str, pa.Table]]:
     for gateway, table in zip(*names, strict=True):
         is_in_table = pc.and_(pc.equal(deltas.column("gateway"), gateway), pc.equal(deltas.column("table_name"), table))
         yield gateway, table, deltas.filter(is_in_table)
+
+
+class ValueRange(NamedTuple):
+    """The lowest and the highest arrival or hlc of some deltas."""
+
+    low: int
+    high: int
+
+
+def value_range(deltas: pa.Table, name: Order) -> ValueRange:
+    """Return the range of a column.
+
+    Args:
+        deltas: deltas as an Arrow table.
+        name: `arrival` or `hlc`.
+    """
+    import pyarrow.compute as pc
+
+    bounds = pc.min_max(deltas.column(name)).as_py()
+    return ValueRange(bounds["min"], bounds["max"])
 
 
 def table_checksum(table: pa.Table) -> BatchChecksum:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
-from lakesync.adapters.arrow import decode_parquet, encode_parquet, from_arrow, parquet_metadata, to_arrow
+from lakesync.adapters.arrow import ValueRange, decode_parquet, encode_parquet, from_arrow, parquet_metadata, to_arrow
 from lakesync.adapters.deltas import Order, StoredDelta
 from lakesync.model.errors import IntegrityError
 from lakesync.model.hlc import iso_time
@@ -40,13 +40,6 @@ _KEY = re.compile(
 )
 
 
-class ValueRange(NamedTuple):
-    """The lowest and the highest arrival or hlc of some deltas."""
-
-    low: int
-    high: int
-
-
 class DeltaFile(NamedTuple):
     """An object's parsed key, with its metadata from a listing."""
 
@@ -63,19 +56,6 @@ class DeltaFile(NamedTuple):
     def span(self, order: Order) -> ValueRange:
         """Return `arrivals` or `hlcs`, depending on a query's order."""
         return self.arrivals if order == "arrival" else self.hlcs
-
-
-def value_range(deltas: pa.Table, name: Order) -> ValueRange:
-    """Return the range of a column.
-
-    Args:
-        deltas: deltas as an Arrow table.
-        name: `arrival` or `hlc`.
-    """
-    import pyarrow.compute as pc
-
-    bounds = pc.min_max(deltas.column(name)).as_py()
-    return ValueRange(bounds["min"], bounds["max"])
 
 
 def envelope_deltas(data: bytes, file: DeltaFile) -> list[StoredDelta]:

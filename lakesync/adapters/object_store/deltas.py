@@ -18,12 +18,14 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from lakesync.adapters.arrow import (
+    ValueRange,
     encode_parquet,
     from_arrow,
     parquet_checksum,
     require_pyarrow,
     split_by_table,
     table_checksum,
+    value_range,
 )
 from lakesync.adapters.base import ContentTransform, unchanged
 from lakesync.adapters.deltas import (
@@ -49,13 +51,11 @@ from lakesync.adapters.object_store.delta_files import (
     DELTAS_PREFIX,
     DeltaFile,
     FlushFormat,
-    ValueRange,
     decode_file,
     encode_envelope,
     envelope_deltas,
     parse_key,
     reencode_file,
-    value_range,
 )
 from lakesync.adapters.redaction import RedactionRequest, RedactionResult, TouchedRow, read_fence, redact_table
 from lakesync.model import hlc

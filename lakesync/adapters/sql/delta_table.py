@@ -18,7 +18,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from lakesync.adapters.arrow import columns_as_text, hashes_of, ids_checksum
+from lakesync.adapters.arrow import columns_as_text, hashes_of, ids_checksum, value_range
 from lakesync.adapters.deltas import BatchChecksum, RowId
 from lakesync.adapters.file_scan import sort_unique
 from lakesync.adapters.redaction import NO_COLUMNS, RedactionRequest, RedactionResult, TouchedRow
@@ -151,7 +151,7 @@ class DeltaWriter:
         self._connection = connection
         self._dialect = dialect
         self._rows = to_table_rows(deltas)
-        self._bounds = _bounds(self._rows)
+        self._bounds = list(value_range(self._rows, "hlc"))  # the values for `_HLC_RANGE`
         self._loaded = False  # whether the batch is in the scratch table
 
     def stage(self) -> None:
@@ -296,14 +296,6 @@ class DeltaWriter:
             pa.schema([("delta_id", pa.string())]),
         )
         return ids_checksum(stored.column("delta_id"))
-
-
-def _bounds(rows: pa.Table) -> list[int]:
-    """Return the lowest and the highest hlc, the values for `_HLC_RANGE`."""
-    import pyarrow.compute as pc
-
-    bounds = pc.min_max(rows.column("hlc")).as_py()
-    return [bounds["min"], bounds["max"]]
 
 
 def redact_deltas(connection: Connection, requests: Sequence[RedactionRequest]) -> RedactionResult:
