@@ -32,7 +32,7 @@ from lakesync.connectors import Connectors, Secrets
 from lakesync.connectors.base import ConnectorConfig
 from lakesync.connectors.host_policy import HostPolicy
 from lakesync.connectors.jira.api import PAGE
-from lakesync.connectors.salesforce.bulk import RECORDS_PER_PAGE
+from lakesync.connectors.salesforce.api import RECORDS_PER_PAGE
 from lakesync.connectors.salesforce.source import BULK_ROWS
 from lakesync_dagster.definitions import run_resources
 

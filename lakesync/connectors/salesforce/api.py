@@ -1,15 +1,19 @@
 """The parts of Salesforce's REST API, and of its query language SOQL, that the connector uses.
 
-Salesforce's source (polls), its bulk jobs and its actions call `SalesforceClient`. Failed calls raise the errors of
-`lakesync.model.errors`.
+Salesforce's source (polls) and its actions call `SalesforceClient`. Failed calls raise the errors of
+`lakesync.model.errors`. A *bulk job* (Bulk API 2.0) is a query that Salesforce runs in the background, and whose result
+is read as pages of CSV.
 """
 
 from __future__ import annotations
 
+import csv
+import io
 import re
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing
-from typing import Any
+from contextlib import closing, suppress
+from typing import Any, NamedTuple
 
 import requests
 
@@ -33,6 +37,14 @@ from lakesync.model.errors import (
     RateLimitedError,
 )
 from lakesync.wire.http_sessions import BearerAuth
+
+RECORDS_PER_PAGE = 20_000
+"""Records per page of a bulk job's result, which is kept in memory as text."""
+
+_JOB_TIMEOUT_S = 1_800.0
+"""Seconds to wait for a bulk job."""
+_FIRST_PAUSE_S, _MAX_PAUSE_S = 0.5, 15.0
+"""Bounds of the pause between two checks of a bulk job."""
 
 _ADVICE = {
     "invalid_client_id": "check clientId: it is the consumer key of a connected app",
@@ -125,10 +137,16 @@ class _SessionExpiredError(AuthError):
 
 
 class BulkJobLostError(CursorLostError):
-    """A bulk job (see `salesforce.bulk`) failed, was aborted, has expired, or belongs to another API version.
+    """A bulk job failed, was aborted, has expired, or belongs to another API version. A new job is needed."""
 
-    A new job is needed.
-    """
+
+class BulkPage(NamedTuple):
+    """One page of a bulk job's records."""
+
+    lines: Iterator[Mapping[str, str]]
+    """Each record as field → text, parsed lazily."""
+    locator: str | None
+    """Position of the next page; None after the last one."""
 
 
 class SalesforceClient:
@@ -196,6 +214,60 @@ class SalesforceClient:
         if found := _USAGE.search(response.headers.get("Sforce-Limit-Info", "")):
             self._used, self._limit = int(found[1]), int(found[2])
         return response
+
+    def start_bulk_job(self, soql: str) -> tuple[str, str]:
+        """Start a bulk job that runs a query; return its id and its creation time by Salesforce's clock."""
+        body = {"operation": "query", "query": soql}
+        job = decode_json(self.call("POST", "/jobs/query", json=body, repeatable=False))
+        return str(job["id"]), str(job["createdDate"])
+
+    def wait_for_bulk_job(self, job: str) -> None:
+        """Wait until a bulk job, given by its id, is complete.
+
+        Raises:
+            BulkJobLostError: the job failed, or Salesforce has deleted it (after seven days).
+            AdapterError: the job is not complete in time.
+        """
+        deadline, pause = time.monotonic() + _JOB_TIMEOUT_S, _FIRST_PAUSE_S
+        while True:
+            status = decode_json(self.call("GET", f"/jobs/query/{job}"))
+            match status["state"]:
+                case "JobComplete":
+                    return
+                case "Failed" | "Aborted":
+                    reason = status.get("errorMessage", "no reason given")
+                    raise BulkJobLostError(
+                        f"Salesforce's bulk job {job} is {status['state']} ({reason}): the next poll starts another"
+                    )
+            if time.monotonic() > deadline:
+                raise AdapterError(f"Salesforce's job {job} is still {status['state']} after {_JOB_TIMEOUT_S:.0f} s")
+            time.sleep(pause)
+            pause = min(pause * 1.5, _MAX_PAUSE_S)
+
+    def bulk_results(self, job: str, locator: str | None) -> Iterator[BulkPage]:
+        """Yield the pages of a complete bulk job's result.
+
+        Args:
+            job: the job's id.
+            locator: where to start, from an earlier page; None for the beginning.
+
+        Raises:
+            BulkJobLostError: Salesforce has deleted the job.
+        """
+        while True:
+            params = {"maxRecords": str(RECORDS_PER_PAGE)} | ({} if locator is None else {"locator": locator})
+            response = self.call("GET", f"/jobs/query/{job}/results", params=params, headers={"Accept": "text/csv"})
+            response.encoding = "utf-8"
+            next_locator = response.headers.get("Sforce-Locator", "null")
+            locator = None if next_locator == "null" else next_locator
+            yield BulkPage(csv.DictReader(io.StringIO(response.text)), locator)
+            if locator is None:
+                return
+
+    def delete_bulk_job(self, job: str) -> None:
+        """Delete a bulk job, unless it is already deleted."""
+        with suppress(BulkJobLostError):
+            self.call("DELETE", f"/jobs/query/{job}")
 
     def close(self) -> None:
         """Close the connections; the next call signs in again."""

@@ -31,7 +31,6 @@ from lakesync.connectors.base import (
 from lakesync.connectors.http_api import CursorLostError, decode_json
 from lakesync.connectors.query_text import balanced_condition
 from lakesync.connectors.salesforce.api import BulkJobLostError, Json, SalesforceClient, soql_literal
-from lakesync.connectors.salesforce.bulk import delete_bulk_job, read_bulk_results, start_bulk_job, wait_for_bulk_job
 from lakesync.model.hlc import iso_time
 
 OVERLAP_MS = 300_000
@@ -239,7 +238,7 @@ class SalesforceSource:
         if count <= self._bulk_rows:
             yield from self._changed_since(table, 0)
             return
-        job, created = start_bulk_job(self._client, self._select(table))
+        job, created = self._client.start_bulk_job(self._select(table))
         cursor = {**self._cursor(to_milliseconds(created)), "job": job, "locator": None}
         yield Page(table, [], cursor)  # stores the job's id, so that a poll after a crash resumes it
         yield from self._read_job(table, cursor)
@@ -253,8 +252,8 @@ class SalesforceSource:
 
     def _read_job(self, table: str, cursor: Cursor) -> Iterator[Page]:
         """Yield the records of a cursor's job, then those that changed since the job was created."""
-        wait_for_bulk_job(self._client, cursor["job"])
-        for result in read_bulk_results(self._client, cursor["job"], cursor["locator"]):
+        self._client.wait_for_bulk_job(cursor["job"])
+        for result in self._client.bulk_results(cursor["job"], cursor["locator"]):
             finished = self._cursor(cursor["modified"])
             next_cursor = finished if result.locator is None else {**cursor, "locator": result.locator}
             rows = (csv_row(table, line) for line in result.lines)
@@ -263,7 +262,7 @@ class SalesforceSource:
                 yield Page(table, page_rows)
                 page_rows = next_rows
             yield Page(table, page_rows, next_cursor)
-        delete_bulk_job(self._client, cursor["job"])
+        self._client.delete_bulk_job(cursor["job"])
         yield from self._changed_since(table, cursor["modified"])
 
     def _changed_since(self, table: str, modified_ms: int) -> Iterator[Page]:

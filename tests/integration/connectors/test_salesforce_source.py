@@ -165,7 +165,7 @@ def test_a_large_first_load_is_a_bulk_job_with_the_same_rows(acme, monkeypatch):
 
 
 def test_a_killed_poll_continues_its_bulk_job(acme, monkeypatch):
-    monkeypatch.setattr("lakesync.connectors.salesforce.bulk.RECORDS_PER_PAGE", 10)
+    monkeypatch.setattr("lakesync.connectors.salesforce.api.RECORDS_PER_PAGE", 10)
     acme.bulk_rows = 10
     for number in range(35):
         acme.org.add("Account", Name=str(number))
