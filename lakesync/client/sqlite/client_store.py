@@ -28,7 +28,6 @@ from lakesync.client.errors import TableError
 from lakesync.client.sqlite.bulk_changes import BulkChanges
 from lakesync.client.sqlite.change_tracking import ChangeTracking
 from lakesync.client.sqlite.column_adoption import (
-    added_columns,
     adopt_values,
     existing_columns,
     fill_journalled_rows,
@@ -266,7 +265,8 @@ class SqliteClientStore:
         previous = self.schemas.get(schema.table)  # unlike `before`, None when the file is opened
         self._replaced_schemas.setdefault(schema.table, previous)
         self.schemas[schema.table] = schema
-        is_new, added = before is None, added_columns(before, schema)
+        is_new, old_types = before is None, {} if before is None else before.types
+        added = [name for name in schema.types if name not in old_types]
         existing = {} if is_new else existing_columns(self._db, schema, added)  # before the table gets them
         self._rows.create_table(schema)
         if is_new or recreated or existing:

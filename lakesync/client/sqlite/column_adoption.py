@@ -55,23 +55,13 @@ def merge_schemas(old: TableSchema, new: TableSchema) -> TableSchema:
     return replace(new, columns=new.columns + kept)
 
 
-def added_columns(before: TableSchema | None, schema: TableSchema) -> list[str]:
-    """Return the columns that a table's schema did not have before.
-
-    Args:
-        before: the schema before; None if the table was not synchronised.
-        schema: the schema now.
-    """
-    return [name for name in schema.types if before is None or name not in before.types]
-
-
 def existing_columns(db: sqlite3.Connection, schema: TableSchema, added: list[str]) -> dict[str, str]:
     """Return the added columns that the app's table already has, each with its DEFAULT as SQL (`NULL` if it has none).
 
     Args:
         db: the app's database.
         schema: the table's new schema.
-        added: the result of `added_columns`.
+        added: the columns that the schema did not have before.
     """
     existing = columns_of(db, schema.table)
     return {name: existing[name.lower()].default or "NULL" for name in added if name.lower() in existing}
