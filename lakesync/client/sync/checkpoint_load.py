@@ -27,13 +27,13 @@ from lakesync.client.errors import DbError
 from lakesync.client.sqlite.bulk_decoding import NotBulkWritableError, TableTypes
 from lakesync.client.sqlite.database import first_sync_path, remove_database
 from lakesync.client.sqlite.row_groups import RowGroup, RowGroups, RowPart, execute_for_rows
-from lakesync.client.sqlite.row_storage import STAGED_RECORD
+from lakesync.client.sqlite.row_storage import LISTED_VALUES, STAGED_RECORD, value_list
 from lakesync.client.sqlite.sql_values import from_sql
 from lakesync.client.sqlite.stamps import Record, StampCodec
 from lakesync.client.status import Progress
 from lakesync.client.sync.replica import Replica
 from lakesync.client.transports.base import Checkpoint
-from lakesync.model.types import ColumnValue, RowDelta, RowKey, SyncResponse
+from lakesync.model.types import ColumnValue, RowDelta, RowKey, SyncResponse, row_ids_by_table
 from lakesync.wire import lakesync_pb2 as pb
 from lakesync.wire import protobuf
 from lakesync.wire.delta_fields import DeltaFields, decode_by_field, split_deltas
@@ -302,15 +302,12 @@ def _read_rows(
         stamp_codec: decodes the records.
     """
     result: list[RowDelta] = []
-    for table in {table for table, _ in keys}:
-        wanted = {row_id for key_table, row_id in keys if key_table == table}
+    for table, row_ids in row_ids_by_table(keys).items():
         columns = types[table]
         selected = "".join(f', "{name}"' for name in columns)
-        for row_id, record, *cells in db.execute(
-            f"SELECT row_id, {STAGED_RECORD}{selected} FROM {_STAGING_SCHEMA}.{_staging_table(table)}"
-        ):
-            if row_id not in wanted:
-                continue
+        source = f"{_STAGING_SCHEMA}.{_staging_table(table)} WHERE row_id IN {LISTED_VALUES}"
+        statement = f"SELECT row_id, {STAGED_RECORD}{selected} FROM {source}"
+        for row_id, record, *cells in db.execute(statement, (value_list(row_ids),)):
             values = {name: from_sql(kind, cell) for (name, kind), cell in zip(columns.items(), cells, strict=True)}
             stamps = stamp_codec.decode(record)  # `parts`: hlc, client and columns of each delta, the INSERT too
             if stamps.inserted is not None:
