@@ -190,7 +190,7 @@ class MySqlExecutor:
         """Lend a connection of the pool."""
         try:
             with self._pool.lease() as connection:
-                yield _MySqlConnection(connection)
+                yield _MySqlConnection(connection, self._driver.Error)
         except (self._driver.Error, OSError) as error:
             message = error.args[1] if len(error.args) > 1 else error
             raise AdapterError(f"MySQL at {without_password(self._uri)} failed: {message}") from error
@@ -249,8 +249,9 @@ class MySqlExecutor:
 class _MySqlConnection:
     """`Connection` over pymysql; that protocol documents the methods."""
 
-    def __init__(self, connection: Driver[Any]) -> None:
+    def __init__(self, connection: Driver[Any], errors: type[pymysql.Error]) -> None:
         self._sql = connection
+        self._errors = errors
 
     def execute(self, statement: str, values: Sequence[Value] = ()) -> int:
         with self._sql.cursor() as cursor:
@@ -298,13 +299,6 @@ class _MySqlConnection:
                 self._sql.rollback()
             raise
         self._sql.commit()
-
-    @property
-    def _errors(self) -> type[pymysql.Error]:
-        """Return the class of the driver's errors, which is imported when it is needed."""
-        import pymysql
-
-        return pymysql.Error
 
     def _load_file(self, table: str, lines: bytes) -> None:
         """Load lines with LOAD DATA LOCAL, which reads a file of this machine."""
