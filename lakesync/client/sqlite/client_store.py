@@ -39,6 +39,7 @@ from lakesync.client.sqlite.row_storage import RowStorage
 from lakesync.client.sqlite.stamps import StampCodec
 from lakesync.client.sqlite.table_validation import (
     check_existing_rows,
+    check_existing_values,
     check_names,
     check_table,
     check_text_columns,
@@ -269,8 +270,10 @@ class SqliteClientStore:
         added = [name for name in schema.types if name not in old_types]
         existing = {} if is_new else existing_columns(self._db, schema, added)  # before the table gets them
         self._rows.create_table(schema)
-        if is_new or recreated or existing:
+        if is_new or recreated:
             check_existing_rows(self._db, schema)
+        if existing:
+            check_existing_values(self._db, schema, existing)
         self._db.execute(
             "INSERT INTO _lakesync_tables (tbl, version, schema, remade) VALUES (?, ?, ?, ?) ON CONFLICT (tbl) DO "
             "UPDATE SET version = excluded.version, schema = excluded.schema, remade = remade OR excluded.remade",
@@ -314,6 +317,7 @@ class SqliteClientStore:
         exists = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ? COLLATE NOCASE"
         if self._db.execute(exists, (schema.table,)).fetchone() is None:
             return False
+        self._rows.create_records(schema.table)
         try:
             check_table(self._db, schema)
             check_existing_rows(self._db, schema)

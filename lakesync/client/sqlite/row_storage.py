@@ -99,12 +99,7 @@ class RowStorage:
     def create_table(self, schema: TableSchema) -> None:
         """Create a table and its records, or add the columns that it lacks."""
         table, types = schema.table, schema.types
-        self._db.execute(_KNOWN.format(known_table(table)))
-        source = "FROM _lakesync_known WHERE tbl = ?"
-        self._db.execute(
-            f"INSERT OR REPLACE INTO {known_table(table)} SELECT {_COLUMNS} {source} ORDER BY row_id", (table,)
-        )
-        self._db.execute(f"DELETE {source}", (table,))
+        self.create_records(table)
         columns = "".join(f', "{name}" {DECLARED[kind]}' for name, kind in types.items())
         self._db.execute(f'CREATE TABLE IF NOT EXISTS "{table}" (row_id TEXT PRIMARY KEY NOT NULL{columns})')
         missing = lost_columns(self._db, schema)
@@ -112,6 +107,15 @@ class RowStorage:
         for name in missing:
             self._db.execute(f'ALTER TABLE "{table}" ADD COLUMN "{name}" {declared[types[name]]}')
         self.note_defaults(schema)
+
+    def create_records(self, table: str) -> None:
+        """Create the table of a table's records, with those that the shared table has of it."""
+        self._db.execute(_KNOWN.format(known_table(table)))
+        source = "FROM _lakesync_known WHERE tbl = ?"
+        self._db.execute(
+            f"INSERT OR REPLACE INTO {known_table(table)} SELECT {_COLUMNS} {source} ORDER BY row_id", (table,)
+        )
+        self._db.execute(f"DELETE {source}", (table,))
 
     def note_defaults(self, schema: TableSchema) -> None:
         """Note in `tables_with_defaults` whether a column of a table has a DEFAULT."""

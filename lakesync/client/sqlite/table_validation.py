@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from lakesync.client.sqlite.change_tracking import JOURNAL_COLUMNS
 from lakesync.client.sqlite.sql_values import DECLARED, INVALID_ID, INVALID_VALUES, VALID_ID, find_invalid_utf8
+from lakesync.client.sqlite.stamps import known_table
 from lakesync.model.errors import ConfigurationError, SchemaError
 from lakesync.model.schema import TableSchema, check_schema
 
@@ -180,10 +181,12 @@ def _redeclare_column(db: sqlite3.Connection, table: str, column: str, declared:
 
 
 def check_existing_rows(db: sqlite3.Connection, schema: TableSchema) -> None:
-    """Check that the gateway can accept every row that a table already has.
+    """Check that the gateway can accept the rows of a table that it does not have, and can identify every row.
+
+    The values of a row that it has may have been written by another client, with a schema of other types.
 
     Args:
-        db: the app's database.
+        db: the app's database, with a table of records for the rows that the gateway has.
         schema: the table's schema.
 
     Raises:
@@ -193,17 +196,41 @@ def check_existing_rows(db: sqlite3.Connection, schema: TableSchema) -> None:
     invalid = db.execute(f'SELECT row_id FROM "{table}" WHERE {INVALID_ID.format("row_id")} LIMIT 1').fetchone()
     if invalid is not None:
         raise ConfigurationError(f"table {table!r} has a row whose row_id is {invalid[0]!r}: change it to {VALID_ID}")
-    for column in schema.columns:
-        condition, expected = INVALID_VALUES[column.type]
-        name = f't."{column.name}"'
-        query = f'SELECT t.row_id, {name} FROM "{table}" t WHERE {condition.format(name)} LIMIT 1'
+    check_existing_values(
+        db,
+        schema,
+        schema.types,
+        f"t.row_id NOT IN (SELECT row_id FROM {known_table(table)}) "
+        f"AND t.row_id NOT IN (SELECT row_id FROM _lakesync_edits WHERE tbl = '{table}')",
+    )
+
+
+def check_existing_values(
+    db: sqlite3.Connection, schema: TableSchema, columns: Iterable[str], condition: str = "TRUE"
+) -> None:
+    """Check that the gateway can accept the values that some columns of a table already have.
+
+    Args:
+        db: the app's database.
+        schema: the table's schema.
+        columns: the columns to check.
+        condition: which rows of the table `t` to check, in SQL.
+
+    Raises:
+        ConfigurationError: the gateway would reject a value, which the message names.
+    """
+    table, names = schema.table, list(columns)
+    for column in names:
+        invalid_value, expected = INVALID_VALUES[schema.types[column]]
+        name = f't."{column}"'
+        query = f'SELECT t.row_id, {name} FROM "{table}" t WHERE ({invalid_value.format(name)}) AND {condition} LIMIT 1'
         invalid = db.execute(query).fetchone()
         if invalid is not None:
             raise ConfigurationError(
-                f"row {invalid[0]!r} of table {table!r} has {invalid[1]!r} in column {column.name!r}, which takes "
+                f"row {invalid[0]!r} of table {table!r} has {invalid[1]!r} in column {column!r}, which takes "
                 f"{expected}: change the value, then open the database again"
             )
-    unreadable = find_invalid_utf8(db, table, list(schema.types))
+    unreadable = find_invalid_utf8(db, table, names)
     if unreadable is not None:
         raise ConfigurationError(
             f"row {unreadable[0]!r} of table {table!r} has text in column {unreadable[1]!r} that is not valid UTF-8: "

@@ -14,6 +14,10 @@ from lakesync.model.errors import ConfigurationError, SchemaError
 
 NOTES = {"table": "notes", "columns": [{"name": "text", "type": "string"}, {"name": "n", "type": "number"}]}
 SCHEMAS = [NOTES]
+TEXTS = {"table": "notes", "columns": [{"name": "text", "type": "string"}, {"name": "n", "type": "string"}]}
+RECREATED = """
+    ALTER TABLE notes RENAME TO old; CREATE TABLE notes (row_id TEXT PRIMARY KEY, text, n);
+    INSERT INTO notes SELECT * FROM old; DROP TABLE old; INSERT INTO notes VALUES ('c', 'new', NULL)"""
 
 
 def rows(*clients):
@@ -340,3 +344,32 @@ def test_a_row_of_more_than_a_thousand_columns_is_recorded(opened):
 def test_more_columns_than_sqlite_allows_are_rejected(opened):
     with pytest.raises(ConfigurationError, match=r"has 1997 columns, and SQLite allows 1996"):
         opened(schemas=columns(1997))
+
+
+def test_another_clients_value_of_another_type_does_not_fail_verify(opened):
+    alice, bob = opened(), opened("bob", schemas=[TEXTS])
+    bob["notes"].insert({"n": "half"}, row_id="b")
+    assert rows(bob, alice) == {"b": (None, "half")}
+    assert not alice.verify()["notes"].differed
+
+
+@pytest.mark.parametrize(
+    ("sql", "schemas", "pushed"),
+    [
+        (RECREATED, [NOTES], {"b": (None, "half"), "c": ("new", None)}),
+        (RECREATED, [], {"b": (None, "half"), "c": ("new", None)}),
+        (
+            "ALTER TABLE notes ADD COLUMN more; UPDATE notes SET more = 'm'",
+            [{**NOTES, "columns": [*NOTES["columns"], {"name": "more", "type": "string"}]}],
+            {"b": (None, "half")},
+        ),
+    ],
+)
+def test_another_clients_value_of_another_type_does_not_fail_opening(opened, tmp_path, sql, schemas, pushed):
+    alice, bob = opened(), opened("bob", schemas=[TEXTS])
+    bob["notes"].insert({"n": "half"}, row_id="b")
+    rows(bob, alice)
+    alice.close()
+    with closing(sqlite3.connect(tmp_path / "alice.db")) as own:
+        own.executescript(sql)
+    assert rows(opened(schemas=schemas), bob) == pushed
