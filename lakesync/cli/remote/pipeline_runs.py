@@ -26,6 +26,7 @@ from lakesync.cli.exit_codes import ExitCode
 from lakesync.model.errors import ConfigurationError, ValidationError
 
 if TYPE_CHECKING:
+    from lakesync.cli.connection import GatewayConnection
     from lakesync.cli.dagster_client import DagsterClient
 
 flush_app, backfill_app = command_app(), command_app()
@@ -60,21 +61,23 @@ def flush(
     Exits with 1 if the lake does not have everything in time; the flush continues.
     """
     remote = options.connect()
-    deadline, noted = time.monotonic() + wait, False
-    with output.spinner("flushing"):
-        while True:
-            remaining = max(0.0, deadline - time.monotonic())
-            response = remote.post("/admin/flush/{gateway}", wait=round(min(remaining, _MAX_FLUSH_WAIT), 1) or None)
-            # `flushed`: the history has all deltas. `merged`: so have tables and checkpoint; absent without a pipeline.
-            done = bool(response.get("flushed")) and response.get("merged", True)
-            if done or time.monotonic() >= deadline:
-                break
-            if not response.get("flushed") and not noted:
-                noted = True
-                output.note(
-                    f"waiting up to {wait:g} s; a flush needs a running `lakesync up`, or a gateway with --flush-to"
-                )
-            time.sleep(_FLUSH_POLL_SECONDS)
+    deadline = time.monotonic() + wait
+    before = _metrics(remote)
+    # the response's own `flushed` and `merged` are about the time of its request, and clients go on pushing
+    response = remote.post("/admin/flush/{gateway}", wait=round(min(wait, _MAX_FLUSH_WAIT), 1) or None)
+    done = False
+    if wait:
+        response |= _progress_since(before, _metrics(remote))
+        done = _is_done(response)
+        if not response["flushed"]:
+            output.note(
+                f"waiting up to {wait:g} s; a flush needs a running `lakesync up`, or a gateway with --flush-to"
+            )
+        with output.spinner("flushing"):
+            while not done and time.monotonic() < deadline:
+                time.sleep(_FLUSH_POLL_SECONDS)
+                response |= _progress_since(before, _metrics(remote))
+                done = _is_done(response)
     if as_json:
         output.print_json(response)
     elif not wait:
@@ -91,6 +94,36 @@ def flush(
         output.note(f"some deltas are not in the lake after {wait:g} s; `lakesync status` shows the backlog")
     if wait and not done:
         raise typer.Exit(ExitCode.FAILED)
+
+
+def _metrics(remote: GatewayConnection) -> dict[str, Any]:
+    """Return the gateway's metrics without its clients."""
+    metrics: dict[str, Any] = remote.get("/admin/metrics/{gateway}", clients=0)
+    return metrics
+
+
+def _progress_since(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, bool]:
+    """Return whether the lake has everything that was unflushed at an earlier time, as a flush's response says it.
+
+    Args:
+        before: the gateway's metrics at that time.
+        now: its metrics now.
+
+    Returns:
+        `flushed`: whether the history has it; with a pipeline also `merged`: whether tables and checkpoint have it.
+    """
+    flushed_seq = {shard["shard"]: shard["flushedSeq"] for shard in now["shards"]}
+    flushed = all(flushed_seq.get(shard["shard"], 0) >= shard["lastSeq"] for shard in before["shards"])
+    if now["pipeline"] is None:
+        return {"flushed": flushed}
+    arrival = int(now["checkpoint"]["arrivalHlc"]) if now["checkpoint"] is not None else 0
+    merged = flushed and all(arrival >= int(shard["lastArrivalHlc"]) for shard in before["shards"])
+    return {"flushed": flushed, "merged": merged}
+
+
+def _is_done(response: Mapping[str, Any]) -> bool:
+    """Return whether everything is in the lake; `merged` is absent without a pipeline."""
+    return bool(response["flushed"] and response.get("merged", True))
 
 
 @backfill_app.command(
