@@ -229,7 +229,7 @@ class JiraSource:
 
     def _projects(self) -> Iterator[Page]:
         """Yield all projects, then those in Jira's trash as deleted ones."""
-        for page in self._client.pages("/project/search", "values", expand="lead", status="live,archived"):
+        for page in self._client.pages("/project/search", "values", expand="lead", status=("live", "archived")):
             yield Page(PROJECTS, [project_row(project) for project in page], cursor={})  # every poll reads all
         deleted = sorted(self._deleted_projects())
         if deleted:

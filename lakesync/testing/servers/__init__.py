@@ -10,7 +10,7 @@ import gzip
 import json
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -33,6 +33,8 @@ class Request:
     headers: Mapping[str, str]
     """Name in lower case → value."""
     body: bytes
+    values: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Parameter → all of its values, for parameters that are lists."""
 
     @property
     def json(self) -> Any:
@@ -170,12 +172,14 @@ def _handler(
 
         def _serve(self) -> None:
             url = urlsplit(self.path)
+            values = parse_qs(url.query, keep_blank_values=True)
             request = Request(
                 self.command,
                 url.path,
-                {name: values[-1] for name, values in parse_qs(url.query, keep_blank_values=True).items()},
+                {name: given[-1] for name, given in values.items()},
                 {name.lower(): value for name, value in self.headers.items()},
                 self.rfile.read(int(self.headers.get("Content-Length") or 0)),
+                values,
             )
             with lock:
                 if ended.is_set():  # end a connection that the client has kept, without a response

@@ -139,9 +139,11 @@ def transitions(api: JiraService, _: Request, name: str) -> Response:
 
 
 def project_search(api: JiraService, request: Request) -> Response:
-    """Return a page of projects; deleted projects only if `status` names them."""
+    """Return a page of projects; deleted projects only if `status` names them. It is repeated for several values."""
     start, size = int(request.query.get("startAt", 0)), min(int(request.query.get("maxResults", 50)), 100)
-    states = set(request.query.get("status", "live").split(","))
+    states = set(request.values.get("status", ["live"]))
+    if unknown := states - {"live", "archived", "deleted"}:
+        return Response(400, error_body(f"{min(unknown)!r} is not a status of projects"))
     projects = sorted(
         (
             each
