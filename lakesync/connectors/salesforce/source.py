@@ -55,6 +55,8 @@ _FIELD_NAMES = {"sf_id": "Id", "owner_name": "Owner.Name", "account_name": "Acco
 """Columns whose field's name does not follow from their own."""
 _NUMBERS = {"AnnualRevenue", "NumberOfEmployees", "Amount", "Probability"}
 """Fields that are numbers in JSON, and that a bulk job's CSV has in another form."""
+_TIMES = {"CreatedDate", "LastModifiedDate"}
+"""Fields that are dates with a time, which end with `+0000` in JSON and with `Z` in a bulk job's CSV."""
 
 
 class _PolledTable(NamedTuple):
@@ -356,7 +358,9 @@ def _csv_text(field: str, text: str) -> str | None:
     """Return a CSV value as `_text` returns the JSON value of the same field."""
     if not text:
         return None
-    return _text(float(text)) if field in _NUMBERS else text
+    if field in _NUMBERS:
+        return _text(float(text))
+    return text.replace("Z", "+0000") if field in _TIMES else text
 
 
 def _text(value: Any) -> str | None:

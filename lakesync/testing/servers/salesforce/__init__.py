@@ -279,14 +279,18 @@ def _version(request: Request) -> str:
 
 
 def _text(value: Any) -> str:
-    """Return a value as the Bulk API writes it in CSV. Numbers always have a decimal point."""
+    """Return a value as the Bulk API writes it in CSV. Numbers always have a decimal point, and times end with `Z`."""
     if value is None:
         return ""
     if isinstance(value, bool):
         return "true" if value else "false"
-    return str(float(value)) if isinstance(value, int | float) else str(value)
+    if isinstance(value, int | float):
+        return str(float(value))
+    return _TIME.sub(r"\1Z", str(value))
 
 
+_TIME = re.compile(r"(\d{4}-\d\d-\d\dT[\d:.]+)\+0000")
+"""A time in UTC, as JSON has it."""
 _ROUTES = Routes(
     "/services/data/v[0-9.]+/",
     ("GET", "query/?", query),

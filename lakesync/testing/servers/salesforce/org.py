@@ -7,7 +7,7 @@ recycle bin until they are purged. The routes in the package read and change the
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from operator import attrgetter
@@ -123,14 +123,14 @@ class SalesforceOrg:
         owner = {"OwnerId": next(iter(self.users)), "CreatedById": next(iter(self.users))}
         flags = {"Opportunity": {"IsClosed": False, "IsWon": False}, "Lead": {"IsConverted": False}}.get(kind, {})
         record = Record(
-            kind, f"{_ID_PREFIXES[kind]}{self._record_count:012d}AAA", {**owner, **flags, **fields}, now, now
+            kind, f"{_ID_PREFIXES[kind]}{self._record_count:012d}AAA", owner | flags | _stored(fields), now, now
         )
         self.records[record.id] = record
         return record
 
     def edit(self, record: Record, **fields: Any) -> None:
         """Change fields of a record."""
-        record.fields |= fields
+        record.fields |= _stored(fields)
         record.modified = self._now()
 
     def delete(self, record: Record) -> None:
@@ -181,6 +181,11 @@ class SalesforceOrg:
     def _now(self) -> int:
         """Return the time in milliseconds since 1970, without fractions of a second."""
         return self.clock() // 1000 * 1000
+
+
+def _stored(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return field values as Salesforce stores them: empty text becomes null."""
+    return {name: None if value == "" else value for name, value in fields.items()}
 
 
 def time_text(ms: int) -> str:
