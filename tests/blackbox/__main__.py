@@ -17,6 +17,9 @@ from tests.blackbox.run import search
 from tests.blackbox.server import Server
 from tests.progress_lines import ProgressLines
 
+PER_STORE = 500
+"""The number of histories in one store: an erasure rewrites the files of all, while they wait."""
+
 
 @contextmanager
 def server(over: str, processes: int, *, slow: bool) -> Iterator[Server]:
@@ -69,22 +72,24 @@ def main(arguments: Sequence[str]) -> int:
     if processes > 1 and options.over != "postgres":
         parser.error("--servers: only Postgres serves several processes")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # stop the servers
+    chosen = {"kills": options.kills, "live": options.live, "fill_every": options.fill_every}
+    chosen["overlap_every"] = options.overlap_every
+    progress = ProgressLines("histories")
     played = wrong = 0
-    with server(options.over, processes, slow=options.slow) as running:
-        began = time.monotonic()
-        seeds = iter(range(options.seed, options.seed + options.histories))
-        chosen = {"kills": options.kills, "live": options.live, "fill_every": options.fill_every}
-        chosen["overlap_every"] = options.overlap_every
-        found = search(running, seeds, **chosen, shrink=not options.as_found)
-        progress = ProgressLines("histories")
-        for some, failures in found:
-            played += some
-            progress.advance(some)
-            wrong += len(failures)
-            for failure in failures:
-                print(failure.report(), flush=True)
-            if wrong >= options.failures or time.monotonic() - began > options.seconds:
-                break
+    began = time.monotonic()
+    while played < options.histories and wrong < options.failures and time.monotonic() - began < options.seconds:
+        first, number = options.seed + played, min(PER_STORE, options.histories - played)
+        with server(options.over, processes, slow=options.slow) as running:
+            for some, failures in search(
+                running, iter(range(first, first + number)), **chosen, shrink=not options.as_found
+            ):
+                played += some
+                progress.advance(some)
+                wrong += len(failures)
+                for failure in failures:
+                    print(failure.report(), flush=True)
+                if wrong >= options.failures or time.monotonic() - began > options.seconds:
+                    break
     took = time.monotonic() - began
     chosen_words = "".join(f" {word}" for word in ("live", "kills", "slow") if getattr(options, word))
     over = f"{options.over}{f' by {processes}' * (processes > 1)}{chosen_words}"

@@ -39,7 +39,8 @@ from lakesync.staging.store.push import Replayer
 def purge(journal: Journal, state: State, behind: WriteBehind) -> None:
     """Rewrite both files, so that values that an erasure deleted are not left in free pages.
 
-    Call it in the owner thread. A few gigabytes take a minute, in which no other job runs.
+    Call it in the owner thread. No other job runs meanwhile; `docs/durability.md` has the duration. VACUUM is needed,
+    because `PRAGMA secure_delete` leaves fragments of deleted values in pages that were reused.
 
     Args:
         journal: the store's `log.db`.
