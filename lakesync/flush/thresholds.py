@@ -259,14 +259,10 @@ class Thresholds:
         self._settings = settings
         self._wall = wall
 
-    def exceeded(self, backlog: Sequence[Backlog] | None = None) -> bool:
-        """Return whether the backlog is too large or too old.
-
-        Args:
-            backlog: the gateway's backlog; None to read it.
-        """
-        shards = self._backlog_stats.backlog() if backlog is None else backlog
-        return self._size_reason(shards) is not None or self._is_old(shards)
+    def exceeded(self) -> bool:
+        """Return whether the backlog is too large or too old."""
+        backlog = self._backlog_stats.backlog()
+        return self._size_reason(backlog) is not None or self._is_old(backlog)
 
     def due(self, backlog: Sequence[Backlog]) -> bool:
         """Return whether to flush now: the backlog or a table's is too large or too old, or a flush was requested.
