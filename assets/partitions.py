@@ -7,11 +7,11 @@ the day on which rows were read.
 """
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, timedelta
 
 import dagster as dg
 
-from lakehouse.marks import utc_day
+from lakehouse.marks import first_ms, utc_day
 from lakesync.model.hlc import start_of
 
 PARTITION = "dagster/partition"
@@ -67,12 +67,10 @@ def nearest_key_at(days: dg.TimeWindowPartitionsDefinition, ms: int) -> str:
 
 def ms_of_days(days: Sequence[date]) -> tuple[int, int]:
     """Return the first millisecond of the UTC days from the earliest to the latest, and the first one after them."""
-    first, after = min(days), max(days) + timedelta(days=1)
-    start, end = (int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp() * 1000) for day in (first, after))
-    return start, end
+    return first_ms(min(days)), first_ms(max(days) + timedelta(days=1))
 
 
 def arrivals_of(days: Sequence[date]) -> tuple[int, int]:
     """Return the first and the last arrival that the UTC days from the earliest to the latest can contain."""
-    first_ms, end_ms = ms_of_days(days)
-    return start_of(first_ms), start_of(end_ms) - 1
+    start_ms, end_ms = ms_of_days(days)
+    return start_of(start_ms), start_of(end_ms) - 1

@@ -255,3 +255,8 @@ def days_to_copy(copied: CopiedDays, declared: DeclaredMigration, now_ms: int) -
 def utc_day(ms: int) -> date:
     """Return the UTC day of a moment in milliseconds since 1970."""
     return datetime.fromtimestamp(ms / 1000, UTC).date()
+
+
+def first_ms(day: date) -> int:
+    """Return the first millisecond of a UTC day, since 1970."""
+    return int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp() * 1000)

@@ -12,12 +12,12 @@ call this module. Importing it loads neither Spark nor a database driver.
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from lakehouse.marks import destination_mark
+from lakehouse.marks import destination_mark, first_ms
 from lakehouse.schema_snapshot import registered
 from lakesync.adapters.backend_config import (
     SingleBackend,
@@ -216,8 +216,8 @@ def migration_task(config: Config, name: str, declared: DeclaredMigration, table
     scope = MigrationScope(
         declared.gateway,
         (table,),
-        since=_first_hlc(day) - 1,  # exclusive: deltas after it are copied
-        until=_first_hlc(day + timedelta(days=1)) - 1,  # inclusive
+        since=hlc.start_of(first_ms(day)) - 1,  # exclusive: deltas after it are copied
+        until=hlc.start_of(first_ms(day + timedelta(days=1))) - 1,  # inclusive
     )
     return Migration(
         f"migrations/{name}/{table}/{day}",
@@ -227,11 +227,6 @@ def migration_task(config: Config, name: str, declared: DeclaredMigration, table
         declared.page_size,
         str(config.data_dir / "migrations"),
     )
-
-
-def _first_hlc(day: date) -> int:
-    """Return the first hlc of a UTC day."""
-    return hlc.start_of(int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp() * 1000))
 
 
 def target_erasures(
