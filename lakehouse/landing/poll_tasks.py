@@ -442,7 +442,12 @@ def _check_rows(page: Page) -> None:
                 f"the row {row.row_id!r} of {page.table} cannot be synced: it has {len(row.columns)} columns and "
                 f"{size} bytes, at most {MAX_ROW_COLUMNS} and {MAX_ROW_BYTES} are allowed: leave some out"
             )
-    for name in {name for row in page.rows for name in row.columns}:
+    spellings: dict[str, str] = {}
+    for name in sorted({name for row in page.rows for name in row.columns}):
+        if (other := spellings.setdefault(name.lower(), name)) != name:
+            raise ConfigurationError(
+                f"the columns {other!r} and {name!r} of {page.table} differ only in case: rename one in the query"
+            )
         if not is_identifier(name):
             raise ConfigurationError(
                 f"the column {name!r} of {page.table} is no identifier: rename it in the query, with letters, digits "

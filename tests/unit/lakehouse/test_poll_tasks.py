@@ -185,6 +185,7 @@ def nested(levels):
         SourceRow("a\0", {}),
         SourceRow("r" * 513, {}),
         SourceRow("r", {"a b": 1}),
+        SourceRow("r", {"Name": 1, "name": 1}),
         SourceRow("r", {"deep": nested(101)}),
         SourceRow("r", {"too_deep": nested(5_000)}),
         SourceRow("r", {"huge": 10**400}),
