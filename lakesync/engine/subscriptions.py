@@ -33,6 +33,7 @@ from lakesync.feed.client_state import (
     cursors_belong_to,
     ends_scope,
     scope_under,
+    with_last_scope,
     with_newest_scope,
     with_possible_broadcasts,
     with_subscription,
@@ -81,7 +82,7 @@ def _subscribe_one(commit: ClientCommit, newcomer: Newcomer, rules: RulesCache, 
     record = known or ClientRecord(client_id, commit.epoch, now_ms)
     if not record.scopes and state.cursor <= NEVER_PULLED:  # it pulled from an empty gateway, or never
         record = with_newest_scope(record, access, commit.arrival)
-        record = msgspec.structs.replace(record, scopes=(msgspec.structs.replace(record.scopes[0], first_cursor=0),))
+        record = with_last_scope(record, msgspec.structs.replace(record.scopes[0], first_cursor=0))
     record = with_subscription(record, access)
     if record != known:
         commit.put_client(record)

@@ -31,6 +31,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from lakesync.feed.client_state import with_last_scope
 from lakesync.feed.positions import NEVER_PULLED
 from lakesync.feed.scopes import later_scopes, scope_numbered
 from lakesync.model.validation import MAX_HLC
@@ -58,13 +59,13 @@ def with_complete_cursor(record: ClientRecord, newest: int) -> tuple[ClientRecor
         record: the client's record, with at least one scope.
         newest: the gateway's newest arrival.
     """
-    *earlier, scope = record.scopes
+    scope = record.scopes[-1]
     if scope.has_complete_cursor:
         return record, max(newest, scope.first_cursor)
     cursor = newest
-    if earlier or record.may_hold_unknown_rows:
+    if len(record.scopes) > 1 or record.may_hold_unknown_rows:
         record, cursor = with_page_mark(record, newest)
-    return replace(record, scopes=(*earlier, replace(scope, first_cursor=cursor))), cursor
+    return with_last_scope(record, replace(scope, first_cursor=cursor)), cursor
 
 
 def with_page_mark(record: ClientRecord, arrival: int, above: int = 0) -> tuple[ClientRecord, int]:

@@ -84,8 +84,12 @@ def with_possible_broadcasts(record: ClientRecord, newest: int) -> ClientRecord:
     """
     if not record.scopes or not record.scopes[-1].gets_broadcasts:
         return record
-    *earlier, scope = record.scopes
-    return replace(record, scopes=(*earlier, _with_rows_sent(scope, newest, newest)))
+    return with_last_scope(record, _with_rows_sent(record.scopes[-1], newest, newest))
+
+
+def with_last_scope(record: ClientRecord, scope: Scope) -> ClientRecord:
+    """Return the record with a changed version of its newest scope."""
+    return replace(record, scopes=(*record.scopes[:-1], scope))
 
 
 def scope_under(record: ClientRecord, access: Access) -> Scope | None:
@@ -113,20 +117,10 @@ def with_subscription(record: ClientRecord, access: Access, *, cursor_is_unstore
     record = replace(record, gets_broadcasts=True)
     if not record.scopes or not access.same_as(record.scopes[-1]):
         return record
-    *earlier, scope = record.scopes
+    scope = record.scopes[-1]
     keys = tuple(sorted(access.keys.union(scope.keys)))
-    return replace(
-        record,
-        scopes=(
-            *earlier,
-            replace(
-                scope,
-                keys=keys,
-                gets_broadcasts=True,
-                has_unstored_cursors=scope.has_unstored_cursors or cursor_is_unstored,
-            ),
-        ),
-    )
+    is_unstored = scope.has_unstored_cursors or cursor_is_unstored
+    return with_last_scope(record, replace(scope, keys=keys, gets_broadcasts=True, has_unstored_cursors=is_unstored))
 
 
 def may_broadcast_under_other_access(record: ClientRecord, access: Access) -> bool:
