@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 from functools import cache
+from io import BufferedReader
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Self
+from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import unquote, urlsplit
 
 from lakesync.model.errors import ConfigurationError, extra
@@ -63,8 +64,7 @@ class FrameFile:
     def open(self) -> BinaryIO:
         """Open the file for reading; use it in a `with` statement.
 
-        A local file can be read to its end even if it is deleted meanwhile; reading from S3 then fails. On S3, the
-        result has only `read(size)` and the methods of a `with` statement.
+        A local file can be read to its end even if it is deleted meanwhile; reading from S3 then fails.
 
         Raises:
             FileNotFoundError: the file does not exist.
@@ -72,32 +72,9 @@ class FrameFile:
             ConfigurationError: it is on S3, and pyarrow is not installed.
         """
         if self.on_s3:
-            return _Stream(s3_file_system().open_input_stream(self._path))  # type: ignore[return-value]
+            stream = s3_file_system().open_input_stream(self._path)
+            return BufferedReader(stream)  # whose `read` returns all requested bytes, unlike that of Arrow's stream
         return Path(self._path).open("rb")
-
-
-class _Stream:
-    """Wraps Arrow's stream, so that `read` returns as many bytes as requested, unless the file ends before.
-
-    The `read` of Arrow's stream may return fewer.
-    """
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-
-    def read(self, size: int) -> bytes:
-        parts: list[bytes] = []
-        remaining = size
-        while remaining and (part := self._stream.read(remaining)):
-            parts.append(part)
-            remaining -= len(part)
-        return b"".join(parts)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stream.close()
 
 
 @cache
