@@ -269,10 +269,6 @@ class SqliteStore(BaseStore):
 
         return self._write(trim)
 
-    def request_flush(self, gateway: str) -> None:
-        """Record that a flush was requested, which changes only the gateway's head: no statement needs the file."""
-        self._write(lambda: self._open.pipeline.request_flush(gateway))
-
     def log_source(self, shard: str = MAIN_SHARD) -> LogSource:  # noqa: ARG002 all shards are in one table
         """Return the address of `log.db` for SQLite's JDBC driver, read-only; see `PipelineStore.log_source`."""
         path = (self._folder / LOG_FILE).absolute()
