@@ -107,10 +107,10 @@ class ClientTracker:
             return
         client.disconnected_ms = self._wall()
         # Before the first pull over a connection, its cursor is known only once the client was sent everything.
-        has_cursor = not (subscriber.state.has_not_pulled and subscriber.has_more)
-        if has_cursor and client.cursor is not None and subscriber.cursor >= client.cursor:
+        has_cursor = not (subscriber.state.has_not_pulled and subscriber.state.has_more)
+        if has_cursor and client.cursor is not None and subscriber.state.cursor >= client.cursor:
             client.sent_count += 1
-            client.cursor, client.has_more = subscriber.cursor, subscriber.has_more
+            client.cursor, client.has_more = subscriber.state.cursor, subscriber.state.has_more
 
     def checks_due(
         self,

@@ -113,7 +113,9 @@ class TrackedClient:
 
     def is_up_to_date(self, connected: ConnectedClient | None) -> bool:
         """Return whether the client is connected and was sent every change that it may see."""
-        return connected is not None and not (connected.has_pending or connected.subscriber.has_more or self.repeats)
+        return connected is not None and not (
+            connected.has_pending or connected.subscriber.state.has_more or self.repeats
+        )
 
     def unsent_since(self, connected: ConnectedClient | None) -> int | None:
         """Return the arrival of the oldest unsent change: 0 if everything was sent, None for an unchecked client."""
@@ -146,8 +148,8 @@ class TrackedClient:
         """
         cursor, has_more = self.cursor or 0, self.has_more
         subscriber = connected.subscriber if connected is not None else None
-        if subscriber is not None and subscriber.cursor > cursor:
-            cursor, has_more = subscriber.cursor, subscriber.has_more
+        if subscriber is not None and subscriber.state.cursor > cursor:
+            cursor, has_more = subscriber.state.cursor, subscriber.state.has_more
         unsent = self.unsent_since(connected)
         unsent_since_ms, behind_ms = None, unsent  # behind_ms: 0 if everything was sent, None if that is unknown
         if unsent:

@@ -330,11 +330,11 @@ class Channel:
 
     def _page(self, subscriber: Subscriber) -> Future[SyncResponse]:
         """Have the engine read an own page for a client, as if the client had pulled from its cursor."""
-        pull = SyncPull(subscriber.client_id, subscriber.cursor, subscriber.state.limit)
+        pull = SyncPull(subscriber.client_id, subscriber.state.cursor, subscriber.state.limit)
         return self._gateway.submit_pull(
             pull,
             subscriber.claims,
-            knows_resync=subscriber.knows_resync,
+            knows_resync=subscriber.state.knows_resync,
             confirmed=False,  # the client did not send this cursor, so it may not have received everything up to it
             has_not_pulled=subscriber.state.has_not_pulled,
         )

@@ -206,7 +206,7 @@ class LiveConnection:
         if subscriber is not None and subscriber.client_id != message.client_id:  # another client's push
             subscriber = None
         # the newest cursor that the client certainly has: the connection delivers pages in order
-        confirmed = subscriber.cursor if subscriber is not None and not subscriber.state.has_not_pulled else None
+        confirmed = subscriber.state.cursor if subscriber is not None and not subscriber.state.has_not_pulled else None
         result = await serve_push(self._services, record, self._caller, lambda: (message, None), lambda _: confirmed)
         if subscriber is not None:
             subscriber.after_push(result.server_hlc)

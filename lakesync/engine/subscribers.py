@@ -110,21 +110,6 @@ class Subscriber:
     """Whether there may be changes that concern this client alone, so that the next scan must read its own bucket."""
 
     @property
-    def cursor(self) -> int:
-        """Cursor of the last page sent to the client."""
-        return self.state.cursor
-
-    @property
-    def has_more(self) -> bool:
-        """Whether more pages follow at this cursor."""
-        return self.state.has_more
-
-    @property
-    def knows_resync(self) -> bool:
-        """Whether the client understands RESYNC_REQUIRED."""
-        return self.state.knows_resync
-
-    @property
     def own_bucket(self) -> str:
         """The bucket key of changes that concern this client alone."""
         return own_bucket(self.client_id)
@@ -158,9 +143,9 @@ class Subscriber:
         # Complete cursors are arrivals, which are multiples of ARRIVAL_STEP, except for the first of a scope, which is
         # ignored too. Before the first page there is no middle.
         is_complete = cursor % ARRIVAL_STEP == 0 or cursor == NEVER_PULLED
-        is_ahead = not self.state.has_more and cursor > self.cursor and is_complete
+        is_ahead = not self.state.has_more and cursor > self.state.cursor and is_complete
         # always a new object: a scan that began with the old one does not include the push
-        self.state = replace(self.state, cursor=cursor if is_ahead else self.cursor)
+        self.state = replace(self.state, cursor=cursor if is_ahead else self.state.cursor)
 
 
 class Newcomer(NamedTuple):
