@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from msgspec.structs import asdict
 
 from lakesync.model.delta import jcs_raw
 from lakesync.model.errors import ValidationError
@@ -65,15 +66,7 @@ def encode_push(push: ActionPush) -> bytes:
     return pb.ActionPush(
         client_id=push.client_id,
         actions=[
-            pb.Action(
-                action_id=action.action_id,
-                client_id=action.client_id,
-                hlc=action.hlc,
-                connector=action.connector,
-                action_type=action.action_type,
-                params=bytes(action.params),
-                idempotency_key=action.idempotency_key,
-            )
+            pb.Action(**(asdict(action) | {"params": bytes(action.params)}))  # the message has the same fields
             for action in push.actions
         ],
     ).SerializeToString()
@@ -138,14 +131,8 @@ def decode_response(data: bytes) -> ActionResponse:
 def _outcome(result: ActionOutcome) -> pb.ActionOutcome:
     """Return an action's outcome as a protobuf message."""
     if isinstance(result, ActionResult):
-        return pb.ActionOutcome(
-            result=pb.ActionResult(action_id=result.action_id, data=bytes(result.data), server_hlc=result.server_hlc)
-        )
-    return pb.ActionOutcome(
-        error=pb.ActionError(
-            action_id=result.action_id, code=result.code, message=result.message, retryable=result.retryable
-        )
-    )
+        return pb.ActionOutcome(result=pb.ActionResult(**(asdict(result) | {"data": bytes(result.data)})))
+    return pb.ActionOutcome(error=pb.ActionError(**asdict(result)))
 
 
 def _raw(data: bytes) -> msgspec.Raw:

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import msgspec
 from google.protobuf.message import DecodeError, Message
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from lakesync.model.errors import Rejection, ValidationError
 from lakesync.model.types import (
@@ -86,13 +86,7 @@ def _decode_singly(push: SyncPush, messages: Iterable[pb.RowDelta]) -> SyncPush:
 
 def encode_pull(pull: SyncPull) -> bytes:
     """Encode a SyncPull message."""
-    return pb.SyncPull(
-        client_id=pull.client_id,
-        since_hlc=pull.since_hlc,
-        max_deltas=pull.max_deltas,
-        source=pull.source,
-        own_hlc=pull.own_hlc,
-    ).SerializeToString()
+    return pb.SyncPull(**asdict(pull)).SerializeToString()  # the message has the same fields
 
 
 def decode_pull(data: bytes) -> SyncPull:
