@@ -190,13 +190,13 @@ class GroupCommit:
             MustRunAloneError: the job was rolled back and must run again, alone.
             sqlite3.Error: the job could not be rolled back alone, so the whole group must be.
         """
-        mark = self._journal.begin_job()
+        self._journal.begin_job()
         try:
             result = job.function(alone)
             self._state.end_job()
         except BaseException as exc:
             self._state.drop_job()
-            self._journal.roll_back_job(mark)
+            self._journal.roll_back_job()
             if isinstance(exc, MustRunAloneError):
                 raise
             self._check_transactions()

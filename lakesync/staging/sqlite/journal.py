@@ -204,27 +204,22 @@ class Journal(JournalFile):
             self._group.undo.undo_to(0)
             self._group = _Group(alone=False)
 
-    def begin_job(self) -> int:
-        """Begin a job inside the group, and return its undo mark, for `roll_back_job`."""
+    def begin_job(self) -> None:
+        """Begin a job inside the group."""
         group = self._group
         if group.has_savepoint:
             self.sql.execute("RELEASE job")
             group.has_savepoint = False
         group.job_mark = group.undo.mark()
-        return group.job_mark
 
-    def roll_back_job(self, mark: int) -> None:
-        """Roll back the current job, in the file and in memory.
-
-        Args:
-            mark: what `begin_job` returned for it.
-        """
+    def roll_back_job(self) -> None:
+        """Roll back the current job, in the file and in memory."""
         group = self._group
         if group.has_savepoint:
             self.sql.execute("ROLLBACK TO job")
             self._forget()
             group.forget_waiting()
-        group.undo.undo_to(mark)
+        group.undo.undo_to(group.job_mark)
 
     def prepare_sql(self) -> None:
         """Prepare the file for SQL statements of the current job: write what waits in memory to it.
