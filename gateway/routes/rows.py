@@ -43,7 +43,7 @@ from gateway.tracked_client import ClientStatus
 from lakesync.engine.checks import check_client
 from lakesync.engine.inspection.explanation import Explanation
 from lakesync.engine.inspection.rejections import RejectedDelta
-from lakesync.feed import MAX_PAGE_BYTES
+from lakesync.feed.pull import MAX_PAGE_BYTES
 from lakesync.model.errors import ResyncRequiredError, ValidationError
 from lakesync.model.hlc import iso_time
 from lakesync.model.schema import IDENTIFIER_FORM, is_identifier

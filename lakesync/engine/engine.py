@@ -22,9 +22,9 @@ from lakesync.engine.checks import EngineLimits
 from lakesync.engine.gateway import SharedParts, SyncGateway
 from lakesync.engine.inspection.rejections import RejectionLog
 from lakesync.engine.names import Names
-from lakesync.engine.sharding import ShardedGateway
+from lakesync.engine.sharding.gateway import ShardedGateway
 from lakesync.engine.sources import SharedSource
-from lakesync.feed import Sender, apply
+from lakesync.feed.apply import Sender, apply
 from lakesync.feed.astray import mark_astray
 from lakesync.feed.push_rows import by_row
 from lakesync.feed.reindex import rewrite_rows

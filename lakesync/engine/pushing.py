@@ -28,7 +28,7 @@ from lakesync.engine.active_rules import RulesCache
 from lakesync.engine.checks import EngineLimits, check_backlog, check_row_sizes, check_schemas, check_scope
 from lakesync.engine.names import PushNames
 from lakesync.engine.pulling import announce_other_connection
-from lakesync.feed import Sender, apply
+from lakesync.feed.apply import Sender, apply
 from lakesync.feed.astray import mark_astray, record_repeats
 from lakesync.feed.client_cursors import with_cursor_in_doubt
 from lakesync.feed.client_state import (

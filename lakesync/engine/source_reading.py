@@ -22,7 +22,8 @@ import msgspec
 
 from lakesync.adapters.base import DatabaseAdapter
 from lakesync.adapters.deltas import DeltaQuery, StoredDelta, position_of
-from lakesync.feed import MAX_PAGE_BYTES, render
+from lakesync.feed import render
+from lakesync.feed.pull import MAX_PAGE_BYTES
 from lakesync.model.delta import delta_id
 from lakesync.model.merge import RowState
 from lakesync.model.types import Position, RowDelta, RowKey

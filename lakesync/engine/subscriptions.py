@@ -26,7 +26,6 @@ import msgspec
 from lakesync.engine.active_rules import RulesCache
 from lakesync.engine.pulling import announce_other_connection
 from lakesync.engine.subscribers import Newcomer, ScanResult, SubscriberGroup, Subscription, SubscriptionState
-from lakesync.feed import pull_page
 from lakesync.feed.client_cursors import with_cursor_in_doubt
 from lakesync.feed.client_state import (
     current_record,
@@ -39,6 +38,7 @@ from lakesync.feed.client_state import (
     with_subscription,
 )
 from lakesync.feed.positions import NEVER_PULLED, Position, SentPeriod, find_page
+from lakesync.feed.pull import pull_page
 from lakesync.feed.row_buckets import own_bucket, owner_of
 from lakesync.feed.scopes import Access, max_sent
 from lakesync.model.types import Claims, SyncResponse

@@ -13,9 +13,3 @@ bucket, left it, and last changed in it.
 
 See `docs/feed.md`.
 """
-
-from lakesync.feed.apply import Sender, apply
-from lakesync.feed.pull import MAX_PAGE_BYTES, PulledPage, pull_page
-from lakesync.feed.reindex import reindex_some
-
-__all__ = ["MAX_PAGE_BYTES", "PulledPage", "Sender", "apply", "pull_page", "reindex_some"]

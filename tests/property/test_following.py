@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from lakesync.engine import Engine, EngineLimits
 from lakesync.engine.subscribers import Newcomer, SubscriberGroup, SubscriptionState
 from lakesync.engine.subscriptions import scan, subscribe
-from lakesync.feed import pull_page
 from lakesync.feed.positions import Position
+from lakesync.feed.pull import pull_page
 from lakesync.feed.row_buckets import own_bucket
 from lakesync.model import hlc
 from lakesync.model.delta import delta_id

@@ -10,7 +10,7 @@ import hypothesis.strategies as st
 from hypothesis import example, given, settings
 
 from lakesync.engine import Engine, EngineLimits, SyncGateway
-from lakesync.engine.sharding import ShardedGateway
+from lakesync.engine.sharding.gateway import ShardedGateway
 from lakesync.rules.model import SyncRules
 from lakesync.staging import open_staging
 from lakesync.staging.records import Checkpoint, StoredRow

@@ -28,9 +28,9 @@ from lakesync.engine.inspection.explanation import (
     bucket_reasons,
     reasons_of,
 )
-from lakesync.feed import pull_page
 from lakesync.feed.client_state import current_record
 from lakesync.feed.positions import Position
+from lakesync.feed.pull import pull_page
 from lakesync.feed.scopes import Access
 from lakesync.model.hlc import wall_of
 from lakesync.model.types import Claims, Op, RowKey

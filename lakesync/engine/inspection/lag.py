@@ -22,9 +22,9 @@ from typing import NamedTuple
 from lakesync.engine.active_rules import RulesCache
 from lakesync.engine.inspection.client_position import TrackedCursor, claims_of, position_of
 from lakesync.engine.inspection.explain import next_pull
-from lakesync.feed import pull_page
 from lakesync.feed.client_state import current_record
 from lakesync.feed.positions import Position
+from lakesync.feed.pull import pull_page
 from lakesync.model.types import RowDelta, RowKey
 from lakesync.staging.records import DELETED, ClientRecord, Entry, Range, StoredRow
 from lakesync.staging.store.feed import ClientView, FeedView

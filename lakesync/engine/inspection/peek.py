@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from lakesync.engine.active_rules import RulesCache
-from lakesync.feed import MAX_PAGE_BYTES, pull_page
 from lakesync.feed.positions import Position, SentPeriod
+from lakesync.feed.pull import MAX_PAGE_BYTES, pull_page
 from lakesync.feed.scopes import Access
 from lakesync.model.errors import ResyncRequiredError, ValidationError
 from lakesync.model.types import Claims, RowDelta

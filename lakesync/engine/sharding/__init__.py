@@ -5,7 +5,3 @@ creates a `ShardedGateway` instead of a `SyncGateway` if its store is sharded. C
 *cursor*, from which they pull next. The store keeps a *vector* for it: a cursor in each shard. `docs/sharding.md`
 explains it.
 """
-
-from lakesync.engine.sharding.gateway import ShardedGateway
-
-__all__ = ["ShardedGateway"]

@@ -26,8 +26,8 @@ from lakesync.engine.page_reading import PullRequest
 from lakesync.engine.sharding.shard_gateway import ShardGateway, of_shard
 from lakesync.engine.sharding.vectors import UNKNOWN_CURSOR, IssuedCursor, ResolvedCursor, Vectors
 from lakesync.engine.source_reading import with_deletes
-from lakesync.feed import MAX_PAGE_BYTES
 from lakesync.feed.positions import NEVER_PULLED
+from lakesync.feed.pull import MAX_PAGE_BYTES
 from lakesync.model.errors import ResyncRequiredError
 from lakesync.model.types import Claims, RowDelta, SyncPage
 from lakesync.wire.encoded import EncodedDeltas, encoded_size

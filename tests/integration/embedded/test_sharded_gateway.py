@@ -13,7 +13,7 @@ from lakesync.adapters.deltas import BatchChecksum, DeltaBatch
 from lakesync.engine import Engine, EngineLimits
 from lakesync.engine.sharding.shard_gateway import ShardGateway
 from lakesync.engine.subscribers import Newcomer, SubscriberGroup, SubscriptionState
-from lakesync.feed import MAX_PAGE_BYTES
+from lakesync.feed.pull import MAX_PAGE_BYTES
 from lakesync.flush import Outlet
 from lakesync.model.delta import delta_id
 from lakesync.model.errors import (

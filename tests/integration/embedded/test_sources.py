@@ -8,7 +8,7 @@ from lakesync.adapters import DeltaBatch, StoredDelta
 from lakesync.adapters.backends.postgres import PostgresAdapter
 from lakesync.engine.page_reading import PullRequest, unrecorded_cursor
 from lakesync.engine.subscribers import Newcomer, SubscriberGroup, SubscriptionState
-from lakesync.feed import MAX_PAGE_BYTES
+from lakesync.feed.pull import MAX_PAGE_BYTES
 from lakesync.model.errors import AdapterError, NotFoundError, StagingUnavailableError
 from lakesync.model.types import SyncPull, SyncPush
 from lakesync.rules.model import parse_rules

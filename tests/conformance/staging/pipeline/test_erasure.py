@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from lakesync.feed import reindex_some
+from lakesync.feed.reindex import reindex_some
 from lakesync.model.errors import NotFoundError
 from lakesync.model.merge import RowState
 from lakesync.model.types import RowDelta
