@@ -31,8 +31,8 @@ class ActionGateway:
         store: StagingStore,
         wall: Callable[[], int],
         limits: ActionLimits,
-        connectors: Connectors | None = None,
-        runner: ActionRunner | None = None,
+        connectors: Connectors,
+        runner: ActionRunner,
     ) -> None:
         """Create the dispatcher of actions.
 
@@ -42,14 +42,14 @@ class ActionGateway:
             wall: returns the server's wall time in milliseconds since 1970.
             limits: how many actions a request may have, and how long outcomes are kept.
             connectors: the connector types, and the keys that encrypt ("seal") the secrets in the settings of
-                connectors; None for the built-in types without a key.
-            runner: executes actions in its threads; gateways may share one. None creates one for this gateway.
+                connectors.
+            runner: executes actions in its threads.
         """
         self.gateway_id = gateway_id
         self._store = store
-        self._connectors = connectors or Connectors()
+        self._connectors = connectors
         self._services = ActionServices(gateway_id, store, self._connectors)
-        self._dispatcher = Dispatcher(gateway_id, store, wall, self._services, runner or ActionRunner(), limits)
+        self._dispatcher = Dispatcher(gateway_id, store, wall, self._services, runner, limits)
 
     def submit_action(self, push: ActionPush, claims: Claims) -> Future[ActionResponse]:
         """Execute a client's actions. A repeated request executes none of them again and returns the stored outcomes.

@@ -88,7 +88,7 @@ class AdapterGateway:
         store: StagingStore,
         wall: Callable[[], int],
         rules: RulesCache,
-        outlet: Outlet | None = None,
+        outlet: Outlet | None,
     ) -> None:
         """Create the flusher and the sources.
 

@@ -25,18 +25,17 @@ from lakesync.staging.store.operations import ConfigCommit
 class ConfigurationGateway:
     """A base class of `SyncGateway` with the methods for its configuration; it is never used alone."""
 
-    def __init__(self, gateway_id: str, store: StagingStore, limits: EngineLimits, names: Names | None = None) -> None:
+    def __init__(self, gateway_id: str, store: StagingStore, limits: EngineLimits, names: Names) -> None:
         """Create it without reading the store.
 
         Args:
             gateway_id: the gateway's id.
             store: the staging store, which has the configuration.
             limits: the engine's limits, of which the write scope and the rows of a commit of a re-index are used.
-            names: rejects table and column names that differ from used ones only in case; gateways may share it. None
-                creates one.
+            names: rejects table and column names that differ from used ones only in case.
         """
         self.gateway_id = gateway_id
-        self.names = names or Names()
+        self.names = names
         self.rules = RulesCache()
         """Returns the active sync rules, compiled."""
         self._store = store

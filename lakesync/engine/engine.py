@@ -87,12 +87,16 @@ class Engine:
         self.connectors = connectors or Connectors()
         """The connector types, and the keys that encrypt their secrets."""
         self._write_scopes = dict(write_scopes or {})
-        # the queue of updates of destination tables is in the staging store, unless the outlet has one of its own
-        self._outlet = outlet.with_queue_in(store) if outlet is not None else None
+        self._shared = SharedParts(
+            wall=wall,
+            connectors=self.connectors,
+            runner=ActionRunner(),
+            # the queue of updates of destination tables is in the staging store, unless the outlet has one of its own
+            outlet=outlet.with_queue_in(store) if outlet is not None else None,
+            names=Names(namespaces.of if namespaces is not None else lambda _: ""),
+            rejections=RejectionLog(wall),
+        )
         self._sources = dict(sources or {})
-        self._names = Names(namespaces.of if namespaces is not None else lambda _: "")
-        self._rejections = RejectionLog(wall)
-        self._runner = ActionRunner()
         self._gateways: dict[str, SyncGateway] = {}
         self._lock = threading.Lock()
 
@@ -120,7 +124,7 @@ class Engine:
 
     def close(self) -> None:
         """Complete submitted requests, and close the store. Running actions have `ACTION_SECONDS` to end."""
-        self._runner.close(ACTION_SECONDS)
+        self._shared.runner.close(ACTION_SECONDS)
         for gateway in self._gateways.values():
             gateway.sources.close()
         self.store.close()
@@ -156,7 +160,7 @@ class Engine:
 
         None without an outlet, or if it has no such tables.
         """
-        return self._outlet.queue if self._outlet is not None else None
+        return self._shared.outlet.queue if self._shared.outlet is not None else None
 
     def store_of(self, table: str) -> StagingStore:
         """Return the store that contains a table's rows: its shard's, or the only one."""
@@ -210,17 +214,10 @@ class Engine:
         """Create a gateway with its write scope, the shared parts of the engine, and the sources."""
         scope = self._write_scopes.get(gateway_id, self._limits.write_scope)
         limits = msgspec.structs.replace(self._limits, write_scope=scope)
-        shared = SharedParts(
-            connectors=self.connectors,
-            runner=self._runner,
-            outlet=self._outlet,
-            names=self._names,
-            rejections=self._rejections,
-        )
         gateway = (
-            ShardedGateway(gateway_id, self.store, self.wall, limits, **shared)
+            ShardedGateway(gateway_id, self.store, limits, self._shared)
             if isinstance(self.store, ShardedStore)
-            else SyncGateway(gateway_id, self.store, self.wall, limits, **shared)
+            else SyncGateway(gateway_id, self.store, limits, self._shared)
         )
         for name, source in self._sources.items():
             gateway.register_source(name, source.adapter, gateway=source.gateway or gateway_id)

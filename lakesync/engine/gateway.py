@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import wraps
-from typing import TypedDict, TypeVar
+from typing import NamedTuple, TypeVar
 
 from lakesync.actions import ActionRunner
 from lakesync.connectors import Connectors
@@ -52,14 +52,21 @@ from lakesync.staging.store.push import PushCommit
 T = TypeVar("T")
 
 
-class SharedParts(TypedDict):
-    """What the gateways of an engine share; `SyncGateway` explains its arguments of these names."""
+class SharedParts(NamedTuple):
+    """What the gateways of an engine share."""
 
+    wall: Callable[[], int]
+    """Returns the server's wall time in milliseconds since 1970."""
     connectors: Connectors
+    """The connector types, and the keys that encrypt their secrets."""
     runner: ActionRunner
+    """Executes actions in its threads."""
     outlet: Outlet | None
+    """The adapter that the gateways flush to; None if the data pipeline flushes, or nothing does."""
     names: Names
+    """Rejects table and column names that differ from used ones only in case."""
     rejections: RejectionLog
+    """The log of rejected deltas."""
 
 
 class SyncGateway(ConfigurationGateway, ActionGateway, AdapterGateway):
@@ -70,42 +77,24 @@ class SyncGateway(ConfigurationGateway, ActionGateway, AdapterGateway):
     not respond.
     """
 
-    def __init__(
-        self,
-        gateway_id: str,
-        store: StagingStore,
-        wall: Callable[[], int],
-        limits: EngineLimits | None = None,
-        *,
-        connectors: Connectors | None = None,
-        runner: ActionRunner | None = None,
-        outlet: Outlet | None = None,
-        names: Names | None = None,
-        rejections: RejectionLog | None = None,
-    ) -> None:
+    def __init__(self, gateway_id: str, store: StagingStore, limits: EngineLimits, shared: SharedParts) -> None:
         """Create the gateway without reading the store; `Engine` calls this.
 
         Args:
             gateway_id: the gateway's id.
             store: the open staging store that contains the gateway.
-            wall: returns the server's wall time in milliseconds since 1970.
-            limits: limits of requests and of the backlog; None for the defaults.
-            connectors: the connector types, and the keys that encrypt their secrets; None for the built-in types.
-            runner: executes actions in its threads. The gateways of an engine share one; None creates one.
-            outlet: the adapter that the gateway flushes to; None if the data pipeline flushes, or nothing does.
-            names: rejects table and column names that differ from used ones only in case. The gateways of an engine
-                share it; None creates one.
-            rejections: the log of rejected deltas. The gateways of an engine share it; None creates one.
+            limits: limits of requests and of the backlog.
+            shared: what the gateways of an engine share.
         """
-        self._limits = limits or EngineLimits()
-        self.rejections = rejections or RejectionLog(wall)
+        self._limits = limits
+        self.rejections = shared.rejections
         """The latest rejected delta of each row."""
         self.newest_arrival = 0
         """The gateway's newest arrival (its own timestamp of a commit) before the last push to this process; 0 before
         the first push. A rejection is recorded with it, to see later whether the row changed since."""
-        ConfigurationGateway.__init__(self, gateway_id, store, self._limits, names)
-        ActionGateway.__init__(self, gateway_id, store, wall, self._limits.actions, connectors, runner)
-        AdapterGateway.__init__(self, gateway_id, store, wall, self.rules, outlet)
+        ConfigurationGateway.__init__(self, gateway_id, store, limits, shared.names)
+        ActionGateway.__init__(self, gateway_id, store, shared.wall, limits.actions, shared.connectors, shared.runner)
+        AdapterGateway.__init__(self, gateway_id, store, shared.wall, self.rules, shared.outlet)
 
     def submit_push(
         self, push: SyncPush, claims: Claims, *, known_cursor: int | None = None, trusted: bool = False

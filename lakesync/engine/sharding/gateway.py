@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, Unpack
+from typing import Any
 
 from msgspec.structs import replace as with_fields
 
@@ -54,26 +54,24 @@ class ShardedGateway(SyncGateway):
         self,
         gateway_id: str,
         store: ShardedStore,
-        wall: Callable[[], int],
-        limits: EngineLimits | None = None,
-        **shared: Unpack[SharedParts],
+        limits: EngineLimits,
+        shared: SharedParts,
     ) -> None:
         """Create the gateway and its shards' gateways.
 
         Args:
             gateway_id: the gateway's id.
             store: the store of all shards.
-            wall: returns the server's wall time in milliseconds since 1970.
-            limits: limits of requests and of the backlog; None for the defaults.
+            limits: limits of requests and of the backlog.
             shared: what the gateways of an engine share.
         """
-        super().__init__(gateway_id, store, wall, limits, **shared)
+        super().__init__(gateway_id, store, limits, shared)
         self._shard_map = store.shards
         self._shards = {
-            name: ShardGateway(gateway_id, each, wall, limits, runner=shared["runner"], names=shared["names"])
+            name: ShardGateway(gateway_id, each, limits, shared._replace(outlet=None))
             for name, each in store.stores.items()
         }
-        self._vectors = Vectors(gateway_id, store.default_store, wall, self.rules)
+        self._vectors = Vectors(gateway_id, store.default_store, shared.wall, self.rules)
 
     @property
     def _default_shard(self) -> ShardGateway:

@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 
 from lakesync.actions import ActionLimits, ActionRunner
+from lakesync.connectors import Connectors
 from lakesync.engine import Engine, EngineLimits
-from lakesync.engine.gateway import SyncGateway
+from lakesync.engine.gateway import SharedParts, SyncGateway
+from lakesync.engine.inspection.rejections import RejectionLog
+from lakesync.engine.names import Names
 from lakesync.model.errors import StagingUnavailableError
 from lakesync.model.types import ActionPush, ActionResult
 from lakesync.staging.memory import MemoryStore
@@ -78,7 +81,9 @@ def engine_with(store, wall):
 def later(store):
     """The gateway in another process, whose clock is so far ahead that it takes over every claim."""
     runner = ActionRunner()
-    yield SyncGateway("g", store, ManualClock(WALL * 2), limits(30), runner=runner)
+    clock = ManualClock(WALL * 2)
+    shared = SharedParts(clock, Connectors(), runner, None, Names(), RejectionLog(clock))
+    yield SyncGateway("g", store, limits(30), shared)
     runner.close(DEADLINE)
 
 

@@ -65,7 +65,7 @@ def seeded(served, tmp_path_factory) -> Client:
     rules = {"version": 1, "buckets": [{"name": "all", "tables": [], "filters": []}]}
     assert admin.call("POST", "/admin/sync-rules/{gw}", json=rules).status_code == 200
     publish_checkpoint(served.engine.store, GATEWAY, tmp_path_factory.mktemp("frames"))
-    served.engine._outlet = Outlet(None, queue=QUEUE)
+    served.engine._shared = served.engine._shared._replace(outlet=Outlet(None, queue=QUEUE))
     return client
 
 
