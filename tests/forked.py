@@ -13,9 +13,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from lakesync.model.crash_points import VARIABLE
 
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["gateway.__main__", "tests.lake_drivers"])
+FORKS.set_forkserver_preload(["gateway.__main__", "tests.lake_drivers", "pytest"])
 
 
 class Forked:
@@ -76,11 +79,30 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
 
+def run_until_killed(work: Callable[..., int | None], *arguments: object, crash_at: str) -> str:
+    """Run a function in a forked process until a crash point kills it; return its output."""
+    with TemporaryDirectory() as folder:
+        log = Path(folder) / "log"
+        killed = Forked(work, *arguments, environment={**os.environ, VARIABLE: crash_at}, log=log)
+        assert killed.wait(120) == -signal.SIGKILL, log.read_text()
+        return log.read_text()
+
+
+def run_code(code: str, *arguments: str, **variables: str) -> int:
+    """Run Python code as `python -c` does, with further environment variables; return the exit code."""
+    return Forked(_execute, code, arguments, environment={**os.environ, **variables}).wait(120)
+
+
 def gateway() -> int:
     """Run the gateway as `python -m gateway` does."""
     from gateway.__main__ import main
 
     return main()
+
+
+def _execute(code: str, arguments: tuple[str, ...]) -> None:
+    sys.argv = ["-c", *arguments]
+    exec(compile(code, "<code of a test>", "exec"), {"__name__": "__main__"})  # noqa: S102
 
 
 def _live(

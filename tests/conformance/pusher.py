@@ -1,11 +1,7 @@
-"""A process that pushes to a store until it is killed: `python -m tests.conformance.pusher URL COUNT`.
-
-It prints each push's number once it is acknowledged.
-"""
+"""Pushes to a store, for a process that is killed meanwhile."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from lakesync.model.types import RowDelta
@@ -37,7 +33,7 @@ def make_store(url: str) -> StagingStore:
 
 
 def main(url: str, count: int) -> None:
-    """Push, a few pushes at a time."""
+    """Push, a few pushes at a time; print each push's number once it is acknowledged."""
     store = make_store(url)
     book = Book()
     store.open(book)
@@ -48,7 +44,3 @@ def main(url: str, count: int) -> None:
             future.result()
             print(number, flush=True)
     store.close()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))

@@ -36,6 +36,7 @@ from tests.conformance.adapter_places import DATABASES, start_server
 from tests.conformance.book import make_delta
 from tests.conformance.test_adapter_tables import NOTES, rows
 from tests.conformance.test_adapters import batch, everything, texts
+from tests.forked import run_code
 
 DAY = 86_400_000
 WAIT = 30.0
@@ -280,8 +281,7 @@ def test_a_killed_move_resumes(tmp_path, place):
     made = aged(100)
     hot.insert_deltas(made)
     tiers = LifecycleAdapter(hot, cold, 0)
-    killed = subprocess.run([sys.executable, "-c", MOVE, *files], env={**os.environ, VARIABLE: place}, check=False)
-    assert killed.returncode == -9
+    assert run_code(MOVE, *files, **{VARIABLE: place}) == -9
     wanted = sorted(stored.identity for stored in made.deltas)
     assert sorted(identities(tiers)) == wanted
     assert 0 < tiers.migrate_to_tier().deltas < 100

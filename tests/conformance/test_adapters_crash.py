@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
 
 from lakesync.adapters import LocalDisk
 from lakesync.model.crash_points import VARIABLE
+from tests.forked import run_code
 
 SCRIPT = (
     "import sys; from lakesync.adapters import LocalDisk;"
@@ -23,10 +20,7 @@ def test_a_killed_writer_leaves_the_old_or_the_new_object(tmp_path, crash_at, pl
     store = LocalDisk(tmp_path)
     if how == "over":
         store.put_object("a/k", b"old")
-    killed = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(tmp_path), how], env={**os.environ, VARIABLE: crash_at}, check=False
-    )
-    assert killed.returncode == -9
+    assert run_code(SCRIPT, str(tmp_path), how, **{VARIABLE: crash_at}) == -9
     expected = b"new" * 100_000 if placed else b"old"
     there = placed or how == "over"
     assert [info.key for info in store.list_objects().objects] == ["a/k"] * there

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
 
 from lakesync.adapters import LocalDisk, ObjectDeltas, SqliteAdapter, migrate_adapter
@@ -14,6 +10,7 @@ from lakesync.model.crash_points import VARIABLE
 from lakesync.model.errors import IntegrityError
 from tests.conformance.test_adapter_compositions import fill
 from tests.conformance.test_adapters import everything
+from tests.forked import run_code
 
 SCOPE = MigrationScope(tables=("t",))
 KILLED = """
@@ -37,8 +34,7 @@ def test_a_killed_migration_resumes_at_the_destinations_mark(tmp_path, kind, pla
     source, path = SqliteAdapter(tmp_path / "source.db"), str(tmp_path / "there")
     fill(source)
     before = everything(source)
-    command = [sys.executable, "-c", KILLED, kind, str(tmp_path / "source.db"), path]
-    assert subprocess.run(command, env={**os.environ, VARIABLE: place}, check=False).returncode == -9
+    assert run_code(KILLED, kind, str(tmp_path / "source.db"), path, **{VARIABLE: place}) == -9
     target = opened(kind, path)
     report = migrate_adapter(source, target, SCOPE, progress=MigrationInMark(target, "m"), page=20)
     assert 0 < report.copied < report.deltas == 120

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import uuid
 from pathlib import Path
 
@@ -24,6 +21,7 @@ from lakesync.staging import open_store
 from lakesync.testing import ManualClock
 from lakesync.wire.log import decode_body
 from tests.conformance.book import id_sum, make_delta
+from tests.forked import run_code
 
 RULES = parse_rules(
     {
@@ -426,12 +424,10 @@ def test_a_killed_rebuild_does_not_look_like_an_empty_store(tmp_path, clock, cra
     engine = opened(url, clock)
     random_history(engine, clock)
     engine.close()
-    script = [sys.executable, "-c", SCRIPT, url]
-    killed = subprocess.run(script, env={**os.environ, VARIABLE: crash_at}, check=False, timeout=120)
-    assert killed.returncode == -9
+    assert run_code(SCRIPT, url, **{VARIABLE: crash_at}) == -9
     with pytest.raises(StagingUnavailableError, match="rebuild"):
         opened(url, clock)
-    assert subprocess.run(script, check=False, timeout=120).returncode == 0
+    assert run_code(SCRIPT, url) == 0
     engine = opened(url, clock)
     assert everything(engine, "red") == {"r": {"x": 1}}
     engine.close()

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
-import subprocess
-import sys
 from functools import partial
 
 import pytest
@@ -31,6 +28,7 @@ from tests.conformance.book import make_delta
 from tests.conformance.history_batches import history, pushes
 from tests.conformance.test_adapter_tables import NOTES, parsed, rows
 from tests.conformance.test_adapters import everything
+from tests.forked import run_code
 
 SECRET = "the-erased-text"
 ROW = RedactionRequest("g", 100, table="notes", row_id="erased")
@@ -145,10 +143,7 @@ def test_a_repeated_redaction_completes_an_interrupted_one(tmp_path, kind, place
     schemas = [NOTES] if kind == "sqlite" else []
     fill(adapter, schemas)
     before = said(adapter)
-    killed = subprocess.run(
-        [sys.executable, "-c", KILLED, kind, str(path)], env={**os.environ, VARIABLE: place}, check=False
-    )
-    assert killed.returncode == -9
+    assert run_code(KILLED, kind, str(path), **{VARIABLE: place}) == -9
     assert adapter.redact([ROW, ANN], schemas).deltas == left
     is_clean(adapter, kind, before)
     if kind == "sqlite":

@@ -1,11 +1,7 @@
-"""A gateway that pushes and flushes until it is killed: `python -m tests.integration.embedded.crashing FOLDER KIND`.
-
-It prints the id of each delta once it is acknowledged.
-"""
+"""Pushes to a gateway and flushes it, for a process that is killed meanwhile."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from lakesync.adapters import LocalDisk
@@ -26,7 +22,7 @@ def opened(folder: Path, kind: str, clock: ManualClock):
 
 
 def main(folder: Path, kind: str) -> None:
-    """Push three times and flush, repeatedly."""
+    """Push three times and flush, repeatedly; print the id of each delta once it is acknowledged."""
     clock = ManualClock(1_700_000_000_000)
     author = Author("a", clock)
     with opened(folder, kind, clock) as gateway:
@@ -38,7 +34,3 @@ def main(folder: Path, kind: str) -> None:
                 print(delta.delta_id, flush=True)
             if number % 3 == 0:
                 gateway.flush()
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])

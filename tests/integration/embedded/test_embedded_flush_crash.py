@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
 
 from lakesync.adapters import LocalDisk
 from lakesync.flush import ObjectFlushQueue
-from lakesync.model.crash_points import VARIABLE
 from lakesync.testing import ManualClock
+from tests.forked import run_until_killed
+from tests.integration.embedded import crashing
 from tests.integration.embedded.crashing import opened
 from tests.integration.embedded.embedded_support import KINDS, ids, kept
 
 
-def run_until_killed(folder, kind, crash_at) -> list[str]:
+def acknowledged_until_killed(folder, kind, crash_at) -> list[str]:
     """Push and flush until the process dies; return the acknowledged deltas."""
-    command = [sys.executable, "-m", "tests.integration.embedded.crashing", str(folder), kind]
-    killed = subprocess.run(
-        command, env={**os.environ, VARIABLE: crash_at}, stdout=subprocess.PIPE, text=True, timeout=120, check=False
-    )
-    assert killed.returncode == -9
-    return killed.stdout.split()
+    return run_until_killed(crashing.main, folder, kind, crash_at=crash_at).split()
 
 
 STEPS = ["flush.after_plan", "flush.after_write", "flush.after_publish", "flush.after_confirm", "staging.before_trim"]
@@ -31,19 +23,19 @@ STEPS = ["flush.after_plan", "flush.after_write", "flush.after_publish", "flush.
 
 @pytest.mark.parametrize("crash_at", [*STEPS, "local.before_place", "local.after_place"])
 def test_a_killed_flush_is_completed_by_the_next(tmp_path, crash_at):
-    check(tmp_path, "parquet", run_until_killed(tmp_path, "parquet", f"{crash_at}:3"))
+    check(tmp_path, "parquet", acknowledged_until_killed(tmp_path, "parquet", f"{crash_at}:3"))
 
 
 @pytest.mark.parametrize("crash_at", ["flush.after_write", "flush.after_confirm"])
 def test_a_killed_flush_to_a_database_is_completed_by_the_next(tmp_path, crash_at):
-    check(tmp_path, "sqlite", run_until_killed(tmp_path, "sqlite", f"{crash_at}:2"))
+    check(tmp_path, "sqlite", acknowledged_until_killed(tmp_path, "sqlite", f"{crash_at}:2"))
 
 
 def test_a_flush_killed_repeatedly_continues(tmp_path):
     """A later run starts with the clock and ids of the first one, so its pushes are repeats and stored once."""
     acknowledged = set()
     for crash_at in STEPS:
-        acknowledged |= set(run_until_killed(tmp_path, "json", f"{crash_at}:3"))
+        acknowledged |= set(acknowledged_until_killed(tmp_path, "json", f"{crash_at}:3"))
     check(tmp_path, "json", acknowledged)
 
 

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
 
 from lakesync.engine import Engine
@@ -15,6 +11,7 @@ from lakesync.staging.sqlite import SqliteStore, WriteBehindLimits
 from tests.conformance.erased_world import SECRET, World
 from tests.conformance.places import postgres
 from tests.conformance.power_cut import copy_at_once
+from tests.forked import run_code
 
 SCRIPT = """
 import sys
@@ -115,9 +112,7 @@ def _crash_and_finish(url, clock, crash_at, target):
     world.write("a", "r2", name="kept")
     world.write("x", "r2", phone=SECRET if target[0] == "client" else "kept")
     world.close()
-    script = [sys.executable, "-c", SCRIPT, url, str(clock.now_ms), *target]
-    killed = subprocess.run(script, env={**os.environ, VARIABLE: crash_at}, check=False, timeout=120)
-    assert killed.returncode == -9
+    assert run_code(SCRIPT, url, str(clock.now_ms), *target, **{VARIABLE: crash_at}) == -9
     world.open()
     (erasure,) = world.store.erasures("g")
     assert erasure.done_ms is not None

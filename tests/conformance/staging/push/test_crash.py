@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
 
 from lakesync.model.crash_points import VARIABLE
 from lakesync.testing import ManualClock
+from tests.conformance import pusher
 from tests.conformance.book import Book, contents, id_sum, make_delta
 from tests.conformance.places import Place
 from tests.conformance.pusher import deltas_of, make_store
+from tests.forked import run_code, run_until_killed
 
 
-def run_until_killed(url: str, crash_at: str) -> list[int]:
+def push_until_killed(url: str, crash_at: str) -> list[int]:
     """Push until the process dies at a named crash point; return the acknowledged pushes."""
-    process = subprocess.run(
-        [sys.executable, "-m", "tests.conformance.pusher", url, "100000"],
-        env={**os.environ, VARIABLE: crash_at},
-        stdout=subprocess.PIPE,
-        timeout=120,
-        check=False,
-    )
-    assert process.returncode == -9
-    return [int(line) for line in process.stdout.split()]
+    return [int(line) for line in run_until_killed(pusher.main, url, 100_000, crash_at=crash_at).split()]
 
 
 def untouched(folder, pushes):
@@ -54,7 +44,7 @@ PLACES = [
 @pytest.mark.parametrize("crash_at", PLACES)
 def test_a_killed_owner_leaves_a_prefix_of_whole_pushes(tmp_path, crash_at):
     url = f"sqlite://{tmp_path / 'killed'}"
-    acknowledged = run_until_killed(url, crash_at)
+    acknowledged = push_until_killed(url, crash_at)
     assert acknowledged == list(range(1, len(acknowledged) + 1))
     store = make_store(url)
     book = Book()
@@ -76,7 +66,7 @@ def test_a_killed_owner_leaves_a_prefix_of_whole_pushes(tmp_path, crash_at):
 def test_a_repeatedly_killed_store_continues(tmp_path):
     url = f"sqlite://{tmp_path / 'killed'}"
     for round_ in range(4):
-        run_until_killed(url, f"staging.after_commit:{5 + round_}")
+        push_until_killed(url, f"staging.after_commit:{5 + round_}")
     store = make_store(url)
     store.open(Book())
     try:
@@ -99,10 +89,7 @@ def test_after_a_kill_during_a_change_of_rules_rows_are_indexed_by_the_active_ru
         "for number in range(1, 6): store.submit('g', book.push(deltas_of(number))).result()\n"
         "store.submit('g', book.set_rules(SyncRules(1, ()))).result()\n"
     )
-    killed = subprocess.run(
-        [sys.executable, "-c", script, url], env={**os.environ, VARIABLE: crash_at}, check=False, timeout=60
-    )
-    assert killed.returncode == -9
+    assert run_code(script, url, **{VARIABLE: crash_at}) == -9
     store, book = make_store(url), Book()
     store.open(book)
     try:
@@ -137,10 +124,7 @@ def test_a_kill_before_a_trim_keeps_all_bodies(tmp_path):
         "import sys; from tests.conformance.pusher import make_store; from tests.conformance.book import Book;"
         "store = make_store(sys.argv[1]); store.open(Book()); store.trim('g', 'main')"
     )
-    killed = subprocess.run(
-        [sys.executable, "-c", script, place.url], env={**os.environ, VARIABLE: "staging.before_trim"}, check=False
-    )
-    assert killed.returncode == -9
+    assert run_code(script, place.url, **{VARIABLE: "staging.before_trim"}) == -9
     store = place.open(book)
     assert store.plan("g", "main", 10) is None
     assert store.trim("g", "main") == batch.bytes
@@ -152,7 +136,7 @@ def test_a_killed_process_leaves_whole_pushes_on_postgres(request, crash_at):
     from tests.conformance.places import postgres
 
     url = postgres(request)
-    acknowledged = run_until_killed(url, crash_at)
+    acknowledged = push_until_killed(url, crash_at)
     store = make_store(url)
     book = Book()
     store.open(book)
