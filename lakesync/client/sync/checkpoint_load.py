@@ -16,7 +16,7 @@ not acknowledged.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing, contextmanager
 from operator import eq
 from pathlib import Path
@@ -213,6 +213,7 @@ def _copy_to_app(replica: Replica, core: ClientCore, cursor: int, highest_hlc: i
         The tables with changed rows.
     """
     store, db = replica.store, replica.db
+    _create_tables(db, replica.types(), f"{_STAGING_SCHEMA}.")  # another client of the file may have added columns
     # `copy_from` skips rows with edits, so the core merges them, and rows that are not bulk-writable, as deltas
     edited = [key for key in store.edit_table.edited_rows() if key[0] in store.schemas]
     merged: list[RowDelta] = []
@@ -242,21 +243,23 @@ def _attach_staging_file(replica: Replica, path: Path) -> Iterator[None]:
         db.execute(f"DETACH {_STAGING_SCHEMA}")
 
 
-_REST = "CREATE TABLE rest (number INTEGER PRIMARY KEY, deltas BLOB NOT NULL)"
-"""Creates the table of deltas that must be merged row by row."""
-
-
-def _create_tables(db: sqlite3.Connection, tables: Mapping[str, Iterable[str]]) -> None:
-    """Create the staging tables.
+def _create_tables(db: sqlite3.Connection, tables: TableTypes, prefix: str = "") -> None:
+    """Create the staging tables and columns that are missing.
 
     Args:
-        db: an empty database.
+        db: a database.
         tables: the columns of each synced table.
+        prefix: the name of the staging file in `db`, with a dot; empty if it is `db` itself.
     """
     for table, columns in tables.items():
+        staging_table = _staging_table(table)
         names = "".join(f', "{name}"' for name in columns)
-        db.execute(f"CREATE TABLE {_staging_table(table)} (row_id, {STAGED_RECORD}{names})")
-    db.execute(_REST)
+        db.execute(f"CREATE TABLE IF NOT EXISTS {prefix}{staging_table} (row_id, {STAGED_RECORD}{names})")
+        existing = {name for _, name, *_ in db.execute(f"PRAGMA {prefix}table_info({staging_table})")}
+        for name in columns:
+            if name not in existing:
+                db.execute(f'ALTER TABLE {prefix}{staging_table} ADD COLUMN "{name}"')
+    db.execute(f"CREATE TABLE IF NOT EXISTS {prefix}rest (number INTEGER PRIMARY KEY, deltas BLOB NOT NULL)")
 
 
 def _staging_table(table: str) -> str:
@@ -304,8 +307,8 @@ def _read_rows(
     result: list[RowDelta] = []
     for table, row_ids in row_ids_by_table(keys).items():
         columns = types[table]
-        selected = "".join(f', "{name}"' for name in columns)
-        source = f"{_STAGING_SCHEMA}.{_staging_table(table)} WHERE row_id IN {LISTED_VALUES}"
+        selected = "".join(f', staged."{name}"' for name in columns)
+        source = f"{_STAGING_SCHEMA}.{_staging_table(table)} staged WHERE row_id IN {LISTED_VALUES}"
         statement = f"SELECT row_id, {STAGED_RECORD}{selected} FROM {source}"
         for row_id, record, *cells in db.execute(statement, (value_list(row_ids),)):
             values = {name: from_sql(kind, cell) for (name, kind), cell in zip(columns.items(), cells, strict=True)}

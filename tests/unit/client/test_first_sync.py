@@ -23,6 +23,9 @@ ROWS = 4000
 class CheckpointTransport(LocalTransport):
     """A gateway with a checkpoint of long notes."""
 
+    def between_frames(self) -> None:
+        """Called before each frame is received."""
+
     @contextmanager
     def checkpoint(self, _client_id):
         deltas = [
@@ -30,7 +33,13 @@ class CheckpointTransport(LocalTransport):
             for place in range(ROWS)
         ]
         messages = [SyncResponse(tuple(deltas[start : start + 500]), CURSOR) for start in range(0, ROWS, 500)]
-        yield Checkpoint(CURSOR, map(protobuf.encode_response, messages))
+
+        def frames():
+            for message in messages:
+                self.between_frames()
+                yield protobuf.encode_response(message)
+
+        yield Checkpoint(CURSOR, frames())
 
 
 @pytest.fixture
@@ -64,6 +73,25 @@ def test_the_staging_file_of_a_killed_first_sync_is_removed_by_the_next_sync(ope
     first.close()
     second.sync()
     assert not left.exists()
+
+
+def test_another_client_of_the_file_adds_to_its_schema_during_a_first_sync(opened, gateway):
+    (schema,), (text,), added = SCHEMAS, SCHEMAS[0]["columns"], []
+
+    def add_column_and_table() -> None:
+        added.append({"name": f"extra{len(added)}", "type": "string"})
+        opened(schemas=[{**schema, "columns": [*added, text]}, {**schema, "table": f"other{len(added)}"}]).close()
+
+    transport = CheckpointTransport(gateway)
+    alice = opened(transport=transport)
+    alice["notes"].insert({"text": "mine"}, row_id="n00007")
+    alice.coordinator.push_to_gateway()
+    transport.between_frames = add_column_and_table
+    with pytest.raises(ResyncRequiredError):
+        alice.sync()
+    rows = alice.query("SELECT * FROM notes")
+    assert len(rows) == ROWS
+    assert {row[column["name"]] for row in rows for column in added} == {None}
 
 
 def test_unsynchronised_columns_survive_a_first_sync(alice):
