@@ -153,15 +153,12 @@ class SyncSession:
             while not should_stop():
                 request = self.replica.next_request()
                 if isinstance(request, Wait):
+                    self.exchange.prefetcher.stop()  # waits for a pull in progress, so that none is left to cancel
                     return request.seconds
                 self.exchange.send(request, result)
-            self.exchange.prefetcher.cancel()
             return None
-        except BaseException:
-            self.exchange.prefetcher.cancel()
-            raise
         finally:
-            self.exchange.prefetcher.stop()
+            self.exchange.prefetcher.cancel()
 
     def adopt_refused_columns(self) -> None:
         """Adopt columns that the gateway got since it refused edits for them, so that these edits are pushed next.
