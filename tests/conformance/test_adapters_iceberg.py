@@ -13,9 +13,8 @@ from pyiceberg.types import StringType
 
 from lakesync.adapters import DeltaQuery, SqliteAdapter, StoredDelta, open_adapter
 from lakesync.adapters.arrow import to_arrow
-from lakesync.adapters.transfer.flow_pages import RowFilter
+from lakesync.adapters.transfer.flow_pages import RowFilter, written_by
 from lakesync.adapters.transfer.flows import run_flow
-from lakesync.adapters.transfer.loads import written_streams
 from lakesync.adapters.transfer.migration import MigrationScope, migrate_adapter, scope_checksum
 from lakesync.model.errors import AdapterError, ConfigurationError
 from lakesync.model.hlc import decode, encode
@@ -139,7 +138,7 @@ def test_a_flow_from_the_lake_finds_deltas_that_a_shard_flushed_late(lake, tmp_p
     target = SqliteAdapter(tmp_path / "target.db")
 
     def flow():
-        written = partial(written_streams, adapter, ())
+        written = partial(written_by, adapter)
         return list(run_flow(adapter, target, "flows/f", RowFilter(gateways=("g",)), written=written))
 
     flush("one", 40)

@@ -25,7 +25,7 @@ from lakesync.adapters.digests import DigestScope
 from lakesync.adapters.transfer.flow_pages import RowFilter, written_by
 from lakesync.adapters.transfer.flows import replay_flow, run_flow
 from lakesync.adapters.transfer.follower import DeltaSelection, follow_history, read_follower_progress
-from lakesync.adapters.transfer.loads import LoadBarrier, begin_load, finish_load, part_name, written_streams
+from lakesync.adapters.transfer.loads import LoadBarrier, begin_load, finish_load, part_name
 from lakesync.client import LocalTransport
 from lakesync.model.errors import AdapterError, ConfigurationError
 from lakesync.model.schema import Column
@@ -100,7 +100,7 @@ def test_late_deltas_of_another_gateway_are_found_and_a_new_filter_restarts(plac
 
 def followed_flow(source, target, row_filter=LARGE, **options):
     """Run the flow from a source that the follower `leaf` writes."""
-    written = partial(written_streams, source, ["leaf"])
+    written = partial(written_by, source, ["leaf"])
     return flow(LoadBarrier(source), target, row_filter, written=written, **options)
 
 
@@ -207,7 +207,7 @@ def test_a_replay_during_a_load_fails_instead_of_leaving_deltas_out(places):
     source, target = places
     put(source, 256, make_delta("c", 1, "r1", size=11))
     begin_load(source, "leaf", DeltaSelection(), {"g/main": 10 * HOUR}, 1)
-    written = partial(written_streams, source, ["leaf"])
+    written = partial(written_by, source, ["leaf"])
     with pytest.raises(AdapterError, match="received a large backlog meanwhile"):
         list(replay_flow(LoadBarrier(source), target, "flows/f", LARGE, [NOTES], (0, 512), written=written))
 

@@ -28,7 +28,8 @@ from lakesync.adapters.arrow_access import read_pages
 from lakesync.adapters.base import DatabaseAdapter, MarkStore
 from lakesync.adapters.deltas import PAGE_DELTAS, DeltaQuery, TableSelection, queries_of_rows
 from lakesync.adapters.file_scan import last_position
-from lakesync.adapters.transfer.loads import WrittenStreams, single_adapters, written_streams
+from lakesync.adapters.transfer.follower import FollowerProgress
+from lakesync.adapters.transfer.loads import StreamSource, WrittenStreams, active_loads, single_adapters
 from lakesync.adapters.transfer.progress import ProgressInMark, require_marks
 from lakesync.config.backends import Condition
 from lakesync.model import hlc
@@ -109,7 +110,7 @@ class NewPage(NamedTuple):
     """The flow's progress after the page."""
 
 
-def written_by(source: DatabaseAdapter, followers: Collection[str], flows: Collection[str]) -> WrittenStreams:
+def written_by(source: DatabaseAdapter, followers: Collection[str] = (), flows: Collection[str] = ()) -> WrittenStreams:
     """Return how far followers and other flows have written the source of a flow.
 
     Args:
@@ -121,24 +122,31 @@ def written_by(source: DatabaseAdapter, followers: Collection[str], flows: Colle
     Raises:
         AdapterError: the source cannot be read.
     """
-    written = written_streams(source, followers)
+    streams: dict[str, dict[str, int]] = {}
+    by_filtered_flow = False
     for each in single_adapters(source):
-        for name in flows if isinstance(each, MarkStore) else ():
-            progress = ProgressInMark(require_marks(each), name, FlowProgress).read()
-            if progress is None or progress.position is None:
+        if isinstance(each, StreamSource):
+            streams[""] = each.latest_arrivals()
+        if not isinstance(each, MarkStore):
+            continue
+        marks = require_marks(each)
+        for name in followers:
+            follower = ProgressInMark(marks, name, FollowerProgress).read()
+            if follower is not None:  # with another selection, the follower writes old deltas too
+                streams[f"{name} {msgspec.json.encode(follower.selection).decode()}"] = follower.streams
+        for name in flows:
+            flow = ProgressInMark(marks, name, FlowProgress).read()
+            if flow is None or flow.position is None:
                 continue
             # stream → the arrival up to which the flow has copied what every writer of its own source has written
             copied: dict[str, int] = {}
-            for streams in progress.streams.values():
-                for stream, arrival in streams.items():
-                    copied[stream] = min(arrival, copied.get(stream, progress.position.value))
-            row_filter = msgspec.json.encode(progress.row_filter).decode()  # with another one, it writes old deltas too
-            written = replace(
-                written,
-                streams={**written.streams, f"{name} {row_filter}": copied},
-                by_filtered_flow=written.by_filtered_flow or bool(progress.row_filter.where),
-            )
-    return written
+            for written in flow.streams.values():
+                for stream, arrival in written.items():
+                    copied[stream] = min(arrival, copied.get(stream, flow.position.value))
+            row_filter = msgspec.json.encode(flow.row_filter).decode()  # with another one, it writes old deltas too
+            streams[f"{name} {row_filter}"] = copied
+            by_filtered_flow = by_filtered_flow or bool(flow.row_filter.where)
+    return WrittenStreams(streams, tuple(active_loads(source)), by_filtered_flow)
 
 
 def new_pages(

@@ -180,7 +180,7 @@ def is_announced(adapter: DatabaseAdapter, name: str) -> bool:
     If the process dies in `begin_load`, the load is announced but not in the follower's mark. Therefore the pipeline
     calls `withdraw_load` at the end of the follower's next run.
     """
-    return any(name in loads.names for loads in _active_loads(adapter))
+    return any(name in loads.names for loads in active_loads(adapter))
 
 
 def withdraw_load(adapter: DatabaseAdapter, name: str) -> None:
@@ -239,27 +239,6 @@ class WrittenStreams(msgspec.Struct, frozen=True):
             )
 
 
-def written_streams(adapter: DatabaseAdapter, followers: Collection[str]) -> WrittenStreams:
-    """Return how far followers have written. `flows.written_by`, which adds the flows, calls it.
-
-    Args:
-        adapter: an adapter or a composition; not a `LoadBarrier`, but what it wraps.
-        followers: names of followers that write to it.
-
-    Raises:
-        AdapterError: the adapter cannot be read.
-    """
-    streams: dict[str, dict[str, int]] = {}
-    for each in single_adapters(adapter):
-        if isinstance(each, StreamSource):
-            streams[""] = each.latest_arrivals()
-        for name in followers if isinstance(each, MarkStore) else ():
-            progress = ProgressInMark(require_marks(each), name, FollowerProgress).read()
-            if progress is not None:  # with another selection, the follower writes old deltas too
-                streams[f"{name} {msgspec.json.encode(progress.selection).decode()}"] = progress.streams
-    return WrittenStreams(streams, tuple(_active_loads(adapter)))
-
-
 class LoadBarrier:
     """A `DatabaseAdapter` and `ArrowAdapter` for readers that continue in arrival order, such as flows.
 
@@ -314,14 +293,14 @@ class LoadBarrier:
 
         A query for given rows (`query.rows`) is not continued.
         """
-        return [] if query.order != "arrival" or query.rows else list(_active_loads(self._adapter))
+        return [] if query.order != "arrival" or query.rows else list(active_loads(self._adapter))
 
     def _is_safe(self, query: DeltaQuery, before: Sequence[ActiveLoads]) -> bool:
         """Return whether no load was in progress while a page was read."""
         return not any(each.names for each in before) and self._loads(query) == before
 
 
-def _active_loads(adapter: DatabaseAdapter) -> Iterator[ActiveLoads]:
+def active_loads(adapter: DatabaseAdapter) -> Iterator[ActiveLoads]:
     """Yield the active loads of each adapter of a composition."""
     for each in single_adapters(adapter):
         if isinstance(each, MarkStore):
