@@ -304,4 +304,4 @@ class Client:
     def _read_columns(self, sql: str, params: Any) -> queries.Columns:
         """Read the result of a query, or a table that is named instead of it, column by column."""
         self.db.check_open()
-        return queries.read_columns(self.db.path, self._replica.store.schemas.get(sql), sql, params)
+        return queries.read_columns(self.db.path, self._replica.store.committed_schemas.get(sql), sql, params)

@@ -198,7 +198,7 @@ def read_columns(path: Path, schema: TableSchema | None, sql: str, params: Any) 
     """
     types: dict[str, ColumnType] = {} if schema is None else {"row_id": "string", **schema.types}
     if schema is not None:
-        names = ", ".join(f'"{name}"' for name in types)
+        names = ", ".join(f'"{schema.table}"."{name}"' for name in types)
         sql = f'SELECT {names} FROM "{schema.table}" ORDER BY row_id'
     elif _NAME.fullmatch(sql):
         sql = f'SELECT * FROM "{sql}"'

@@ -133,6 +133,15 @@ class SqliteClientStore:
             self.add_schemas([schema for schema in stored if self._is_usable(schema)])
             self.add_schemas(declared)
 
+    @property
+    def committed_schemas(self) -> dict[str, TableSchema]:
+        """The schemas of the tables as other connections see them, without changes of the transaction in progress.
+
+        Any thread may read it.
+        """
+        schemas = {**self.schemas, **self._replaced_schemas}
+        return {table: schema for table, schema in schemas.items() if schema is not None}
+
     def add_schemas(self, schemas: Iterable[TableSchema]) -> None:
         """Create tables and track them, or add the columns that they lack. No column is ever removed.
 

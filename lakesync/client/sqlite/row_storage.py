@@ -273,7 +273,7 @@ class RowStorage:
         if not row_ids:
             return {}
         types = self._schemas[table].types
-        columns = "".join(f', "{name}"' for name in types)
+        columns = "".join(f', "{table}"."{name}"' for name in types)
         ids = (value_list(row_ids),)
         rows = self._db.execute(
             f'SELECT row_id{columns} FROM "{table}" WHERE row_id IN {LISTED_VALUES}', ids

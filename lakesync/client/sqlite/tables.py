@@ -47,7 +47,8 @@ class Table:
         self._db = db
         self._on_write = on_write
         self._types = schema.types
-        names = ", ".join(f'"{name}"' for name in self._types)
+        # with the table's name, because SQLite reads a quoted name of no column as a text
+        names = ", ".join(f'"{schema.table}"."{name}"' for name in self._types)
         self._select = f'SELECT row_id, {names} FROM "{schema.table}"'
 
     @property
@@ -246,12 +247,14 @@ class Table:
 class Tables:
     """The synced tables of a client, by name."""
 
-    def __init__(self, db: LocalDB, schemas: Mapping[str, TableSchema], on_write: Callable[[], None]) -> None:
+    def __init__(
+        self, db: LocalDB, schemas: Callable[[], Mapping[str, TableSchema]], on_write: Callable[[], None]
+    ) -> None:
         """Create the accessors of the tables of these schemas.
 
         Args:
             db: the app's database.
-            schemas: table → schema. `SqliteClientStore` updates this mapping when columns are added.
+            schemas: returns the committed schemas by table: columns may be added at any time.
             on_write: called after each committed write.
         """
         self._db = db
@@ -265,7 +268,7 @@ class Tables:
         Raises:
             NotFoundError: the table is not synchronised.
         """
-        schema = self._schemas.get(table)
+        schema = self._schemas().get(table)
         if schema is None:
             raise NotFoundError(f"table {table!r} is not synchronised: pass its schema when you open the database")
         if table not in self._tables or self._tables[table].schema != schema:
@@ -274,10 +277,10 @@ class Tables:
 
     def __iter__(self) -> Iterator[str]:
         """Iterate over the names of the synced tables."""
-        return iter(list(self._schemas))
+        return iter(list(self._schemas()))
 
     def __contains__(self, table: object) -> bool:
-        return table in self._schemas
+        return table in self._schemas()
 
     def query(self, sql: str, params: Any = ()) -> list[Row]:
         """Return the rows of a query. See `LocalDB.query`."""

@@ -134,7 +134,7 @@ class SyncCoordinator:
         """Chooses the next changes to push: the outbox, or the app's custom queue."""
         self.actions = ActionQueue(self.replica, self.wake)
         """The queued actions, in the database."""
-        self.tables = Tables(db, self.replica.store.schemas, self.notify_write)
+        self.tables = Tables(db, lambda: self.replica.store.committed_schemas, self.notify_write)
         """The synced tables by name, to read and write rows."""
         self.tracker = SyncTracker(self.tables)
         """Does the same with the methods of the TypeScript client's `SyncTracker`."""

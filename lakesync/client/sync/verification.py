@@ -47,7 +47,7 @@ def checksums(replica: Replica) -> dict[str, Checksum]:
 
 def _checksum(replica: Replica, table: str) -> Checksum:
     """Return a table's checksum. The table is read in parts, so that writers do not wait."""
-    names = ", ".join(["row_id", *(f'"{name}"' for name in replica.store.schemas[table].types)])
+    names = ", ".join(["row_id", *(f'"{table}"."{name}"' for name in replica.store.schemas[table].types)])
     count = total = 0
     last_id = ""
     query = f'SELECT {names} FROM "{table}" WHERE row_id > ? ORDER BY row_id LIMIT {_ROWS_PER_READ}'

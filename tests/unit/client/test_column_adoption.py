@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+
 import pytest
 
 from lakesync.client import UnreachableError
@@ -211,3 +213,24 @@ def test_a_new_column_is_adopted_although_a_later_request_of_the_synchronisation
             alice.sync()
     alice.sync()
     assert rows(alice) == {"r1": ("his", 7)}
+
+
+def test_a_column_is_read_once_it_is_committed(opened):
+    alice = opened()
+    alice["notes"].insert({"text": "t"}, row_id="a")
+    replica, before = alice.coordinator.replica, alice["notes"].get("a")
+
+    def adopt(_):
+        replica.store.put_gateway_schema(parse_schema(WIDE), 1)
+        return alice["notes"].get("a"), list(alice.to_pandas("notes")), list(alice)
+
+    assert replica.step(adopt) == (before, list(before), ["notes"])
+    assert alice["notes"].get("a") == {**before, "mark": None}
+
+
+def test_a_column_that_the_app_has_renamed_has_no_invented_values(opened):
+    alice = opened()
+    alice["notes"].insert({"text": "t"}, row_id="a")
+    alice.conn.execute("ALTER TABLE notes RENAME COLUMN text TO body")
+    with pytest.raises(sqlite3.OperationalError, match="no such column"):
+        alice["notes"].get("a")
