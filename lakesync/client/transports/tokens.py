@@ -42,7 +42,7 @@ class TokenHolder:
         self._lock = threading.Lock()
         """Held while a field is read or changed."""
         self._call_lock = threading.Lock()
-        """Held while the provider is called; each provider has its own."""
+        """Held while the provider is called; `replace` sets another one, also for the same function."""
         self._calls = CancellableCalls()
         self._provider: Callable[[], str] | None = None
         self._token: str | None = None
@@ -90,7 +90,7 @@ class TokenHolder:
                 self._calls.run(partial(self._call_provider, provider, call_lock))
             except UnreachableError:
                 with self._lock:
-                    if self._provider is provider:
+                    if self._call_lock is call_lock:
                         raise
 
     def send(self, request: Callable[[str | None], T]) -> T:
@@ -140,7 +140,7 @@ class TokenHolder:
         """
         with call_lock:
             with self._lock:
-                if self._provider is not provider or not self._is_due():
+                if self._call_lock is not call_lock or not self._is_due():
                     return
             try:
                 token = provider()
@@ -158,7 +158,7 @@ class TokenHolder:
             # a token that looks expired is sent: this machine's clock may be wrong, and the gateway's decides
             lead = min(_RENEW_BEFORE_SECONDS, seconds_left / 2)
             with self._lock:
-                if self._provider is provider:
+                if self._call_lock is call_lock:
                     self._token = token
                     self._renew_at = None if seconds_left <= 0 else time.time() + seconds_left - lead
 
