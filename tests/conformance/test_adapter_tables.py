@@ -99,32 +99,38 @@ def test_names_of_64_characters_are_kept_or_rejected(adapter, part):
             assert column in connection.column_names(table)
 
 
-@pytest.mark.parametrize("table", ["d", "k", "s", "t", "excluded"])
-def test_a_table_may_have_the_name_of_a_pseudo_table_or_alias(adapter, table):
+def test_tables_may_have_the_names_of_pseudo_tables_and_aliases(adapter):
+    tables = ("d", "k", "s", "t", "excluded")
     columns = [{"name": "size", "type": "number"}]
-    schema = parse_schema({"table": table, "columns": columns, "softDelete": False})
-    adapter.ensure_schema(schema)
-    put(adapter, 1, *(make_delta("c", 1, row_id, table=table, size=1) for row_id in ("a", "b", "c")))
-    adapter.materialise("g", schema, ["a", "b", "c"])
-    put(adapter, 2, make_delta("c", 2, "a", table=table, size=2), make_delta("c", 2, "b", table=table))
-    adapter.materialise("g", schema, ["a", "b"])
-    assert {row_id: row["size"] for row_id, row in rows(adapter, table).items()} == {"a": 2, "c": 1}
-    adapter.remove_rows([("g", table, "a")])
-    assert set(rows(adapter, table)) == {"c"}
+    schemas = {table: parse_schema({"table": table, "columns": columns, "softDelete": False}) for table in tables}
+    for schema in schemas.values():
+        adapter.ensure_schema(schema)
+    put(adapter, 1, *(make_delta("c", 1, row_id, table=table, size=1) for table in tables for row_id in "abc"))
+    for schema in schemas.values():
+        adapter.materialise("g", schema, ["a", "b", "c"])
+    changes = [(make_delta("c", 2, "a", table=table, size=2), make_delta("c", 2, "b", table=table)) for table in tables]
+    put(adapter, 2, *(delta for pair in changes for delta in pair))
+    for table, schema in schemas.items():
+        adapter.materialise("g", schema, ["a", "b"])
+        assert {row_id: row["size"] for row_id, row in rows(adapter, table).items()} == {"a": 2, "c": 1}
+    adapter.remove_rows([("g", table, "a") for table in tables])
+    assert [set(rows(adapter, table)) for table in tables] == [{"c"}] * len(tables)
     with adapter._executor.connect() as connection:
         connection.execute("DELETE FROM lakesync_deltas WHERE row_id = 'c'")
-    assert adapter.remove_orphan_rows(DigestScope(schemas=(schema,), days=(0,))) == 1
+    removed = adapter.remove_orphan_rows(DigestScope(schemas=tuple(schemas.values()), days=(0,)))
+    assert removed == len(tables)
 
 
-@pytest.mark.parametrize("column", ["true", "False", "rowid", "order", "excluded", "checksum"])
-def test_a_column_may_have_the_name_of_a_keyword_or_pseudo_column(adapter, column):
-    columns = [{"name": column, "type": "number"}]
-    schema = parse_schema({"table": "notes", "columns": columns, "primaryKey": [column]})
+def test_columns_may_have_the_names_of_keywords_and_pseudo_columns(adapter):
+    names = ["true", "False", "rowid", "order", "excluded", "checksum"]
+    columns = [{"name": name, "type": "number"} for name in names]
+    schema = parse_schema({"table": "notes", "columns": columns, "primaryKey": names})
     adapter.ensure_schema(schema)
     for number in (1, 2):
-        put(adapter, number, make_delta("c", number, "r", **{column: number}))
+        values = {name: 10 * number + place for place, name in enumerate(names)}
+        put(adapter, number, make_delta("c", number, "r", **values))
         adapter.materialise("g", schema, ["r"])
-        assert rows(adapter)["r"][column] == number
+        assert {name: rows(adapter)["r"][name] for name in names} == values
     (digest,) = [each for each in adapter.digests(DigestScope(schemas=(schema,))) if each.rows]
     assert digest.altered == 0
 
