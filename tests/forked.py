@@ -18,7 +18,20 @@ from tempfile import TemporaryDirectory
 from lakesync.model.crash_points import VARIABLE
 
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["gateway.__main__", "tests.lake_drivers", "pytest"])
+FORKS.set_forkserver_preload(
+    [
+        "gateway.__main__",
+        "tests.lake_drivers",
+        # what these import only when it is needed, which otherwise each process does
+        "jsonschema",
+        "lakesync.staging.postgres",
+        "lakesync.staging.sqlite",
+        "uvicorn.lifespan.on",
+        "uvicorn.loops.uvloop",
+        "tests.conformance.killed_follower",
+        "tests.frozen",
+    ]
+)
 
 
 class Forked:
