@@ -276,8 +276,6 @@ class LiveWebSocketProtocol(WebSocketsSansIOProtocol):
     this. The application finds this object under the scope's extension `WIRE_EXTENSION`.
     """
 
-    is_open = False
-    """Whether frames may be written."""
     on_writable: Callable[[], None] | None = None
     """Called when the peer has read the queued data, so that more can be written."""
 
@@ -309,6 +307,11 @@ class LiveWebSocketProtocol(WebSocketsSansIOProtocol):
         await super().send(message)
         if message["type"] == "websocket.http.response.body" and not message.get("more_body"):
             self.handshake_complete = True
+
+    @property
+    def is_open(self) -> bool:
+        """Whether frames may be written: the application has accepted the connection, and neither side ended it."""
+        return self.handshake_complete and not (self.close_sent or self.disconnected or self.transport.is_closing())
 
     @property
     def is_writable(self) -> bool:
@@ -346,7 +349,7 @@ class LiveWebSocketProtocol(WebSocketsSansIOProtocol):
         self.queue.put_nowait({"type": "websocket.disconnect", "code": code, "reason": reason})  # for the application
         self.conn.send_close(code, reason)
         self.transport.write(b"".join(self.conn.data_to_send()))
-        self.close_sent, self.is_open = True, False
+        self.close_sent = True
         self.writable.set()  # no frame follows, so `wait_writable` need not wait for the peer
         if self.read_paused:  # read on, so that the peer's close frame arrives
             self.read_paused = False
@@ -361,38 +364,23 @@ class LiveWebSocketProtocol(WebSocketsSansIOProtocol):
 
     def keepalive_timeout(self) -> None:
         """Abort the connection, because the peer does not respond to pings."""
-        self.is_open = False
         super().keepalive_timeout()
         self.transport.abort()
 
     def handle_parser_exception(self) -> None:
         """Close after invalid data or a frame that is too large."""
-        self.is_open = False
         super().handle_parser_exception()
         self._abort_later()
 
     def handle_close(self, event: Frame) -> None:
-        """Record the peer's close frame."""
-        self.is_open = False
+        """Respond to the peer's close frame."""
         super().handle_close(event)
         self._abort_later()
 
     def shutdown(self) -> None:
         """Close because the server stops."""
-        self.is_open = False
         super().shutdown()
         self._abort_later()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Record that the connection is lost."""
-        self.is_open = False
-        super().connection_lost(exc)
-
-    def open(self) -> None:
-        """Allow frames, after the application has accepted the connection."""
-        self.is_open = self.handshake_complete and not (
-            self.close_sent or self.disconnected or self.transport.is_closing()
-        )
 
     def _abort_later(self) -> None:
         """Abort the connection if the peer does not close it in time."""

@@ -129,7 +129,6 @@ class LiveConnection:
         """
         self._notify_ready = on_ready
         self._wire.on_writable = self._on_writable
-        self._wire.open()
         self._watch_expiry()
         self._start_resuming()
         if self._services.gate.is_draining:  # the others were closed while this one was opening

@@ -52,9 +52,6 @@ class Line:
         self._messages: asyncio.Queue[Message] = asyncio.Queue()
         self.code: int | None = None
 
-    def open(self) -> None:
-        """Nothing to do."""
-
     async def wait_writable(self) -> None:
         """The client always reads."""
 
