@@ -8,12 +8,12 @@ token. The routes of `gateway/` and embedding apps call these methods.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from lakesync.actions import ActionLimits, ActionRunner, ActionServices, Dispatcher
-from lakesync.connectors import Connectors
+from lakesync.actions import ActionServices, Dispatcher
+from lakesync.engine.checks import EngineLimits
+from lakesync.engine.gateway_base import GatewayBase, SharedParts
 from lakesync.model.action_handlers import ActionDiscovery, ActionHandler, ConnectorDescriptor
 from lakesync.model.errors import DuplicateError, NotFoundError
 from lakesync.model.types import ActionPush, ActionResponse, Claims, StoredConnector
@@ -22,34 +22,15 @@ from lakesync.staging.store import StagingStore
 from lakesync.staging.store.operations import ActionCommit
 
 
-class ActionGateway:
+class ActionGateway(GatewayBase):
     """A base class of `SyncGateway` with its methods for actions and connectors; it is never used alone."""
 
-    def __init__(
-        self,
-        gateway_id: str,
-        store: StagingStore,
-        wall: Callable[[], int],
-        limits: ActionLimits,
-        connectors: Connectors,
-        runner: ActionRunner,
-    ) -> None:
-        """Create the dispatcher of actions.
-
-        Args:
-            gateway_id: the gateway's id.
-            store: the staging store; it keeps the outcomes of actions and the registered connectors.
-            wall: returns the server's wall time in milliseconds since 1970.
-            limits: how many actions a request may have, and how long outcomes are kept.
-            connectors: the connector types, and the keys that encrypt ("seal") the secrets in the settings of
-                connectors.
-            runner: executes actions in its threads.
-        """
-        self.gateway_id = gateway_id
-        self._store = store
-        self._connectors = connectors
+    def __init__(self, gateway_id: str, store: StagingStore, limits: EngineLimits, shared: SharedParts) -> None:
+        """Create the dispatcher of actions; see `GatewayBase` for the arguments."""
+        super().__init__(gateway_id, store, limits, shared)
+        self._connectors = shared.connectors
         self._services = ActionServices(gateway_id, store, self._connectors)
-        self._dispatcher = Dispatcher(gateway_id, store, wall, self._services, runner, limits)
+        self._dispatcher = Dispatcher(gateway_id, store, shared.wall, self._services, shared.runner, limits.actions)
 
     def submit_action(self, push: ActionPush, claims: Claims) -> Future[ActionResponse]:
         """Execute a client's actions. A repeated request executes none of them again and returns the stored outcomes.

@@ -19,13 +19,12 @@ import msgspec
 from lakesync.adapters.deltas import DeltaQuery, StoredDelta
 from lakesync.adapters.registry import Adapter, as_database
 from lakesync.adapters.transfer.loads import LoadBarrier
-from lakesync.engine.active_rules import RulesCache
 from lakesync.engine.checks import EngineLimits
-from lakesync.engine.names import Names
+from lakesync.engine.gateway_base import GatewayBase, SharedParts
 from lakesync.engine.pushing import PushRequest, commit_push
 from lakesync.engine.source_reading import Source, read_all
 from lakesync.engine.sources import Sources
-from lakesync.flush import BufferStats, Flusher, FlushReport, Outlet, TableStats
+from lakesync.flush import BufferStats, Flusher, FlushReport, TableStats
 from lakesync.model.types import PushResult, RowDelta, RowKey, SyncPush
 from lakesync.model.validation import user_of
 from lakesync.staging.rebuild_commit import ANY_CLIENT
@@ -41,10 +40,6 @@ _DELTAS_PER_COMMIT = 1000
 _BYTES_PER_COMMIT = MAX_BODY_BYTES // 4
 """Bytes of values at which it ends a commit, which may exceed them by one delta. They are far below
 `MAX_BODY_BYTES`, because a log row also has ids and column names."""
-_LIMITS = EngineLimits()
-"""A parameter of `commit_push` that is not used: deltas that were accepted once are not checked against limits."""
-_NAMES = Names().of_push()
-"""A parameter of `commit_push` that is not used: names of deltas that were accepted once are not checked."""
 
 
 class GatewayStats(msgspec.Struct, frozen=True, rename="camel"):
@@ -79,33 +74,14 @@ class GatewayStats(msgspec.Struct, frozen=True, rename="camel"):
         )
 
 
-class AdapterGateway:
+class AdapterGateway(GatewayBase):
     """A base class of `SyncGateway` with the methods that use adapters; it is never used alone."""
 
-    def __init__(
-        self,
-        gateway_id: str,
-        store: StagingStore,
-        wall: Callable[[], int],
-        rules: RulesCache,
-        outlet: Outlet | None,
-    ) -> None:
-        """Create the flusher and the sources.
-
-        Args:
-            gateway_id: the gateway's id.
-            store: the staging store that contains the gateway.
-            wall: returns the server's wall time in milliseconds since 1970.
-            rules: the gateway's cache of compiled sync rules.
-            outlet: the adapter that the gateway flushes to, with its settings; None if a pipeline flushes, or nothing
-                does.
-        """
-        self.gateway_id = gateway_id
-        self.rules = rules
-        self.flusher = Flusher(gateway_id, store, wall, outlet)
-        self.sources = Sources(gateway_id, store, wall, self.rules)
-        self._store = store
-        self._wall = wall
+    def __init__(self, gateway_id: str, store: StagingStore, limits: EngineLimits, shared: SharedParts) -> None:
+        """Create the flusher and the sources; see `GatewayBase` for the arguments."""
+        super().__init__(gateway_id, store, limits, shared)
+        self.flusher = Flusher(gateway_id, store, shared.wall, shared.outlet)
+        self.sources = Sources(gateway_id, store, shared.wall, self.rules)
 
     # -- statistics --------------------------------------------------------------------------------------------------
 
@@ -209,11 +185,34 @@ class AdapterGateway:
             for delta in part:
                 by_client.setdefault(delta.client_id, []).append(delta)
             restored += [
-                self._store.submit(self.gateway_id, _restore_job(self.rules, client_id, own, now_ms))
+                self._store.submit(self.gateway_id, self._restore_job(client_id, own, now_ms))
                 for client_id, own in by_client.items()
             ]
         for each in restored:
             each.result()
+
+    def _restore_job(
+        self, client_id: str, deltas: Sequence[RowDelta], now_ms: int
+    ) -> Callable[[PushCommit], PushResult]:
+        """Return the transaction that commits some deltas of one client.
+
+        Args:
+            client_id: the id of the client that wrote the deltas.
+            deltas: the deltas.
+            now_ms: server wall time in milliseconds since 1970.
+        """
+        push, names = SyncPush(client_id, tuple(deltas)), self.names.of_push()
+        # `already_accepted`: they were accepted once, so they are not checked
+        request = PushRequest(push, {"sub": user_of(client_id)}, now_ms=now_ms, already_accepted=True)
+
+        def restore(commit: PushCommit) -> PushResult:
+            record = commit.client(client_id)
+            result = commit_push(commit, request, self.rules, self._limits, names)
+            if record is not None and record.epoch == LOST:  # the claims of its next request say what it may have
+                commit.put_client(record)
+            return result
+
+        return restore
 
     # -- sources -----------------------------------------------------------------------------------------------------
 
@@ -269,28 +268,3 @@ def _in_parts(deltas: Iterable[RowDelta]) -> Iterator[list[RowDelta]]:
         size += sum(len(cell.value) for cell in delta.columns)
     if part:
         yield list(part.values())
-
-
-def _restore_job(
-    rules: RulesCache, client_id: str, deltas: Sequence[RowDelta], now_ms: int
-) -> Callable[[PushCommit], PushResult]:
-    """Return the transaction that commits some deltas of one client.
-
-    Args:
-        rules: the gateway's cache of compiled sync rules.
-        client_id: the id of the client that wrote the deltas.
-        deltas: the deltas.
-        now_ms: server wall time in milliseconds since 1970.
-    """
-    push = SyncPush(client_id, tuple(deltas))
-    # `already_accepted`: they were accepted once, so they are not checked
-    request = PushRequest(push, {"sub": user_of(client_id)}, now_ms=now_ms, already_accepted=True)
-
-    def restore(commit: PushCommit) -> PushResult:
-        record = commit.client(client_id)
-        result = commit_push(commit, request, rules, _LIMITS, _NAMES)
-        if record is not None and record.epoch == LOST:  # the claims of its next request say what it may have
-            commit.put_client(record)
-        return result
-
-    return restore

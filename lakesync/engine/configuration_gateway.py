@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from lakesync.engine.active_rules import Reindexer, RulesCache
+from lakesync.engine.active_rules import Reindexer
 from lakesync.engine.checks import EngineLimits
-from lakesync.engine.names import Names
+from lakesync.engine.gateway_base import GatewayBase, SharedParts
 from lakesync.model.schema import TableSchema, parse_schema
 from lakesync.rules.model import SyncRules
 from lakesync.staging.records import GatewayConfig, WriteScope
@@ -22,23 +22,12 @@ from lakesync.staging.store import StagingStore
 from lakesync.staging.store.operations import ConfigCommit
 
 
-class ConfigurationGateway:
+class ConfigurationGateway(GatewayBase):
     """A base class of `SyncGateway` with the methods for its configuration; it is never used alone."""
 
-    def __init__(self, gateway_id: str, store: StagingStore, limits: EngineLimits, names: Names) -> None:
-        """Create it without reading the store.
-
-        Args:
-            gateway_id: the gateway's id.
-            store: the staging store, which has the configuration.
-            limits: the engine's limits, of which the write scope and the rows of a commit of a re-index are used.
-            names: rejects table and column names that differ from used ones only in case.
-        """
-        self.gateway_id = gateway_id
-        self.names = names
-        self.rules = RulesCache()
-        """Returns the active sync rules, compiled."""
-        self._store = store
+    def __init__(self, gateway_id: str, store: StagingStore, limits: EngineLimits, shared: SharedParts) -> None:
+        """Create the re-index; see `GatewayBase` for the arguments."""
+        super().__init__(gateway_id, store, limits, shared)
         self.declared_write_scope = limits.write_scope
         """The configured write scope: which rows clients may push to, unless `set_write_scope` was called."""
         self._reindexer = Reindexer(gateway_id, store, self.rules, limits.reindex_rows)

@@ -19,7 +19,8 @@ from lakesync.actions import ActionRunner
 from lakesync.connectors import Connectors
 from lakesync.engine.active_rules import RulesCache
 from lakesync.engine.checks import EngineLimits
-from lakesync.engine.gateway import SharedParts, SyncGateway
+from lakesync.engine.gateway import SyncGateway
+from lakesync.engine.gateway_base import SharedParts
 from lakesync.engine.inspection.rejections import RejectionLog
 from lakesync.engine.names import Names
 from lakesync.engine.sharding.gateway import ShardedGateway

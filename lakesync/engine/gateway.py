@@ -19,14 +19,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import wraps
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
-from lakesync.actions import ActionRunner
-from lakesync.connectors import Connectors
 from lakesync.engine.action_gateway import ActionGateway
 from lakesync.engine.adapter_gateway import AdapterGateway
 from lakesync.engine.checkpoint_start import not_served_reason, start_from
-from lakesync.engine.checks import MAX_PUSH, EngineLimits, check_client, check_page_size, check_pull, check_push
+from lakesync.engine.checks import MAX_PUSH, check_client, check_page_size, check_pull, check_push
 from lakesync.engine.configuration_gateway import ConfigurationGateway
 from lakesync.engine.futures import Steps, run
 from lakesync.engine.inspection.client_position import TrackedCursor
@@ -34,39 +32,19 @@ from lakesync.engine.inspection.explain import explain
 from lakesync.engine.inspection.explanation import Explanation
 from lakesync.engine.inspection.lag import LagQuery, Unsent, oldest_unsent
 from lakesync.engine.inspection.peek import PeekPage, peek
-from lakesync.engine.inspection.rejections import RejectionLog
-from lakesync.engine.names import Names, PushNames
+from lakesync.engine.names import PushNames
 from lakesync.engine.page_reading import PullRequest, Reading, unrecorded_cursor
 from lakesync.engine.pulling import remember_page
 from lakesync.engine.pushing import PushRequest, commit_push
 from lakesync.engine.subscribers import Newcomer, ScanResult, SubscriberGroup, SubscriptionState
 from lakesync.engine.subscriptions import resume, scan, subscribe
-from lakesync.flush import Outlet
 from lakesync.model.errors import BackpressureError, LakeSyncError, NotFoundError, RejectedError
 from lakesync.model.types import Claims, PushResult, SyncPage, SyncPull, SyncPush, SyncResponse
 from lakesync.staging.notices import Presence
 from lakesync.staging.records import Checkpoint
-from lakesync.staging.store import StagingStore
 from lakesync.staging.store.push import PushCommit
 
 T = TypeVar("T")
-
-
-class SharedParts(NamedTuple):
-    """What the gateways of an engine share."""
-
-    wall: Callable[[], int]
-    """Returns the server's wall time in milliseconds since 1970."""
-    connectors: Connectors
-    """The connector types, and the keys that encrypt their secrets."""
-    runner: ActionRunner
-    """Executes actions in its threads."""
-    outlet: Outlet | None
-    """The adapter that the gateways flush to; None if the data pipeline flushes, or nothing does."""
-    names: Names
-    """Rejects table and column names that differ from used ones only in case."""
-    rejections: RejectionLog
-    """The log of rejected deltas."""
 
 
 class SyncGateway(ConfigurationGateway, ActionGateway, AdapterGateway):
@@ -77,24 +55,9 @@ class SyncGateway(ConfigurationGateway, ActionGateway, AdapterGateway):
     not respond.
     """
 
-    def __init__(self, gateway_id: str, store: StagingStore, limits: EngineLimits, shared: SharedParts) -> None:
-        """Create the gateway without reading the store; `Engine` calls this.
-
-        Args:
-            gateway_id: the gateway's id.
-            store: the open staging store that contains the gateway.
-            limits: limits of requests and of the backlog.
-            shared: what the gateways of an engine share.
-        """
-        self._limits = limits
-        self.rejections = shared.rejections
-        """The latest rejected delta of each row."""
-        self.newest_arrival = 0
-        """The gateway's newest arrival (its own timestamp of a commit) before the last push to this process; 0 before
-        the first push. A rejection is recorded with it, to see later whether the row changed since."""
-        ConfigurationGateway.__init__(self, gateway_id, store, limits, shared.names)
-        ActionGateway.__init__(self, gateway_id, store, shared.wall, limits.actions, shared.connectors, shared.runner)
-        AdapterGateway.__init__(self, gateway_id, store, shared.wall, self.rules, shared.outlet)
+    newest_arrival = 0
+    """The gateway's newest arrival (its own timestamp of a commit) before the last push to this process; 0 before the
+    first push. A rejection is recorded with it, to see later whether the row changed since."""
 
     def submit_push(
         self, push: SyncPush, claims: Claims, *, known_cursor: int | None = None, trusted: bool = False

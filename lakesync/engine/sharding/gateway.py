@@ -18,7 +18,8 @@ from msgspec.structs import replace as with_fields
 
 from lakesync.engine.checks import EngineLimits, check_client, check_page_size
 from lakesync.engine.futures import Steps, run
-from lakesync.engine.gateway import SharedParts, SyncGateway
+from lakesync.engine.gateway import SyncGateway
+from lakesync.engine.gateway_base import SharedParts
 from lakesync.engine.inspection.client_position import TrackedCursor
 from lakesync.engine.inspection.explanation import Explanation
 from lakesync.engine.inspection.lag import LagQuery, Unsent

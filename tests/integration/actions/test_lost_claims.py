@@ -13,7 +13,8 @@ import pytest
 from lakesync.actions import ActionLimits, ActionRunner
 from lakesync.connectors import Connectors
 from lakesync.engine import Engine, EngineLimits
-from lakesync.engine.gateway import SharedParts, SyncGateway
+from lakesync.engine.gateway import SyncGateway
+from lakesync.engine.gateway_base import SharedParts
 from lakesync.engine.inspection.rejections import RejectionLog
 from lakesync.engine.names import Names
 from lakesync.model.errors import StagingUnavailableError
