@@ -49,7 +49,7 @@ async def refresh_client(services: Services, gateway: str, client_id: str) -> No
         gateway: the gateway's id.
         client_id: the client's id.
     """
-    arrivals = _arrivals(await run_in_threadpool(services.gateways[gateway].backlog)).get(gateway, ())
+    arrivals = _arrivals(await run_in_threadpool(services.engine.gateway(gateway).backlog)).get(gateway, ())
     await _check(services, gateway, arrivals, _checks_due(services, gateway, arrivals, client_id))
 
 
@@ -84,7 +84,7 @@ async def _check(services: Services, gateway: str, arrivals: Arrivals, checks: S
     with suppress(StagingUnavailableError):  # then the routes report the results of earlier checks
         for start in range(0, len(checks), _BATCH):
             batch = checks[start : start + _BATCH]
-            results = await result_of(services.gateways[gateway].submit_unsent([check.query for check in batch]))
+            results = await result_of(services.engine.gateway(gateway).submit_unsent([check.query for check in batch]))
             connected = services.connected_clients(gateway)
             for check, unsent in zip(batch, results, strict=True):
                 services.clients.record_check(gateway, arrivals, connected, check, unsent)

@@ -17,7 +17,7 @@ import hmac
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
 from fastapi import Depends, FastAPI, Path, Request, Security
@@ -62,8 +62,6 @@ class Services:
     """Limits messages over WebSockets."""
     clients: ClientTracker
     """Knows when each client called last and how old its oldest unsent change is."""
-    gateways: dict[str, SyncGateway] = field(default_factory=dict)
-    """Gateway id → gateway, for gateways that were requested before, so that finding one needs no worker thread."""
 
     @staticmethod
     def of_app(app: FastAPI) -> Services:
@@ -218,10 +216,9 @@ async def authenticate(
         services.rate.check(gateway_id, identity.client_id)
         claims, expires, key = identity.claims, identity.expires, identity.key
     _check_repeated_parameters(request)
-    gateway = services.gateways.get(gateway_id)
+    gateway = services.engine.known_gateway(gateway_id)  # finding it needs no worker thread
     if gateway is None:
         gateway = await run_in_threadpool(services.engine.gateway, gateway_id)
-        services.gateways[gateway_id] = gateway
     return Caller(gateway, claims, expires, key)
 
 

@@ -134,6 +134,10 @@ class Engine:
         """Return the ids of all gateways in the store."""
         return self.store.gateways()
 
+    def known_gateway(self, gateway_id: str) -> SyncGateway | None:
+        """Return a gateway that this process has created, without waiting; None if it has created none."""
+        return self._gateways.get(gateway_id)
+
     def gateway(self, gateway_id: str) -> SyncGateway:
         """Return a gateway by its id. With `auto_create`, an unknown one is created.
 
@@ -142,7 +146,7 @@ class Engine:
             NotFoundError: the gateway is unknown, and `auto_create` is false.
             StagingUnavailableError: the store does not respond.
         """
-        known = self._gateways.get(gateway_id)
+        known = self.known_gateway(gateway_id)
         if known is not None:
             return known
         if fault := check_gateway_id(gateway_id):
