@@ -103,10 +103,7 @@ def parse_json(body: bytes) -> Any:
     Raises:
         ValidationError: the body is not JSON.
     """
-    try:
-        return msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ValidationError(f"the body is not JSON: {error}") from error
+    return json.read("the body is not JSON", msgspec.json.decode, body)
 
 
 DecodedPush = tuple[SyncPush, ValidationError | None]

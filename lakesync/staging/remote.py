@@ -26,10 +26,10 @@ from lakesync.model.errors import (
     Rejection,
     StagingUnavailableError,
     TransientError,
-    ValidationError,
 )
 from lakesync.staging.store.pipeline import PipelineStore
 from lakesync.wire.http_sessions import BearerAuth, RedirectSession
+from lakesync.wire.json import read
 
 T = TypeVar("T")
 
@@ -88,10 +88,7 @@ def dispatch(store: PipelineStore, method: str, body: bytes) -> bytes:
     message_types = METHODS.get(method)
     if message_types is None:
         raise NotFoundError(f"staging has no method {method!r}: it has {', '.join(sorted(METHODS))}")
-    try:
-        arguments = message_types.decode(body or b"{}")
-    except msgspec.MsgspecError as exc:
-        raise ValidationError(f"the arguments do not fit staging's {method}: {exc}") from None
+    arguments = read(f"the arguments do not fit staging's {method}", message_types.decode, body or b"{}")
     return msgspec.json.encode(getattr(store, method)(**msgspec.structs.asdict(arguments)))
 
 

@@ -15,6 +15,7 @@ from lakesync.model.delta import jcs_raw
 from lakesync.model.errors import ValidationError
 from lakesync.model.types import Action, ActionFailure, ActionOutcome, ActionPush, ActionResponse, ActionResult
 from lakesync.wire import lakesync_pb2 as pb
+from lakesync.wire.json import read
 from lakesync.wire.malformed import check_range, hlc_problem, replace_lone_surrogates
 from lakesync.wire.protobuf import parse
 
@@ -46,13 +47,8 @@ def decode_push_json(body: bytes) -> ActionPush:
     """
     # This changes an action's content, so its id, a hash of the content, no longer fits: only that action is rejected.
     body = replace_lone_surrogates(body)
-    try:
-        push = _decode_push(body)
-        hlcs = [action.hlc for action in _decode_envelope(body).actions]
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise ValidationError(f"actions: {error}") from None
-    except RecursionError:
-        raise ValidationError("actions: the JSON is nested too deeply: flatten it") from None
+    push = read("actions", _decode_push, body)
+    hlcs = [action.hlc for action in read("actions", _decode_envelope, body).actions]
     for index, (action, hlc) in enumerate(zip(push.actions, hlcs, strict=True)):
         problem = hlc_problem("hlc", hlc)
         if problem is not None:

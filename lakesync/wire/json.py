@@ -102,7 +102,7 @@ def decode_pull(body: bytes) -> SyncPull:
     Raises:
         ValidationError: the body is not a pull.
     """
-    return _pull(_read("pull", _decode_pull, body))
+    return _pull(read("pull", _decode_pull, body))
 
 
 def parse_pull(query: Mapping[str, str]) -> SyncPull:
@@ -135,7 +135,7 @@ def decode_response(body: bytes) -> SyncResponse:
     Raises:
         ValidationError: the body is not a page.
     """
-    response = _read("response", _decode_response, body)
+    response = read("response", _decode_response, body)
     check_range("serverHlc", response.server_hlc)
     check_values(response.deltas)
     return response
@@ -153,7 +153,7 @@ def decode_push_result(body: bytes) -> PushResult:
     Raises:
         ValidationError: the body has another form.
     """
-    result = _read("push result", _decode_result, body)
+    result = read("push result", _decode_result, body)
     check_range("serverHlc", result.server_hlc)
     check_values(result.deltas)
     return result
@@ -181,7 +181,7 @@ def decode_deltas(body: bytes) -> list[RowDelta]:
     Raises:
         ValidationError: the body has another form.
     """
-    return _read("deltas", _decode_deltas, body)
+    return read("deltas", _decode_deltas, body)
 
 
 def encode_json(value: Any) -> bytes:
@@ -189,7 +189,7 @@ def encode_json(value: Any) -> bytes:
     return _encode(_with_hlcs(msgspec.to_builtins(value, builtin_types=(msgspec.Raw,))))
 
 
-def _read(what: str, decode: Callable[[bytes], T], body: bytes) -> T:
+def read(what: str, decode: Callable[[bytes], T], body: bytes) -> T:
     """Decode a body; a ValidationError begins with `what`, the name of the message."""
     try:
         return decode(body)

@@ -15,6 +15,7 @@ import msgspec
 
 from lakesync.model.errors import ValidationError
 from lakesync.model.types import ColumnValue, DeltaProperties, Op, RowDelta, SyncResponse
+from lakesync.wire.json import read
 from lakesync.wire.malformed import DECODE_ERRORS, check_range
 
 Cells = tuple[ColumnValue, ...]
@@ -70,10 +71,7 @@ def decode_page(body: bytes) -> SyncResponse:
     Raises:
         ValidationError: the body is not a page.
     """
-    try:
-        page = _decode_page(body)
-    except DECODE_ERRORS as error:
-        raise ValidationError(f"page: {error}") from None
+    page = read("page", _decode_page, body)
     check_range("serverHlc", page.server_hlc)
     return SyncResponse(cast("tuple[RowDelta, ...]", page.deltas), page.server_hlc, page.has_more)
 
@@ -94,11 +92,7 @@ def cells_of(deltas: Sequence[RowDelta]) -> Iterator[Sequence[Cells]]:
         return
     for start in range(0, len(texts), _DELTAS_AT_ONCE):
         chunk = texts[start : start + _DELTAS_AT_ONCE]
-        try:
-            decoded = _decode_many(b"[" + b",".join(chunk) + b"]")
-        except DECODE_ERRORS as error:
-            raise ValidationError(f"columns of a page: {error}") from None
-        yield decoded
+        yield read("columns of a page", _decode_many, b"[" + b",".join(chunk) + b"]")
 
 
 def about_bytes(deltas: Sequence[RowDelta]) -> int:
