@@ -106,9 +106,10 @@ def test_a_second_server_on_the_same_store_is_rejected(spawn):
 
 
 def test_the_gateway_imports_neither_spark_nor_dagster():
-    code = "import sys, gateway.__main__; print(sorted({'pyspark', 'dagster', 'pandas', 'pyarrow'} & set(sys.modules)))"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ)
-    assert found.stdout.strip() == "[]"
+    code = "import sys, lakesync.cli.app, gateway.__main__; print(*sys.modules)"
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("LAKESYNC_")}
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=clean)
+    assert {"pyspark", "dagster", "pandas", "pyarrow"} & set(found.stdout.split()) == set()
 
 
 def test_a_clock_offset_applies_to_stamps_and_not_to_tokens(spawn, tmp_path):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.forked import Forked
 
 ASKED = {
     "bash": lambda line: {
@@ -36,14 +37,22 @@ LINES = {
 }
 
 
+def complete() -> None:
+    """Run the command line, which completes a line if the environment has one."""
+    from lakesync.cli import main
+
+    sys.argv = ["lakesync"]
+    main()
+
+
 def completed(shell: str, line: str) -> str:
-    code = "import sys; sys.argv[0] = 'lakesync'; from lakesync.cli import main; main()"
+    """The output and errors of a completion in this folder."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("LAKESYNC_", "_TYPER"))}
-    result = subprocess.run(
-        [sys.executable, "-c", code], env={**kept, **ASKED[shell](line)}, capture_output=True, text=True, check=False
-    )
-    assert result.stderr == ""
-    return result.stdout
+    log = Path.cwd() / ".completed"
+    Forked(complete, environment={**kept, **ASKED[shell](line)}, log=log).wait(60)
+    output = log.read_text()
+    log.unlink()
+    return output
 
 
 @pytest.mark.parametrize("line", LINES)
