@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import threading
 from contextlib import closing
@@ -29,6 +28,7 @@ from lakesync.adapters.arrow_access import copy_page
 from lakesync.adapters.deltas import position_of
 from lakesync.adapters.digests import DigestScope
 from lakesync.adapters.transfer.migration import MigrationScope, scope_checksum
+from lakesync.cli import main
 from lakesync.model.crash_points import VARIABLE
 from lakesync.model.errors import AdapterError, ConfigurationError, IntegrityError
 from lakesync.model.hlc import encode
@@ -36,7 +36,7 @@ from tests.conformance.adapter_places import DATABASES, start_server
 from tests.conformance.book import make_delta
 from tests.conformance.test_adapter_tables import NOTES, rows
 from tests.conformance.test_adapters import batch, everything, texts
-from tests.forked import run_code
+from tests.forked import Forked, run_code
 
 DAY = 86_400_000
 WAIT = 30.0
@@ -377,22 +377,27 @@ def test_a_migration_copies_only_its_scope(databases):
         migrate_adapter(source, destination, scope)
 
 
+def migrate(words, output):
+    """Run `lakesync migrate` with its output in a file."""
+    sys.argv = ["lakesync", "migrate", *words]
+    with output.open("w") as sys.stdout:
+        main()
+
+
 def command(tmp_path, *options, crash=""):
+    """Run `lakesync migrate` in another process; return its exit code, output and errors."""
     uris = [f"--from=sqlite://{tmp_path}/source.db", f"--to=file://{tmp_path}/objects", f"--data={tmp_path}/data"]
-    script = "from lakesync.cli import main; main()"
-    return subprocess.run(
-        [sys.executable, "-c", script, "migrate", *uris, "--page=50", *options],
-        env={**os.environ, VARIABLE: crash, "LAKESYNC_CONFIG": ""},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    environment = {**os.environ, VARIABLE: crash, "LAKESYNC_CONFIG": ""}
+    output, log = tmp_path / "output", tmp_path / "errors"
+    log.unlink(missing_ok=True)
+    ended = Forked(migrate, [*uris, "--page=50", *options], output, environment=environment, log=log)
+    return ended.wait(120), output.read_text(), log.read_text()
 
 
 def test_a_missing_source_is_not_created(tmp_path):
-    process = command(tmp_path, "--dry-run")
-    assert (process.returncode, process.stdout) == (2, "")
-    assert "source.db, which does not exist" in process.stderr
+    code, output, errors = command(tmp_path, "--dry-run")
+    assert (code, output) == (2, "")
+    assert "source.db, which does not exist" in errors
     assert not (tmp_path / "source.db").exists()
 
 
@@ -400,20 +405,17 @@ def test_the_migrate_command_resumes_after_a_kill(tmp_path):
     source = SqliteAdapter(tmp_path / "source.db")
     fill(source)
     before = everything(source)
-    assert json.loads(command(tmp_path, "--dry-run", "--json").stdout) == {
-        "source": 240,
-        "destination": 0,
-        "equal": False,
-    }
+    _, output, _ = command(tmp_path, "--dry-run", "--json")
+    assert json.loads(output) == {"source": 240, "destination": 0, "equal": False}
     assert not (tmp_path / "objects").exists()
-    assert command(tmp_path, crash="migrate.after_copy:3").returncode == -9
-    assert command(tmp_path, crash="migrate.after_page:2").returncode == -9
-    ended = command(tmp_path, "--json")
-    report = json.loads(ended.stdout)
-    assert ended.returncode == 0, ended.stderr
+    assert command(tmp_path, crash="migrate.after_copy:3")[0] == -9
+    assert command(tmp_path, crash="migrate.after_page:2")[0] == -9
+    code, output, errors = command(tmp_path, "--json")
+    assert code == 0, errors
+    report = json.loads(output)
     assert (report["deltas"], report["verified"]) == (240, True)
     assert report["copied"] == 40
-    assert "240 deltas in 5 pages" in ended.stderr
+    assert "240 deltas in 5 pages" in errors
     assert everything(source) == before
     objects = ObjectDeltas(LocalDisk(tmp_path / "objects"))
     assert scope_checksum(objects, MigrationScope()) == scope_checksum(source, MigrationScope())
