@@ -20,8 +20,8 @@ from examples.flights.workload import CLIENTS, MINUTE, STEP, STEPS_PER_DAY, Clie
 
 MAX_PUSHING_CLIENTS = 8
 """Clients that push concurrently."""
-GATEWAY_KILLS = 20
-"""How often the gateway is killed during the pushes."""
+GATEWAY_KILLS = 5
+"""How often the gateway is killed during the pushes: `lakesync up` gives up after five restarts in a row."""
 FLUSH_JOB = "flush"
 """The Dagster job of a flush."""
 CHECK_SECONDS = 0.005

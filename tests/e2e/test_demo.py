@@ -11,9 +11,19 @@ import pytest
 
 @pytest.mark.deep
 @pytest.mark.timeout(900)
-def test_one_day_of_flights_agrees_with_the_truth_everywhere(tmp_path):
+def test_one_day_of_flights_agrees_with_the_truth_despite_kills_repeats_and_a_rebuild(tmp_path):
     run = subprocess.run(
-        [sys.executable, "-m", "examples.flights", "--days", "1", "--json", "--data", str(tmp_path / "demo")],
+        [
+            sys.executable,
+            "-m",
+            "examples.flights",
+            "--days",
+            "1",
+            "--prove",
+            "--json",
+            "--data",
+            str(tmp_path / "demo"),
+        ],
         capture_output=True,
         text=True,
         timeout=880,
