@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from tempfile import mkdtemp
 
+from tests.blackbox.progress_lines import ProgressLines
 from tests.blackbox.run import search
 from tests.blackbox.server import Server
-from tests.progress_lines import ProgressLines
 
 PER_STORE = 500
 """The number of histories in one store: an erasure rewrites the files of all, while they wait."""

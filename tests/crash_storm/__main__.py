@@ -16,9 +16,9 @@ import typer
 from rich.console import Console
 
 from lakesync.cli.commands import examples
+from tests.blackbox.progress_lines import ProgressLines
 from tests.crash_storm.storm import Storm
 from tests.postgres_server import postgres_server
-from tests.progress_lines import ProgressLines
 
 
 def main(

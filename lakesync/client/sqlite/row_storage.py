@@ -246,13 +246,13 @@ class RowStorage:
         edited = "SELECT row_id FROM _lakesync_edits WHERE tbl = ?"
         params = (table,) if self._db.execute(f"{edited} LIMIT 1", (table,)).fetchone() else ()
         # `staged.`, because SQLite reads a quoted name of no column as a text
-        values = ", ".join(["row_id", *(f"staged.{name}" for name in columns)])
+        staged_names = ", ".join(["row_id", *(f"staged.{name}" for name in columns)])
         source = f"FROM {staging_table} staged WHERE {f'row_id NOT IN ({edited})' if params else 1} ORDER BY row_id"
         has_rows = self._db.execute(f'SELECT 1 FROM "{table}" LIMIT 1').fetchone() is not None
         updates = ", ".join(f"{name} = excluded.{name}" for name in ["row_id", *columns])
         on_conflict = f" ON CONFLICT (row_id) DO UPDATE SET {updates}" if has_rows else ""
         copied = self._db.execute(
-            f'INSERT INTO "{table}" AS app ({names}) SELECT {values} {source}{on_conflict}', params
+            f'INSERT INTO "{table}" AS app ({names}) SELECT {staged_names} {source}{on_conflict}', params
         )
         self._db.execute(
             f"INSERT OR REPLACE INTO {known_table(table)} ({_COLUMNS}) "

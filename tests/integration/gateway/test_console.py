@@ -11,7 +11,7 @@ from lakesync.auth import configured_issuers
 from lakesync.cli.app import app
 from lakesync.cli.exit_codes import ExitCode
 from lakesync.config import load
-from lakesync.flush import MemoryFlushQueue, Outlet
+from lakesync.flush import MemoryFlushQueue
 from lakesync.testing.servers.oidc import serve_oidc
 from tests.integration.gateway.openapi_support import set_a_job_aside
 from tests.integration.gateway_support import DEADLINE, SECRET, delta
@@ -90,7 +90,7 @@ def test_the_console_shows_the_error_of_an_invalid_request(page, world):
 def test_the_console_reports_a_request_without_an_answer(page, world, monkeypatch):
     served, admin = world
     queue = MemoryFlushQueue()
-    monkeypatch.setattr(served.engine, "_outlet", Outlet(None, queue=queue))
+    monkeypatch.setattr(type(served.engine), "queue", queue)
     set_a_job_aside(queue, admin.gateway)
     page.route("**/admin/dead-letters/*/*", lambda route: route.abort())  # a loading page may still send requests
     page.goto(signed_in(world))

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from lakesync.cli.app import app
 from lakesync.cli.exit_codes import ExitCode
 from lakesync.engine.checks import EngineLimits
-from lakesync.flush import MemoryFlushQueue, Outlet
+from lakesync.flush import MemoryFlushQueue
 from lakesync.wire.frames import read_checkpoint
 from tests.integration.gateway.openapi_support import publish_checkpoint, set_a_job_aside
 from tests.integration.gateway_support import delta, sign, wall_ms
@@ -108,7 +108,7 @@ def test_checkpoint_fetch_writes_all_frames(served, tmp_path):
 
 def test_dead_letters_of_tables_are_listed_shown_retried_and_dropped(served, monkeypatch):
     queue = MemoryFlushQueue()
-    monkeypatch.setattr(served.engine, "_outlet", Outlet(None, queue=queue))
+    monkeypatch.setattr(type(served.engine), "queue", queue)
     client = served.client()
     set_a_job_aside(queue, client.gateway)
     (listed,) = map(json.loads, _command(served, client, "dlq", "list", "--kind", "work", "--json").stdout.splitlines())
