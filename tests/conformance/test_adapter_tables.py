@@ -254,7 +254,7 @@ def test_columns_are_added_when_the_schema_grows(adapter, request):
     assert rows(adapter)["r"]["more"] == "x"
 
 
-@pytest.mark.parametrize("kind", {"sqlite", "postgres", "mariadb"} & DATABASES.keys(), indirect=True)
+@pytest.mark.parametrize("kind", sorted({"sqlite", "postgres", "mariadb"} & DATABASES.keys()), indirect=True)
 def test_columns_can_be_added_by_several_processes_at_once(adapter, kind, tmp_path):
     """As by a task of a killed run, which goes on, and the next run."""
     adapter.ensure_schema(NOTES)
