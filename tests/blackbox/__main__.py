@@ -77,7 +77,11 @@ def main(arguments: Sequence[str]) -> int:
     progress = ProgressLines("histories")
     played = wrong = 0
     began = time.monotonic()
-    while played < options.histories and wrong < options.failures and time.monotonic() - began < options.seconds:
+
+    def is_over() -> bool:
+        return wrong >= options.failures or time.monotonic() - began > options.seconds
+
+    while played < options.histories and not is_over():
         first, number = options.seed + played, min(PER_STORE, options.histories - played)
         with server(options.over, processes, slow=options.slow) as running:
             for some, failures in search(
@@ -88,7 +92,7 @@ def main(arguments: Sequence[str]) -> int:
                 wrong += len(failures)
                 for failure in failures:
                     print(failure.report(), flush=True)
-                if wrong >= options.failures or time.monotonic() - began > options.seconds:
+                if is_over():
                     break
     took = time.monotonic() - began
     chosen_words = "".join(f" {word}" for word in ("live", "kills", "slow") if getattr(options, word))
