@@ -145,9 +145,8 @@ class TokenChecks:
         algorithm = self._parts.header.get("alg")
         if algorithm not in self._issuer.algorithms:
             what = f"its alg is {quote(algorithm)}" if algorithm in ALGORITHMS else "its alg is not supported"
-            raise TokenRejectedError(
-                "algorithm", f"{what}; this issuer signs with {', '.join(self._issuer.algorithms)}"
-            )
+            signs = f"this issuer signs with {', '.join(self._issuer.algorithms)}"
+            raise TokenRejectedError("algorithm", f"{what}; {signs}{self._hint_at_issuer()}")
         return str(algorithm)
 
     def _check_key(self) -> str:
@@ -177,7 +176,20 @@ class TokenChecks:
                 raise TokenRejectedError("signature", f"it cannot be verified: {str(error)[:100]}") from error
             self._key = key
             return f"by {key.algorithm}"
-        raise self._key_error("signature", "another key signed it, or it was changed; request a new one")
+        what = f"another key signed it, or it was changed; request a new one{self._hint_at_issuer()}"
+        raise self._key_error("signature", what)
+
+    def _hint_at_issuer(self) -> str:
+        """Return the end of a message about a token's signer, if the token's `iss` selected the server's own secret.
+
+        It repeats only the token's `iss`: the list of issuers would show any caller who the server's tenants are.
+        """
+        iss = self._payload.get("iss")
+        if self._issuer.issuer is not None or iss is None:
+            return ""
+        return (
+            f". Its iss {quote(iss)} is not an issuer of this gateway, so the server's own secret must have signed it"
+        )
 
     def _key_error(self, check: str, message: str) -> TokenRejectedError:
         """Return the error of a token that no known key signed. The issuer may have a new key, even with a known kid.

@@ -110,16 +110,19 @@ class TokenVerifier:
         except TokenRejectedError as error:
             return [Finding("form", "failed", error.reason), *_skipped("form", ["issuer", *_CHECK_NAMES])]
         form = Finding("form", "ok", f"{len(token)} characters")
+        known = f"[[gateway.issuers]] has {', '.join(quote(each.issuer) for each in self._issuers) or 'no issuer'}"
         try:
             candidates = self._candidates(parts)
         except TokenRejectedError as error:
-            known = ", ".join(quote(each.issuer) for each in self._issuers) or "no issuer"
-            detail = f"{error.reason}; [[gateway.issuers]] has {known}"
+            detail = f"{error.reason}; {known}"
             return [form, Finding("issuer", "failed", detail), *_skipped("issuer", _CHECK_NAMES)]
         results = [list(self._checks_of(parts, issuer).findings()) for issuer in candidates]
         best = max(range(len(results)), key=lambda index: sum(finding.state == "ok" for finding in results[index]))
-        issuer_name = candidates[best].issuer
-        detail = "the server's own secret" if issuer_name is None else quote(issuer_name)
+        issuer_name, iss = candidates[best].issuer, parts.payload.get("iss")
+        if issuer_name is not None:
+            detail = quote(issuer_name)
+        else:
+            detail = "the server's own secret" + ("" if iss is None else f": its iss is {quote(iss)}, and {known}")
         return [form, Finding("issuer", "ok", detail), *results[best]]
 
     def is_in_use(self, key: Key) -> bool:

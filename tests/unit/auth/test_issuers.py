@@ -191,6 +191,18 @@ def test_findings_name_every_check():
     assert not any(SECRET in finding.detail for finding in found.findings(token()))
 
 
+@pytest.mark.parametrize("algorithm", ["RS256", "HS256"])
+def test_a_token_of_an_unknown_issuer_is_rejected_with_its_iss(algorithm):
+    verifying = verifier({}, secrets=["the server's own secret, long enough"])
+    key = rsa.generate_private_key(65537, 2048) if algorithm == "RS256" else SECRET
+    unknown = jwt.encode({"iss": f"{ISSUER}/", "sub": "alice", "exp": time.time() + 60}, key, algorithm)
+    with pytest.raises(TokenRejectedError, match=f"Its iss '{ISSUER}/' is not an issuer of this gateway") as raised:
+        verifying.verify(unknown)
+    assert f"'{ISSUER}'" not in str(raised.value)  # any caller may read it
+    details = {finding.check: finding.detail for finding in verifying.findings(unknown)}
+    assert f"[[gateway.issuers]] has '{ISSUER}'" in details["issuer"]  # for the operator, who runs `token inspect`
+
+
 def test_findings_agree_with_the_verification():
     verifying = verifier(
         {"audience": "one", "require": {"r": "x"}}, sole="shop", secrets=["the server's own secret, long enough"]
