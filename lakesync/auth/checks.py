@@ -18,7 +18,7 @@ import jwt
 import msgspec
 
 from lakesync.auth.issuers import Issuer, admits, flatten_claims, rule_claims, string_values
-from lakesync.auth.keys import ALGORITHMS, Key, KeySet
+from lakesync.auth.keys import ALGORITHMS, MAX_KEYS_TRIED, Key, KeySet
 from lakesync.model.errors import AuthError
 from lakesync.model.types import Claims
 from lakesync.model.validation import check_id, is_importer, user_of
@@ -161,6 +161,9 @@ class TokenChecks:
         if not self._candidates:
             known = f"the {len(keys)} keys of the issuer that are known for {algorithm}"
             raise self._key_error("key", f"its kid {quote(kid)} is not among {known}")
+        if len(self._candidates) > MAX_KEYS_TRIED:
+            what = f"{len(self._candidates)} keys of the issuer may have signed it; at most {MAX_KEYS_TRIED} are tried"
+            raise TokenRejectedError("key", f"{what}; its issuer must set a kid in each key and token")
         is_known = kid is not None and any(key.kid == kid for key in self._candidates)
         return f"{quote(kid)} is a key of the issuer" if is_known else f"{len(self._candidates)} to try"
 

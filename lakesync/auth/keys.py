@@ -48,8 +48,8 @@ FETCH_SECONDS = 5.0
 """Time limit of a fetch."""
 MAX_SET_BYTES = 256 << 10
 """Limit of a fetched document: 256 KiB, far more than providers publish."""
-MAX_KEYS = 64
-"""An issuer with more keys is rejected, because a token without a `kid` is checked with each."""
+MAX_KEYS_TRIED = 64
+"""A token that more keys of its issuer may have signed, because it has no `kid`, is rejected: each would be tried."""
 MIN_RSA_BITS = 2048
 """Shorter RSA keys are rejected."""
 _CHUNK_BYTES = 64
@@ -118,13 +118,11 @@ def parse_keys(content: bytes) -> tuple[Key, ...]:
 
     Raises:
         NoUsableKeysError: a key set has no usable key.
-        KeysUnavailableError: the content is neither, or has too many keys.
+        KeysUnavailableError: the content is neither.
     """
     keys = _parse_pem(content) if _PEM in content else _parse_key_set(content)
     if not keys:
         raise NoUsableKeysError("it has no key for RS256, ES256 or EdDSA")
-    if len(keys) > MAX_KEYS:
-        raise KeysUnavailableError(f"it has {len(keys)} keys; at most {MAX_KEYS} are accepted")
     return tuple(keys)
 
 

@@ -13,10 +13,10 @@ from functools import partial
 
 import jwt
 import pytest
-from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
 from hypothesis import given
 from hypothesis import strategies as st
-from jwt.algorithms import RSAAlgorithm
+from jwt.algorithms import OKPAlgorithm, RSAAlgorithm
 
 from lakesync import config
 from lakesync.auth import Issuer, TokenRejectedError, TokenVerifier, configured_issuers, keys
@@ -272,6 +272,27 @@ async def test_keys_are_removed_when_their_issuer_publishes_no_usable_key(keys_l
         place.reply = Response(200, {"keys": keys_left})
         assert await source.refresh()
     assert (len(known), source.keys, removed) == (1, (), [frozenset(known)])
+
+
+async def test_a_key_is_removed_when_its_issuer_publishes_many_others():
+    old, *new = [ed25519.Ed25519PrivateKey.generate() for _ in range(102)]
+    published = [
+        {**json.loads(OKPAlgorithm.to_jwk(key.public_key())), "kid": str(number)} for number, key in enumerate(new)
+    ]
+    place = Place(Response(200, {"keys": [{**json.loads(OKPAlgorithm.to_jwk(old.public_key())), "kid": "old"}]}))
+    with serve(place) as served:
+        found = Issuer(ISSUER, KeySet(partial(fetch_set, f"{served.url}/keys"), cooldown=0))
+        verifying = TokenVerifier(issuers=[found], sole_gateway="shop")
+        claims = {"iss": ISSUER, "sub": "alice", "exp": time.time() + 60}
+        given = jwt.encode(claims, old, "EdDSA", {"kid": "old"})
+        await verifying.identify(given)
+        place.reply = Response(200, {"keys": published})
+        assert await found.key_set.refresh()
+    with pytest.raises(TokenRejectedError, match="kid 'old' is not among the 101 keys"):
+        verifying.verify(given)
+    assert verifying.verify(jwt.encode(claims, new[-1], "EdDSA", {"kid": "100"})).client_id == "alice"
+    with pytest.raises(TokenRejectedError, match="101 keys of the issuer may have signed it; at most 64 are tried"):
+        verifying.verify(jwt.encode(claims, new[-1], "EdDSA"))
 
 
 @pytest.mark.parametrize(("known_kid", "kid"), [(None, "new"), (None, None), ("new", "new")])
