@@ -7,6 +7,7 @@ systemd, starts the process. It logs one JSON object per line to stderr, also fo
 
 from __future__ import annotations
 
+import argparse
 import gc
 import json
 import logging
@@ -185,4 +186,9 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(
+        "python -m gateway",
+        description="Serve the gateway until SIGTERM. It takes no arguments; lakesync.toml and the environment "
+        "configure it, as docs/configuration.md describes.",
+    ).parse_args()
     sys.exit(main())

@@ -98,6 +98,17 @@ def test_a_port_in_use_is_an_error_with_its_number(spawn):
     assert str(port) in server.lines()[0]["reason"]
 
 
+@pytest.mark.parametrize(("argument", "code"), [("--help", 0), ("--port=1", 2)])
+def test_an_argument_of_the_module_starts_no_server(tmp_path, argument, code):
+    command = [sys.executable, "-m", "gateway", argument]
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("LAKESYNC_")}
+    place = {"LAKESYNC_DATA_DIR": str(tmp_path / "data"), "LAKESYNC_GATEWAY_PORT": "0"}
+    ended = subprocess.run(command, capture_output=True, text=True, env=clean | place, timeout=DEADLINE, check=False)
+    assert ended.returncode == code, ended.stderr
+    assert "python -m gateway" in ended.stdout + ended.stderr
+    assert not (tmp_path / "data").exists()
+
+
 def test_a_second_server_on_the_same_store_is_rejected(spawn):
     spawn()
     second = spawn(ready=False)
