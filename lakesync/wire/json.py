@@ -33,6 +33,8 @@ T = TypeVar("T")
 
 _DECIMAL = re.compile("0|[1-9][0-9]{0,18}")
 """The text of an hlc, which has at most 19 digits."""
+_WHOLE_NUMBER = re.compile("[0-9]{1,1000}")
+"""The text of a limit in a query. Python converts texts of more than 4,300 digits to no integer."""
 
 
 class _Delta(msgspec.Struct, rename="camel", gc=False):
@@ -111,8 +113,13 @@ def parse_pull(query: Mapping[str, str]) -> SyncPull:
     Raises:
         ValidationError: a parameter is missing or not a number.
     """
+    fields: dict[str, str | int] = dict(query)
+    for name in fields.keys() & {"maxDeltas", "limit"}:  # msgspec would read 1e2 as 100
+        if not _WHOLE_NUMBER.fullmatch(query[name]):
+            raise ValidationError(f"{name} is {query[name][:40]!r}: send a whole number of at least 1")
+        fields[name] = int(query[name])
     try:
-        return _pull(msgspec.convert(dict(query), _PullRequest, strict=False))
+        return _pull(msgspec.convert(fields, _PullRequest))
     except msgspec.ValidationError as error:
         raise ValidationError(f"pull: {error}") from None
 

@@ -181,6 +181,13 @@ def test_an_invalid_pull_is_rejected_by_the_name_of_the_field(name, value):
         json.decode_pull(stdlib.dumps({"clientId": "c", name: value}).encode())
 
 
+@pytest.mark.parametrize("name", ["maxDeltas", "limit"])
+@pytest.mark.parametrize("value", ["", "abc", " 5", "+5", "5.0", "1e2", "0x5", "1_0", "٣", "inf", "9" * 5000])
+def test_a_limit_in_a_query_is_a_plain_whole_number(name, value):
+    with pytest.raises(ValidationError, match=rf"^{name} is {re.escape(repr(value[:40]))}: send a whole number"):
+        json.parse_pull({"clientId": "c", name: value})
+
+
 def test_a_pull_without_a_client_id_is_rejected():
     with pytest.raises(ValidationError, match="clientId"):
         json.parse_pull({})
