@@ -95,10 +95,13 @@ _TOO_DEEP = (
     f"WHERE node.type IN ('array', 'object')) SELECT max(depth) FROM deep) > {MAX_DEPTH})"
 )
 """True for JSON that is nested more than `MAX_DEPTH` deep."""
-_NOT_CANONICAL = f"instr({{0}}, char(0)) OR {_BEYOND_DOUBLES} OR {_HALF_SURROGATE_PAIR} OR {_TOO_DEEP}"
+_NOT_CANONICAL = (
+    f"CASE WHEN instr({{0}}, char(0)) OR {_BEYOND_DOUBLES} OR {_HALF_SURROGATE_PAIR} OR {_TOO_DEEP} THEN 1 ELSE 0 END"
+)
 """True for JSON without a canonical form, which other clients would read differently; `jcs_raw` rejects it too.
 
-Each part parses the JSON only if a cheap look at the text does not rule the problem out.
+Each part parses the JSON only if a cheap look at the text does not rule the problem out. SQLite stops early at an AND
+or OR only in a condition, such as that of a WHEN: as a value it computes both sides.
 """
 
 INVALID_VALUES: dict[ColumnType, tuple[str, str]] = {
