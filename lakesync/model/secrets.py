@@ -12,6 +12,7 @@ import os
 import re
 import stat
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from lakesync.model.errors import ConfigurationError
@@ -94,10 +95,13 @@ def make_private_folder(folder: Path) -> None:
 def make_private_file(path: Path) -> None:
     """Create an empty file, or make an existing one private.
 
+    An existing file is not opened. To close it would end all POSIX locks that this process has on it, also SQLite's.
+
     Raises:
         OSError: it cannot be created, or belongs to another user.
     """
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
     _remove_permissions(path)
 
 

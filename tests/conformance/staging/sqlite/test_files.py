@@ -6,6 +6,7 @@ import os
 import re
 import sqlite3
 import subprocess
+import sys
 from contextlib import closing
 
 import pytest
@@ -57,6 +58,15 @@ def test_a_second_owner_is_rejected_with_the_process_of_the_first(store, folder,
     with pytest.raises(StagingUnavailableError, match=f"process {os.getpid()}"):
         second.open(Book())
     assert seen(store) == ([], [])
+
+
+@pytest.mark.parametrize("name", ["log.db", "state.db"])
+def test_a_command_that_reads_a_file_leaves_the_write_ahead_log_to_its_owner(store, folder, book, name):
+    """SQLite deletes the log when the last process closes the file, so the store must have kept its lock on it."""
+    push(store, book, *numbered(1))
+    read = "import sqlite3, sys; sqlite3.connect(sys.argv[1]).execute('SELECT count(*) FROM sqlite_master').fetchall()"
+    subprocess.run([sys.executable, "-c", read, str(folder / name)], check=True)
+    assert (folder / f"{name}-wal").exists()
 
 
 def test_a_url_may_have_either_number_of_slashes(folder, clock):
