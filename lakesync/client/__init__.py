@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from lakesync.client.status import Event, Progress, SyncReport, SyncStatus, TableCheck, Version
     from lakesync.client.sync.coordinator import SyncCoordinator
     from lakesync.client.sync.outbox import ActionQueue, Outbox, QueuedAction
-    from lakesync.client.sync.sync_session import SchemaSynchroniser
+    from lakesync.client.sync.schema_synchroniser import SchemaSynchroniser
     from lakesync.client.transports.base import (
         ActionTransport,
         CheckpointTransport,
@@ -58,7 +58,7 @@ _MODULES = {
     "queries": ("Watch",),
     "queues": ("MemoryQueue", "QueueEntry", "SyncQueue"),
     "status": ("Event", "Progress", "SyncReport", "SyncStatus", "TableCheck", "Version"),
-    "sync.sync_session": ("SchemaSynchroniser",),
+    "sync.schema_synchroniser": ("SchemaSynchroniser",),
     "sqlite.tables": ("Row", "SyncTracker", "Table"),
     "transports.base": (
         "ActionTransport",

@@ -156,7 +156,7 @@ class MemoryQueue:
 
 
 class QueueLink:
-    """Notifies an app's own queue of the edits in the client's file. `EditTable` and `SyncSession` call it.
+    """Notifies an app's own queue of the edits in the client's file. `EditTable` and `CustomDeltaPusher` call it.
 
     The queue is notified after each commit. If a notification fails, or the process ends before it, `reconcile` repeats
     it later. The queue contains the edits that are not refused. The client's file keeps the ids of deltas that the
@@ -292,7 +292,7 @@ class QueueLink:
                 return numbers[:limit]
             peek_limit *= 2  # some of the queue's first items are not edits, but deltas of the app
 
-    def deltas_of_app(self, edits: Iterable[Edit], limit: int) -> list[RowDelta]:
+    def custom_deltas(self, edits: Iterable[Edit], limit: int) -> list[RowDelta]:
         """Return the deltas to send next that are not edits, but that the app itself has put into its queue.
 
         Args:

@@ -79,7 +79,7 @@ def stored_schemas(db: sqlite3.Connection) -> list[TableSchema]:
 class SqliteClientStore:
     """Implements `core.store.ClientStore`. An app's table has `row_id` and a column for each one of its schema.
 
-    The core calls the methods of that protocol; `Replica` and `SyncSession` call the others, for schemas and tables.
+    The core calls the methods of that protocol. `Replica` and `SchemaSynchroniser` call those for schemas and tables.
 
     Rows of tables without a schema are kept until their table has one. Writes of the app, on any connection, are in
     the change journal of `tracking` until the core records them as edits. Use the store from one thread at a time.

@@ -220,7 +220,7 @@ class AutoSync:
         session, replica, result = self._session, self._session.replica, CycleResult()
         with session.exclusive():
             self._request_pull_if_due(self._heartbeat)
-            session.push_custom_deltas(result, self._stopping.is_set)
+            session.custom_deltas.push(result, self._stopping.is_set)
             waits: list[float | None] = []
             while not self._stopping.is_set():
                 request = replica.next_request()

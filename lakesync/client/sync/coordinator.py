@@ -382,7 +382,7 @@ class SyncCoordinator:
                 self.replica.core.reset_backoff()
                 if mode != "pushOnly":
                     self.replica.core.request_pull(source)  # if the client's own mode is `pushOnly`, no pull follows
-                session.adopt_refused_columns()
+                session.schema_fetcher.fetch_for_refused_edits()
                 session.send_all(result, lambda: session.is_cancelled)
                 if mode is None and not session.is_cancelled:
                     self.actions.clear_delays()

@@ -2,7 +2,7 @@
 
 An edit is a change that the gateway has not acknowledged. An action is a request that the gateway executes once in an
 external system, such as opening a ticket; its outcome is its result or its error. Apps reach the queues as
-`client.coordinator.outbox` and `client.coordinator.actions`, and by methods of `Client`. `SyncSession` sends actions.
+`client.coordinator.outbox` and `client.coordinator.actions`, and by methods of `Client`. `ActionSender` sends actions.
 The replica is the app's database; each change of a queue is a step of it, which is one transaction.
 """
 

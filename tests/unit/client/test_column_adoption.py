@@ -102,7 +102,7 @@ def test_existing_values_are_pushed_when_their_column_becomes_synchronised(opene
     alice["notes"].update("new", text="two")
     if by_gateway:
         gateway.register_schema(parse_schema(WIDE))
-        alice.coordinator._session._knows_schemas = False
+        alice.coordinator._session.schema_fetcher._has_newest = False
         alice.sync()
     else:
         alice.close()
