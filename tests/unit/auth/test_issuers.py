@@ -428,7 +428,6 @@ SET = {
         (Response(200, "<html>"), "neither a JSON Web Key Set nor public keys"),
         (Response(200, [SET]), 'has no list "keys"'),
         (Response(200, {"keys": []}), "it has no key"),
-        (Response(200, {"keys": SET["keys"] * 100}), "at most 64"),
     ],
 )
 def test_an_answer_that_is_not_a_key_set_is_not_used(answer, message):
