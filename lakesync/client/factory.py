@@ -43,7 +43,7 @@ def open_client(
     schemas: Iterable[TableSchema | Mapping[str, Any]] = (),
     transport: SyncTransport | None = None,
     mode: Mode = "full",
-    auto_sync: bool = False,
+    auto_sync: bool | None = None,
     interval: float = DEFAULT_INTERVAL,
     realtime: bool = False,
     heartbeat: float = DEFAULT_HEARTBEAT,
@@ -71,7 +71,7 @@ def open_client(
         schemas: schemas of the synced tables. Missing tables are created; rows that a table already has become inserts.
         transport: replaces url, gateway and token.
         mode: `full` (push and pull), `pushOnly` or `pullOnly`.
-        auto_sync: whether a thread synchronises by itself from the start.
+        auto_sync: whether a thread synchronises by itself from the start; None if `realtime` is true, which needs it.
         interval: seconds between the pulls of auto-sync.
         realtime: whether auto-sync also keeps a WebSocket open, on which the gateway sends changes as they happen.
         heartbeat: seconds between the pulls of auto-sync while the WebSocket is open.
@@ -86,7 +86,7 @@ def open_client(
     Raises:
         ConfigurationError: an argument is missing or wrong, the file is not a database, or it belongs to another
             client or gateway.
-        DbError: the database cannot be written now; or, with `auto_sync`, another client of it is synchronising.
+        DbError: the database cannot be written now; or, with auto-sync, another client of it is synchronising.
         SchemaError: a schema is wrong, or changes a column's type.
     """
     check_mode(mode)
@@ -131,7 +131,7 @@ def open_client(
         db.close()
         raise
     client = Client(db, coordinator)
-    if auto_sync:
+    if realtime if auto_sync is None else auto_sync:
         try:
             coordinator.start_auto_sync()
         except BaseException:

@@ -113,7 +113,7 @@ def test_closing_does_not_wait_for_a_silent_connection_and_loses_nothing(line, c
 
 def test_closing_does_not_wait_for_a_pull_on_a_silent_websocket(line, client_options) -> None:
     silence = line[1]
-    alice = open_client(**client_options(realtime=True))
+    alice = open_client(**client_options(realtime=True, auto_sync=False))
     connect = alice.transport.connect  # type: ignore[attr-defined]
 
     def falling():
@@ -196,7 +196,7 @@ def test_stopping_auto_sync_waits_for_the_apps_sync_and_closing_cancels_it(line,
 
 def test_a_broken_websocket_is_opened_again_immediately(line, client_options) -> None:
     silence = line[1]
-    with open_client(**client_options(realtime=True, interval=FOREVER)) as alice:
+    with open_client(**client_options(realtime=True, auto_sync=False, interval=FOREVER)) as alice:
         alice.coordinator._auto_sync._heartbeat = FOREVER
         opened: list[Any] = []
         connect = alice.transport.connect  # type: ignore[attr-defined]
@@ -211,7 +211,7 @@ def test_a_broken_websocket_is_opened_again_immediately(line, client_options) ->
 def test_a_client_catches_up_over_http_before_it_opens_a_websocket(served: Served, line, client_options) -> None:
     writer = served.client("writer", client_options()["gateway"])
     writer.push(*(delta(f"t{number}", {"title": "x"}, client="writer") for number in range(20)))
-    with open_client(**client_options(realtime=True, limits=CoreLimits(pull_deltas=5))) as alice:
+    with open_client(**client_options(realtime=True, auto_sync=False, limits=CoreLimits(pull_deltas=5))) as alice:
         connect, there = alice.transport.connect, []  # type: ignore[attr-defined]
 
         def counting():
@@ -225,7 +225,7 @@ def test_a_client_catches_up_over_http_before_it_opens_a_websocket(served: Serve
 
 
 def test_a_websocket_is_opened_again_after_the_machine_slept(line, client_options) -> None:
-    with open_client(**client_options(realtime=True)) as alice:
+    with open_client(**client_options(realtime=True, auto_sync=False)) as alice:
         slept = [0.0]
         looked: list[float] = []
 

@@ -203,6 +203,24 @@ def test_a_token_functions_sub_becomes_the_client_id_of_a_new_file(opened: Open)
         opened("nobody's yet", token=away)
 
 
+def test_a_token_function_of_another_user_sends_nothing_from_a_file(opened: Open) -> None:
+    opened("phone", token=sign("alice", opened.gateway)).close()  # type: ignore[attr-defined]
+    phone = opened("phone", token=lambda: sign("bob", opened.gateway))  # type: ignore[attr-defined]
+    phone["todos"].insert(title="alice's")
+    with pytest.raises(ForbiddenError, match="clientId is 'alice' but the token's sub is 'bob'"):
+        phone.sync()
+    assert [edit.status for edit in phone.pending()] == ["waiting"]
+
+
+@pytest.mark.parametrize("auto_sync", [None, False])
+def test_realtime_starts_auto_sync_unless_the_app_does_so_later(opened: Open, auto_sync: bool | None) -> None:
+    alice = opened("alice", realtime=True, auto_sync=auto_sync)
+    if auto_sync is False:
+        assert alice.coordinator._auto_sync._thread is None
+        alice.coordinator.start_auto_sync()
+    until(lambda: alice.status.live, "the WebSocket")
+
+
 def test_failures_are_reported_and_nothing_is_lost(served: Served, opened: Open) -> None:
     gateway = opened.gateway  # type: ignore[attr-defined]
     alice = opened("alice", token="no token at all", client_id="alice")

@@ -92,7 +92,7 @@ def test_the_proxy_argument_overrides_the_environment(served: Served, tmp_path, 
 def test_an_answer_of_a_captive_portal_is_unreachable(
     tmp_path, head: str, body: bytes, message: str, realtime: bool
 ) -> None:
-    options = {"gateway": "g", "client_id": "alice", "schemas": [TODOS], "realtime": realtime}
+    options = {"gateway": "g", "client_id": "alice", "schemas": [TODOS], "realtime": realtime, "auto_sync": False}
     with go_betweens.answering(head, body) as url, open_client(tmp_path / "alice.db", url=url, **options) as alice:
         alice["todos"].insert(title="kept")
         errors: list[Exception] = []
@@ -158,7 +158,7 @@ def test_an_unreadable_ca_file_is_reported(tmp_path, monkeypatch, content: str |
         bundle.write_text(content)
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(bundle))
     options = {"url": "https://127.0.0.1:9", "gateway": "g", "client_id": "a", "schemas": [TODOS]}
-    with open_client(tmp_path / "a.db", realtime=realtime, **options) as alice:
+    with open_client(tmp_path / "a.db", realtime=realtime, auto_sync=False, **options) as alice:
         with pytest.raises(UnreachableError):
             alice.sync()
         if realtime:
