@@ -63,7 +63,7 @@ class EngineLimits(msgspec.Struct, frozen=True):
 
 
 _OUTSIDE = "the row is outside of what this client may write"
-"""The reason of each rejection by the write scope."""
+"""The reason of a rejection by the write scope, if a bucket contains the table."""
 
 
 def check_push(push: SyncPush, claims: Claims, now_ms: int, max_deltas: int) -> None:
@@ -267,10 +267,17 @@ def check_scope(
     allowed = index.client_keys_among(claims, sorted({bucket for _, row_keys in keyed for bucket in row_keys}))
     outside.update(key for key, row_keys in keyed if row_keys.isdisjoint(allowed))
     if outside:
+        reasons = {
+            table: _OUTSIDE if index.covers_table(table) else f"no bucket of the sync rules contains table {table!r}"
+            for table, _ in outside
+        }
         rejected = [
-            Rejection(each.delta_id, ForbiddenError.code, _OUTSIDE) for each in unchecked if each.key in outside
+            Rejection(each.delta_id, ForbiddenError.code, reasons[each.table])
+            for each in unchecked
+            if each.key in outside
         ]
-        raise ForbiddenError(f"{len(rejected)} of {len(deltas)} deltas rejected: {_OUTSIDE}; set those aside", rejected)
+        summary = f"{len(rejected)} of {len(deltas)} deltas rejected: {rejected[0].message}; set those aside"
+        raise ForbiddenError(summary, rejected)
 
 
 def _invalid_deletes(before: Mapping[RowKey, RowState], deltas: Sequence[RowDelta], now_ms: int) -> set[RowKey]:

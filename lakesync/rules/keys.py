@@ -79,6 +79,10 @@ class BucketIndex:
         """Whether the rules have no buckets, so that every visible row has the key `*`."""
         return not self._buckets
 
+    def covers_table(self, table: str) -> bool:
+        """Return whether a row of this table can be in a bucket."""
+        return not self._buckets or any(not bucket.tables or table in bucket.tables for bucket in self._buckets)
+
     def row_keys(self, table: str, values: Mapping[str, msgspec.Raw]) -> frozenset[str]:
         """Return the keys of a visible row.
 

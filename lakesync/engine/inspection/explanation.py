@@ -168,6 +168,8 @@ def reasons_of(explanation: Explanation, key: RowKey, tables: Collection[str]) -
             near = get_close_matches(key[0], tables, 1)
             hint = f"did you mean {near[0]!r}?" if near else "`lakesync schema list` lists the tables that have one"
             yield f"the gateway has no schema of table {key[0]!r}; {hint}"
+        if explanation.buckets and not any(bucket.covers_table for bucket in explanation.buckets):
+            yield f"no bucket of the sync rules contains table {key[0]!r}, so no client sees its rows: add it to one"
         yield _NOT_PUSHED
         return
     yield from _verdict(explanation, named)

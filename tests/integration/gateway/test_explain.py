@@ -55,6 +55,14 @@ def test_a_row_of_a_table_without_a_schema_is_absent_with_a_hint(alice):
     assert not says(explain(alice, "t1", "bob"), "has no schema")
 
 
+def test_an_absent_row_of_a_table_without_a_bucket_names_the_missing_bucket(alice):
+    bucket = {"name": "mine", "tables": ["todos"], "filters": []}
+    alice.admin().call("POST", "/admin/sync-rules/{gw}", json={"version": 1, "buckets": [bucket]})
+    missing = "no bucket of the sync rules contains table 'notes'"
+    assert says(explain(alice, "t1", "bob", table="notes"), missing)
+    assert not says(explain(alice, "t1", "bob"), "no bucket of the sync rules")
+
+
 def test_a_row_whose_push_was_rejected_is_absent_with_the_reason(alice):
     alice.admin().call(
         "POST", "/admin/schema/{gw}", json={"table": "todos", "columns": [{"name": "owner", "type": "string"}]}

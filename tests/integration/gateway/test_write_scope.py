@@ -97,6 +97,14 @@ def test_the_error_does_not_depend_on_whether_the_row_exists(client):
     assert "there" not in str(there)
 
 
+def test_the_error_names_a_table_that_no_bucket_contains(gateway, client):
+    bob = client("bob")
+    gateway.set_rules(SyncRules(1, (Bucket("mine", ("todos",), (Filter("owner", "eq", "jwt:sub"),)),)))
+    error = refused(bob.write, "b", {"owner": "bob"})
+    assert "no bucket of the sync rules contains table 'notes'" in str(error)
+    assert error.rejected[0].message in str(error)
+
+
 def test_only_deltas_outside_the_scope_are_listed_and_the_others_can_be_pushed_again(gateway, client):
     bob = client("bob")
     good, bad = bob.delta("b", {"owner": "bob"}), bob.delta("x", {"owner": "alice"})
