@@ -211,20 +211,21 @@ class _Views:
 
     def _newer_deltas(self, plan: StatePlan) -> DataFrame | None:
         """Return the deltas that are merged onto the base snapshots; None if no delta is newer than these."""
-        if plan.parts.merged_up_to is None:
+        if plan.parts.newer is None:
             return None
+        marks, upto = plan.parts.newer
         deltas = self._planner.deltas
         current = deltas.current_snapshot() if deltas is not None else None
         parts = [self._unflushed] if self._unflushed is not None else []
         if current is not None:
             rows = at_snapshot(self._spark, self._names.deltas, current.snapshot_id)
-            parts.append(rows.where(_after_marks(plan.parts.merged_up_to)))
+            parts.append(rows.where(_after_marks(marks)))
         wanted = sf.col("table_name") == plan.name
-        if plan.gateways.names:  # with `others`: all gateways except these
+        if plan.gateways.names:
             of_named_gateways = sf.col("gateway").isin(*plan.gateways.names)
-            wanted &= ~of_named_gateways if plan.gateways.others else of_named_gateways
-        if plan.parts.upto is not None:
-            wanted &= sf.col("arrival") <= plan.parts.upto
+            wanted &= ~of_named_gateways if plan.gateways.all_except else of_named_gateways
+        if upto is not None:
+            wanted &= sf.col("arrival") <= upto
         if not parts:
             return None
         return reduce(lambda first, second: first.unionByName(second, allowMissingColumns=True), parts).where(wanted)

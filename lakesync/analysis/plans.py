@@ -57,16 +57,22 @@ class SnapshotRows(NamedTuple):
     """Only the rows of this gateway; None for all rows."""
 
 
+class NewerDeltas(NamedTuple):
+    """The deltas that are merged onto the rows of snapshots, selected by their arrival."""
+
+    marks: Mapping[str, int]
+    """Gateway → the arrival up to which the snapshots have its deltas. They have none of a gateway without a mark."""
+    upto: int | None
+    """The last arrival; None for no limit."""
+
+
 class StateParts(NamedTuple):
     """What the rows of a state table are made of: rows of snapshots, and deltas that are merged onto them."""
 
     bases: tuple[SnapshotRows, ...]
     """The rows to start from."""
-    merged_up_to: Mapping[str, int] | None
-    """Gateway → arrival up to which the bases contain its deltas. Its later deltas are merged onto them, and all deltas
-    of gateways that are not in the mapping. None if no deltas are merged."""
-    upto: int | None
-    """The last arrival of the deltas that are merged; None for no limit."""
+    newer: NewerDeltas | None
+    """The deltas to merge; None for a requested snapshot, whose rows are read as they are."""
 
 
 class HistoryPlan(NamedTuple):
@@ -91,7 +97,7 @@ class StatePlan(NamedTuple):
     typed: Mapping[str, str]
     """The table's typed columns → their schema types, in order."""
     gateways: Gateways
-    """The gateways whose rows the table has: those named, or with `others` all except those named."""
+    """The gateways whose rows the table has."""
 
     def fields_of(self, snapshot: int) -> set[str]:
         """Return the typed columns that are filled in a snapshot. Values of other columns are only in `_cells`.
@@ -170,9 +176,10 @@ class Planner:
         Raises:
             NotFoundError: nothing had arrived at the requested time.
         """
-        deltas, upto = self._lake.deltas, self._requested_arrival
-        self._check_not_too_early(upto)
-        return HistoryPlan(deltas, self._snapshot(deltas) if deltas is not None else None, upto)
+        self._check_not_too_early()
+        deltas = self._lake.deltas
+        snapshot = self._snapshot(deltas) if deltas is not None else None
+        return HistoryPlan(deltas, snapshot, self._requested_arrival)
 
     def state(self, reference: TableReference) -> StatePlan:
         """Plan a state table.
@@ -190,7 +197,7 @@ class Planner:
         else:
             parts = _parts_at_snapshot(self._snapshot(state) if state is not None else None)
         if not parts.bases:
-            self._check_not_too_early(parts.upto)
+            self._check_not_too_early()
         fields = state.schema().fields if state is not None else ()
         # a typed column's comment is its schema type
         typed = {field.name: str(field.doc) for field in fields if field.name not in RESERVED_COLUMNS}
@@ -233,12 +240,13 @@ class Planner:
         current = table.current_snapshot()
         return current.snapshot_id if current else None
 
-    def _check_not_too_early(self, upto: int | None) -> None:
+    def _check_not_too_early(self) -> None:
         """Check that a delta had arrived by the requested time, if one was requested.
 
         Raises:
             NotFoundError: none had.
         """
+        upto = self._requested_arrival
         first = self._first_arrival() if upto is not None else None
         if upto is not None and first is not None and upto < first:
             raise NotFoundError(
@@ -299,8 +307,8 @@ def _newest_parts(state: Table | None) -> StateParts:
     """Return the parts of the newest state: the current snapshot, and all deltas above the marks of its gateways."""
     current = state.current_snapshot() if state is not None else None
     if state is None or current is None:
-        return StateParts((), {}, None)
-    return StateParts((SnapshotRows(current.snapshot_id, None),), merge_marks(state.properties), None)
+        return StateParts((), NewerDeltas({}, None))
+    return StateParts((SnapshotRows(current.snapshot_id, None),), NewerDeltas(merge_marks(state.properties), None))
 
 
 def _parts_at_arrival(state: Table | None, arrival: int) -> StateParts:
@@ -309,18 +317,18 @@ def _parts_at_arrival(state: Table | None, arrival: int) -> StateParts:
     A checkpoint tags a snapshot of each state table, which has a gateway's deltas up to exactly one arrival.
     """
     bases: list[SnapshotRows] = []
-    merged_up_to: dict[str, int] = {}
+    marks: dict[str, int] = {}
     for gateway, snapshots in (checkpoint_snapshots(state) if state is not None else {}).items():
         earlier = [each for each in snapshots if each <= arrival]
         if earlier:
-            merged_up_to[gateway] = max(earlier)
-            bases.append(SnapshotRows(snapshots[merged_up_to[gateway]], gateway))
-    return StateParts(tuple(bases), merged_up_to, arrival)
+            marks[gateway] = max(earlier)
+            bases.append(SnapshotRows(snapshots[marks[gateway]], gateway))
+    return StateParts(tuple(bases), NewerDeltas(marks, arrival))
 
 
 def _parts_at_snapshot(snapshot: int | None) -> StateParts:
     """Return the rows of a snapshot without further deltas."""
-    return StateParts((SnapshotRows(snapshot, None),) if snapshot is not None else (), None, None)
+    return StateParts((SnapshotRows(snapshot, None),) if snapshot is not None else (), None)
 
 
 def _commit_time(snapshot: int, tables: Iterable[Table]) -> int:

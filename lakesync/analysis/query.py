@@ -221,14 +221,14 @@ class _DuckDbTables:
 
         Columns without a value in any row are left out.
         """
-        first_rows = {
+        results = {
             name: self.database.execute(
                 f"SELECT {INFERRED_TYPE} FROM (SELECT {quoted(name)} AS value FROM {rows}) WHERE value IS NOT NULL "
                 "HAVING count(*) > 0"
             ).fetchone()
             for name in untyped
         }
-        inferred_types = {name: kind[0] for name, kind in first_rows.items() if kind is not None}
+        inferred_types = {name: result[0] for name, result in results.items() if result is not None}
         typed = "".join(
             f", {typed_value(kind, quoted(name))} AS {quoted(name)}" for name, kind in inferred_types.items()
         )
@@ -240,18 +240,19 @@ class _DuckDbTables:
     def _load_fragments(self, plan: StatePlan, predicates: tuple[Predicate, ...]) -> None:
         """Load the deltas that are merged onto the plan's snapshots, from the history and from staging."""
         self.database.execute(f"CREATE OR REPLACE TABLE fragments ({FRAGMENTS})")
-        merged_up_to, upto, gateways = plan.parts.merged_up_to, plan.parts.upto, plan.gateways
-        if merged_up_to is None:
+        if plan.parts.newer is None:
             return
+        marks, upto = plan.parts.newer
+        gateways = plan.gateways
         deltas = self._planner.deltas
         if deltas is not None:
-            conditions = [condition("table_name", "=", plan.name), _arrived_after(merged_up_to)]
+            conditions = [condition("table_name", "=", plan.name), _arrived_after(marks)]
             # predicates on the row's key are also true of its deltas; those on other columns only of the merged row
             conditions.append(scan_condition(predicates, deltas.schema(), {"_gateway": "gateway", "_row": "row_id"}))
             if upto is not None:
                 conditions.append(condition("arrival", "<=", upto))
-            if gateways.names:  # with `others`: all gateways except these
-                conditions.append(condition("gateway", "not in" if gateways.others else "in", set(gateways.names)))
+            if gateways.names:
+                conditions.append(condition("gateway", "not in" if gateways.all_except else "in", set(gateways.names)))
             row_filter = all_of(*conditions)
             scan_into(self.database, "fragments", deltas, _DELTA_COLUMNS, row_filter, select=DELTA_FRAGMENTS)
         where, values = ["table_name = ?"], list[object]([plan.name])
@@ -259,7 +260,7 @@ class _DuckDbTables:
             where.append("arrival <= ?")
             values.append(upto)
         if gateways.names:
-            where.append("NOT list_contains(?, gateway)" if gateways.others else "list_contains(?, gateway)")
+            where.append("NOT list_contains(?, gateway)" if gateways.all_except else "list_contains(?, gateway)")
             values.append(sorted(gateways.names))
         self.database.execute(
             f"INSERT INTO fragments {DELTA_FRAGMENTS} FROM unflushed WHERE {' AND '.join(where)}", values

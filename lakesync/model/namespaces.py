@@ -24,12 +24,12 @@ class Gateways(NamedTuple):
 
     names: frozenset[str]
     """Gateway ids."""
-    others: bool
-    """Whether all gateways except `names` are meant, instead of `names`."""
+    all_except: bool
+    """Whether the gateways are all except `names`, instead of `names`."""
 
     def has(self, gateway: str) -> bool:
         """Return whether a gateway is among them."""
-        return (gateway not in self.names) if self.others else (gateway in self.names)
+        return (gateway in self.names) != self.all_except
 
 
 class Namespaces(NamedTuple):
@@ -52,8 +52,8 @@ class Namespaces(NamedTuple):
     def gateways_in(self, namespace: str) -> Gateways:
         """Return the gateways whose rows are in a namespace."""
         if namespace == self.shared:
-            return Gateways(frozenset(self.own), others=True)
-        return Gateways(frozenset(name for name, own in self.own.items() if own == namespace), others=False)
+            return Gateways(frozenset(self.own), all_except=True)
+        return Gateways(frozenset(name for name, own in self.own.items() if own == namespace), all_except=False)
 
     def table_name(self, namespace: str, table: str) -> str:
         """Return a state table's name in queries and output: `NAMESPACE.TABLE`, or `TABLE` in the shared namespace.

@@ -19,8 +19,8 @@ WHERE = Namespaces("tables", {"eu": "shop", "us": "shop", "lab": "lab"})
 def test_gateways_share_one_namespace_unless_they_declare_another():
     assert [WHERE.of(name) for name in ("eu", "us", "lab", "anyone")] == ["shop", "shop", "lab", "tables"]
     assert WHERE.declared == ["lab", "shop"]
-    assert WHERE.gateways_in("shop") == Gateways(frozenset({"eu", "us"}), others=False)
-    assert WHERE.gateways_in("tables") == Gateways(frozenset({"eu", "us", "lab"}), others=True)
+    assert WHERE.gateways_in("shop") == Gateways(frozenset({"eu", "us"}), all_except=False)
+    assert WHERE.gateways_in("tables") == Gateways(frozenset({"eu", "us", "lab"}), all_except=True)
 
 
 def test_a_table_outside_the_shared_namespace_is_qualified():
