@@ -36,7 +36,7 @@ from lakesync.wire.log import MAX_BODY_BYTES
 _DELTAS_PER_READ = 10_000
 """Deltas that `rehydrate` reads before it commits them."""
 _DELTAS_PER_COMMIT = 1000
-"""Deltas that `_restore` commits at a time, in one commit for each client."""
+"""Deltas that `restore` commits at a time, in one commit for each client."""
 _BYTES_PER_COMMIT = MAX_BODY_BYTES // 4
 """Bytes of values at which it ends a commit, which may exceed them by one delta. They are far below
 `MAX_BODY_BYTES`, because a log row also has ids and column names."""
@@ -147,11 +147,11 @@ class AdapterGateway(GatewayBase):
         if deltas is None:
             stored_deltas = read_all(self.flusher.destination, DeltaQuery(gateway=self.gateway_id))
             deltas = (stored.delta for stored in stored_deltas)
-        self._count_clients_as_seen()
+        self.mark_client_records_lost()
         remaining = iter(deltas)
         total = 0
         while chunk := list(islice(remaining, _DELTAS_PER_READ)):
-            self._restore(chunk)
+            self.restore(chunk)
             total += len(chunk)
             if from_adapter:
                 # They are in the adapter already, so `adopt` marks them as flushed without writing them. It compares
@@ -161,16 +161,18 @@ class AdapterGateway(GatewayBase):
                 self.flusher.adopt([StoredDelta(self.gateway_id, 0, delta).identity for delta in chunk])
         return total
 
-    def _count_clients_as_seen(self) -> None:
-        """Count every client as seen before if the store is empty; a sharded gateway does so in each empty shard.
+    def mark_client_records_lost(self) -> None:
+        """If the store is empty, record that the clients' records are lost; a sharded gateway does so in each shard.
 
-        The clients' records were lost with the log: any client may have any row, as after a rebuild.
+        Any client may then have any row, as after a rebuild.
         """
         if not any(shard.last_seq for shard in self.backlog()):
             self._store.submit(self.gateway_id, lambda commit: commit.put_client(ANY_CLIENT)).result()
 
-    def _restore(self, deltas: Sequence[RowDelta]) -> None:
+    def restore(self, deltas: Sequence[RowDelta]) -> None:
         """Commit deltas as pushes of the clients that wrote them, unchecked; a sharded gateway overrides this.
+
+        Apps call `rehydrate`, which also calls `mark_client_records_lost` first.
 
         Known deltas are recognised by their ids and change nothing. Each client gets a record, as if it had pushed the
         deltas itself. The deltas may be in any order.

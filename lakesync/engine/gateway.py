@@ -38,7 +38,7 @@ from lakesync.engine.pulling import remember_page
 from lakesync.engine.pushing import PushRequest, commit_push
 from lakesync.engine.subscribers import Newcomer, ScanResult, SubscriberGroup, SubscriptionState
 from lakesync.engine.subscriptions import resume, scan, subscribe
-from lakesync.model.errors import BackpressureError, LakeSyncError, NotFoundError, RejectedError
+from lakesync.model.errors import BackpressureError, NotFoundError, RejectedError
 from lakesync.model.types import Claims, PushResult, SyncPage, SyncPull, SyncPush, SyncResponse
 from lakesync.staging.notices import Presence
 from lakesync.staging.records import Checkpoint
@@ -55,9 +55,15 @@ class SyncGateway(ConfigurationGateway, ActionGateway, AdapterGateway):
     not respond.
     """
 
-    newest_arrival = 0
-    """The gateway's newest arrival (its own timestamp of a commit) before the last push to this process; 0 before the
-    first push. A rejection is recorded with it, to see later whether the row changed since."""
+    _newest_arrival = 0
+
+    @property
+    def newest_arrival(self) -> int:
+        """The newest arrival (the gateway's timestamp of a commit) before the last push to this process, or 0.
+
+        A rejection is recorded with it, to see later whether the row changed since. A sharded gateway overrides this.
+        """
+        return self._newest_arrival
 
     def submit_push(
         self, push: SyncPush, claims: Claims, *, known_cursor: int | None = None, trusted: bool = False
@@ -126,7 +132,7 @@ class SyncGateway(ConfigurationGateway, ActionGateway, AdapterGateway):
             error = None if done.cancelled() else done.exception()
             if is_recorded and isinstance(error, RejectedError | BackpressureError):
                 push, claims, *_ = receive()
-                self._record_rejection(push, claims, error)
+                self.rejections.record(self.gateway_id, str(claims["sub"]), push.deltas, error, self.newest_arrival)
 
         try:
             pushing = self._push(check)
@@ -135,10 +141,6 @@ class SyncGateway(ConfigurationGateway, ActionGateway, AdapterGateway):
             pushing.set_exception(error)
         pushing.add_done_callback(record)
         return pushing
-
-    def _record_rejection(self, push: SyncPush, claims: Claims, error: LakeSyncError) -> None:
-        """Record the deltas of a rejected push; a sharded gateway overrides this."""
-        self.rejections.record(self.gateway_id, str(claims["sub"]), push.deltas, error, self.newest_arrival)
 
     def handle_push(self, push: SyncPush, claims: Claims | None = None) -> PushResult:
         """Push deltas and wait; see `submit_push` for the errors.
@@ -385,7 +387,7 @@ class SyncGateway(ConfigurationGateway, ActionGateway, AdapterGateway):
 
         @wraps(job)  # so that tests and profiles see the function's name
         def recorded(commit: PushCommit) -> T:
-            self.newest_arrival = commit.arrival
+            self._newest_arrival = commit.arrival
             return job(commit, names)
 
         submitted = self._store.submit(self.gateway_id, recorded)

@@ -32,7 +32,7 @@ from lakesync.engine.sharding.vectors import IssuedCursor, Vectors
 from lakesync.engine.subscribers import Newcomer, ScanResult, SubscriberGroup, SubscriptionState
 from lakesync.model.errors import LakeSyncError, NotFoundError, SchemaError
 from lakesync.model.schema import TableSchema, evolve, parse_schema
-from lakesync.model.types import Claims, PushResult, RowDelta, SyncPage, SyncPush
+from lakesync.model.types import Claims, PushResult, RowDelta, SyncPage
 from lakesync.rules.model import SyncRules
 from lakesync.staging.records import Checkpoint, GatewayConfig, WriteScope
 from lakesync.staging.records.configuration import with_schema
@@ -81,10 +81,10 @@ class ShardedGateway(SyncGateway):
 
     # -- push and pull -----------------------------------------------------------------------------------------------
 
-    def _record_rejection(self, push: SyncPush, claims: Claims, error: LakeSyncError) -> None:
-        """Record a rejected push, with the newest arrival of all shards: rows with a later one have changed since."""
-        self.newest_arrival = max(shard.newest_arrival for shard in self._shards.values())
-        super()._record_rejection(push, claims, error)
+    @property
+    def newest_arrival(self) -> int:
+        """Like `SyncGateway.newest_arrival`, over all shards."""
+        return max(shard.newest_arrival for shard in self._shards.values())
 
     def _push(self, check: Callable[[], PushRequest]) -> Future[PushResult]:
         """Push to the shards of the push's tables, after all of them accepted it; see `sharding.pushing`.
@@ -259,15 +259,15 @@ class ShardedGateway(SyncGateway):
         if errors:
             raise errors[0]
 
-    def _count_clients_as_seen(self) -> None:
-        """Like `_count_clients_as_seen` of the base class, also in shards of which nothing is restored."""
+    def mark_client_records_lost(self) -> None:
+        """Like `AdapterGateway.mark_client_records_lost`, in every shard: some may get no delta."""
         for shard in self._shards.values():
-            shard.rehydrate(())  # restores nothing, but counts clients
+            shard.mark_client_records_lost()
 
-    def _restore(self, deltas: Sequence[RowDelta]) -> None:
-        """Like `_restore` of the base class `AdapterGateway`, each delta in its shard."""
+    def restore(self, deltas: Sequence[RowDelta]) -> None:
+        """Like `AdapterGateway.restore`, each delta in its shard."""
         for name, own in self._shard_map.divide(deltas).items():
-            self._shards[name].rehydrate(own)
+            self._shards[name].restore(own)
 
     def _flushed_until(self) -> int:
         """Return the arrival up to which the deltas of every shard are flushed; see `AdapterGateway`.
