@@ -1,8 +1,9 @@
 """Marks a client's copies of rows as *astray*: they may differ from the rows, though the client was sent all changes.
 
 This happens to a client that lost its database or was restored from a backup. `engine.pushing` calls these functions in
-the transaction of a push that shows it: the client repeats old deltas, or does not know pages that it was sent. A
-*cursor* is the number from which a client pulls next.
+the transaction of a push that shows it: the client repeats old deltas, or does not know pages that it was sent.
+`Engine.replay` calls `mark_astray` when it repeats such a push after a crash. A *cursor* is the number from which a
+client pulls next.
 
 The *copy* of a client is the row in its own database. A *delta* is an INSERT, UPDATE or DELETE of some columns of one
 row. Its *stamp* is the client's timestamp of the write and the client id. The *tombstone* is the greatest stamp of the

@@ -49,7 +49,7 @@ def cut_point_of(view: ClientView) -> CutPoint:
 
 
 def common_cut_point(gateway: str, stores: Mapping[str, StagingStore]) -> CutPoint:
-    """Return a common cut point of all shards; shards that are behind advance their arrivals to it.
+    """Bring all shards to one arrival, and return this point.
 
     Args:
         gateway: the gateway's id.

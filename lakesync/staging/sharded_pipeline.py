@@ -115,7 +115,7 @@ class ShardedPipeline:
             store.request_flush(gateway)
 
     def cut_point(self, gateway: str) -> CutPoint:
-        """Return the point at which a checkpoint of all shards can be made; see `PipelineStore.cut_point`."""
+        """Bring all shards to one arrival, and return this point; see `PipelineStore.cut_point`."""
         return common_cut_point(gateway, self.stores)
 
     def publish_checkpoint(self, checkpoint: Checkpoint) -> bool:

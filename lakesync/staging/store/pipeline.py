@@ -122,9 +122,10 @@ class CheckpointStore(GatewayStore, Protocol):
     """The point at which a gateway's next checkpoint can be made, and its newest checkpoint."""
 
     def cut_point(self, gateway: str) -> CutPoint:
-        """Return the point at which a checkpoint can be made once the lake contains everything that is unflushed now.
+        """Bring all shards of a gateway to one arrival, and return this point.
 
-        Shards that are behind advance to the arrival of the others.
+        A checkpoint can be made there once the lake contains everything that is unflushed now. A store without shards
+        is at one arrival, so nothing changes.
 
         Raises:
             StagingUnavailableError: the shards did not meet at one arrival; a repeat may succeed.
@@ -185,7 +186,7 @@ class ErasureStore(GatewayStore, Protocol):
         Args:
             gateway: the gateway's id.
             client_id: the client's id.
-            is_known: whether to record the erasure also if the store never saw the client, for one shard of several.
+            is_known: whether another shard knows the client. Then a shard that never saw it records the erasure too.
 
         Raises:
             NotFoundError: there never was such a client.
