@@ -41,8 +41,10 @@ from sensors.backoff import Attempts, skip_during_outage
 from sensors.due_times import due_tables
 from sensors.lags import PipelineLags, is_queued_or_running
 
-TRANSFER = "lakesync/move"
+_TRANSFER = "lakesync/move"
 """Run tag: the flow, tiers or migration that the run is for."""
+_TARGET = "lakesync/leaf"
+"""Run tag: the asset of the adapter that the run writes to."""
 
 
 def transfer_sensor(
@@ -59,7 +61,7 @@ def transfer_sensor(
 
     Args:
         config: the project's configuration, which declares flows, tiers and migrations.
-        jobs: definitions of only these jobs, each with the result of `job_name` as its name.
+        jobs: definitions of only these jobs, each with the result of `_job_name` as its name.
         days: partitions by UTC day of arrival.
         open_staging: opens the staging store, which has the marks.
         lags: reads which parts of the pipeline are behind; all sensors share it.
@@ -79,73 +81,19 @@ def transfer_sensor(
         with open_staging() as store:
             marks = store.marks()
         now_ms = OffsetClock(config.clock_offset_file).now_ms()
-        overdue = [lag for lag in lags.overdue(marks, now_ms) if job_name(lag) in names]
+        overdue = [lag for lag in lags.overdue(marks, now_ms) if _job_name(lag) in names]
 
         def request(lag: Lag) -> dg.RunRequest | None:
             partitions = _partition_tags(config, lag, days, marks, now_ms)
-            if not partitions or is_queued_or_running(context.instance, {TRANSFER: job_name(lag)}):
+            if not partitions or is_queued_or_running(context.instance, {_TRANSFER: _job_name(lag)}):
                 return None
-            tags = {REQUESTED_BY: TRANSFER_SENSOR, TRANSFER: job_name(lag), **partitions}
-            return dg.RunRequest(job_name=job_name(lag), tags=tags)
+            tags = {REQUESTED_BY: TRANSFER_SENSOR, _TRANSFER: _job_name(lag), **partitions}
+            return dg.RunRequest(job_name=_job_name(lag), tags=tags)
 
         nothing_due = f"{len(names)} flows, tiers and migrations, none of them due"
         return _request_ready(lags.attempts(TRANSFER_SENSOR, context.cursor), overdue, request, nothing_due)
 
     return watch
-
-
-def _request_ready(
-    attempts: Attempts, overdue: Sequence[Lag], request: Callable[[Lag], dg.RunRequest | None], nothing_due: str
-) -> dg.SensorResult | dg.SkipReason:
-    """Request a run for each part that is overdue and need not wait after a failure.
-
-    Args:
-        attempts: the sensor's earlier requests.
-        overdue: the parts that are overdue.
-        request: returns the request for a part; None if a run of it is in progress, or it has nothing to do.
-        nothing_due: the reason of a skipped tick if no part waits.
-    """
-    ready, delayed = attempts.divide(overdue)
-    found = [(lag, run) for lag in ready if (run := request(lag)) is not None]
-    if not found:
-        return dg.SkipReason("; ".join(map(str, delayed)) or nothing_due)
-    cursor = attempts.cursor_after([lag for lag, _ in found], overdue)
-    return dg.SensorResult(run_requests=[run for _, run in found], cursor=cursor)
-
-
-def job_name(lag: Lag) -> str:
-    """Return the name of the job of the flow, tiers or migration that is behind."""
-    return f"{lag.part}s_{lag.name}"
-
-
-def _partition_tags(
-    config: Config, lag: Lag, days: dg.TimeWindowPartitionsDefinition, marks: Mapping[str, str], now_ms: int
-) -> Mapping[str, str] | None:
-    """Return the tags that select a run's partitions; None if there is nothing to transfer.
-
-    For a flow these are the days since its last run, for tiers the newest day that is old enough, for a migration the
-    days that were not copied, of all its tables.
-    """
-    if lag.part == "migration":
-        declared = config.migrations[lag.name]
-        missing = days_to_copy(CopiedDays.of(marks, lag.name), declared, now_ms)
-        if missing is None:
-            return None
-        return range_tags(partition_key(declared.tables[0], missing[0]), partition_key(declared.tables[-1], missing[1]))
-    if lag.part == "flow":
-        first, last = nearest_key_at(days, lag.mark or now_ms), nearest_key_at(days, now_ms)
-    else:
-        days_by_hlc = tier_days(config, lag.name, days)  # tiers move deltas by the day of the client's timestamp (hlc)
-        now = datetime.fromtimestamp(now_ms / 1000, UTC)
-        day = newest_movable_day(now, config.tiers[lag.name].max_age_days, days_by_hlc)
-        if day is None:
-            return None
-        first = last = day
-    return range_tags(first, last)
-
-
-TARGET = "lakesync/leaf"
-"""Run tag: the asset of the adapter that the run writes to."""
 
 
 def destination_sensor(
@@ -175,46 +123,29 @@ def destination_sensor(
     @skip_during_outage
     def watch(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         attempts = lags.attempts(DESTINATION_SENSOR, context.cursor)
+
+        def lags_of_targets(store: PipelineStore, *, read_again: bool = False) -> list[Lag]:
+            all_lags = lags.read(store, lambda: context.instance, read_again=read_again)
+            return [lag for lag in all_lags if lag.part == "destination" and lag.name in keys]
+
         with open_staging() as store:
-            behind = destination_lags(context, store)
+            behind = lags_of_targets(store)
             ready, delayed = attempts.divide(behind)
-            names = {lag.name for lag in ready}  # one adapter has a lag for each gateway that it follows
-            busy = {name for name in sorted(names) if is_queued_or_running(context.instance, target_tags(keys[name]))}
-            if names - busy:  # a run that moves these marks may have ended since they were read
-                behind = destination_lags(context, store, read_again=True)
+            targets = {lag.name for lag in ready}  # an adapter has a lag for each gateway that it follows
+            busy = {name for name in targets if is_queued_or_running(context.instance, _target_tags(keys[name]))}
+            if targets - busy:  # a run that moves these marks may have ended since they were read
+                behind = lags_of_targets(store, read_again=True)
                 ready, delayed = attempts.divide(behind)
         # adapters that became ready only in the second reading are left to the next tick: their runs were not checked
-        requested = [lag for lag in ready if lag.name not in busy and lag.name in names]
+        requested = [lag for lag in ready if lag.name in targets - busy]
         if not requested:
             waiting = [f"a run for {name} is under way" for name in sorted(busy)]
             return dg.SkipReason("; ".join([*waiting, *map(str, delayed)]) or "no destination is behind")
         requests = [
-            dg.RunRequest(asset_selection=[keys[name]], tags={**target_tags(keys[name]), **partitions(name, requested)})
+            _target_request(keys[name], min(lag.since_ms for lag in requested if lag.name == name), days)
             for name in sorted({lag.name for lag in requested})
         ]
         return dg.SensorResult(run_requests=requests, cursor=attempts.cursor_after(requested, behind))
-
-    def destination_lags(
-        context: dg.SensorEvaluationContext, store: PipelineStore, *, read_again: bool = False
-    ) -> list[Lag]:
-        """Return the lags of destinations' adapters; a lag's name is that of the adapter's mark."""
-        all_lags = lags.read(store, lambda: context.instance, read_again=read_again)
-        return [lag for lag in all_lags if lag.part == "destination" and lag.name in keys]
-
-    def partitions(name: str, requested: list[Lag]) -> dict[str, str]:
-        """Return the tags that select a run's days: from the oldest delta that the adapter lacks to the newest day.
-
-        Args:
-            name: name of the adapter's mark.
-            requested: the lags for which runs are requested.
-        """
-        first = min(lag.since_ms for lag in requested if lag.name == name)
-        last = days.get_last_partition_key()
-        assert last is not None
-        return range_tags(nearest_key_at(days, first), last)
-
-    def target_tags(key: dg.AssetKey) -> dict[str, str]:
-        return {REQUESTED_BY: DESTINATION_SENSOR, TARGET: key.to_user_string()}
 
     return watch
 
@@ -267,3 +198,66 @@ def poll_sensor(
         return _request_ready(lags.attempts(POLL_SENSOR, context.cursor), overdue, request, nothing_due)
 
     return watch
+
+
+def _job_name(lag: Lag) -> str:
+    """Return the name of the job of the flow, tiers or migration that is behind."""
+    return f"{lag.part}s_{lag.name}"
+
+
+def _partition_tags(
+    config: Config, lag: Lag, days: dg.TimeWindowPartitionsDefinition, marks: Mapping[str, str], now_ms: int
+) -> Mapping[str, str] | None:
+    """Return the tags that select a run's partitions; None if there is nothing to transfer.
+
+    For a flow these are the days since its last run, for tiers the newest day that is old enough, for a migration the
+    days that were not copied, of all its tables.
+    """
+    if lag.part == "migration":
+        declared = config.migrations[lag.name]
+        missing = days_to_copy(CopiedDays.of(marks, lag.name), declared, now_ms)
+        if missing is None:
+            return None
+        return range_tags(partition_key(declared.tables[0], missing[0]), partition_key(declared.tables[-1], missing[1]))
+    if lag.part == "flow":
+        first, last = nearest_key_at(days, lag.mark or now_ms), nearest_key_at(days, now_ms)
+    else:
+        days_by_hlc = tier_days(config, lag.name, days)  # tiers move deltas by the day of the client's timestamp (hlc)
+        now = datetime.fromtimestamp(now_ms / 1000, UTC)
+        day = newest_movable_day(now, config.tiers[lag.name].max_age_days, days_by_hlc)
+        if day is None:
+            return None
+        first = last = day
+    return range_tags(first, last)
+
+
+def _target_tags(key: dg.AssetKey) -> dict[str, str]:
+    """Return the tags by which a run for an adapter's asset is found."""
+    return {REQUESTED_BY: DESTINATION_SENSOR, _TARGET: key.to_user_string()}
+
+
+def _target_request(key: dg.AssetKey, since_ms: int, days: dg.TimeWindowPartitionsDefinition) -> dg.RunRequest:
+    """Request a run that writes to an adapter, from the day of the oldest delta that it lacks to the newest day."""
+    last = days.get_last_partition_key()
+    assert last is not None
+    tags = _target_tags(key) | range_tags(nearest_key_at(days, since_ms), last)
+    return dg.RunRequest(asset_selection=[key], tags=tags)
+
+
+def _request_ready(
+    attempts: Attempts, overdue: Sequence[Lag], request: Callable[[Lag], dg.RunRequest | None], nothing_due: str
+) -> dg.SensorResult | dg.SkipReason:
+    """Request a run for each part that is overdue and need not wait after a failure.
+
+    Args:
+        attempts: the sensor's earlier requests.
+        overdue: the parts that are overdue.
+        request: returns the request for a part; None if a run of it is in progress, or it has nothing to do.
+        nothing_due: the reason of a skipped tick if no part waits.
+    """
+    ready, delayed = attempts.divide(overdue)
+    found = [(lag, run) for lag in ready if (run := request(lag)) is not None]
+    if not found:
+        return dg.SkipReason("; ".join(map(str, delayed)) or nothing_due)
+    cursor = attempts.cursor_after([lag for lag, _ in found], overdue)
+    return dg.SensorResult(run_requests=[run for _, run in found], cursor=cursor)
