@@ -18,6 +18,7 @@ from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.metrics import Metrics
+from lakesync.model.validation import user_of
 
 log = structlog.get_logger("gateway")
 
@@ -70,7 +71,7 @@ class RequestRecord:
     gateway: str | None = None
     """The gateway's id; None before the caller is known."""
     client: str | None = None
-    """The client's id; None before the caller is known."""
+    """The token's client, or without a token the client id in the request; None before the caller is known."""
     deltas: int | None = None
     """Number of pushed or pulled deltas; None for other requests."""
     code: str | None = None
@@ -100,6 +101,17 @@ class RequestRecord:
         """Create the record of an ASGI scope, with the request id of the header `X-Request-Id` or a new one."""
         record = scope[_SCOPE_KEY] = RequestRecord(_request_id(scope))
         return record
+
+    def set_client(self, named: str) -> None:
+        """Store the client id that a request names, unless the caller's token belongs to another client.
+
+        Otherwise a client could make the log show its rejected requests under another client's id.
+
+        Args:
+            named: the client id in the request, unchecked.
+        """
+        if self.client is None or user_of(named) == self.client:
+            self.client = named
 
     def response_headers(self) -> list[tuple[bytes, bytes]]:
         """Return the headers that every response has: request id, content policy and security headers."""

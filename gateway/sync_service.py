@@ -55,7 +55,8 @@ async def serve_push(
 
     def receive() -> PushRequest:
         push, fault = decode()
-        record.client, record.deltas = push.client_id, len(push.deltas)
+        record.set_client(push.client_id)
+        record.deltas = len(push.deltas)
         return PushRequest(push, caller.claims(push.client_id), known_cursor(push), fault=fault)
 
     result = await result_of(caller.gateway.submit_received(receive), finish_if_cancelled=False)
@@ -88,7 +89,7 @@ async def serve_pull(
     Raises:
         LakeSyncError: as `SyncGateway.submit_page`. The message of an `AdapterError` names no server, user or file.
     """
-    record.client = message.client_id
+    record.set_client(message.client_id)
     claims = caller.claims(message.client_id)
     try:
         page = await result_of(caller.gateway.submit_page(message, claims, knows_resync=knows_resync, live=live))

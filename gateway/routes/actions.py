@@ -92,7 +92,7 @@ async def execute_actions(
     """Execute a client's actions. An action that was executed before returns its first outcome."""
     in_protobuf = sends_protobuf(request)
     push = (await decode_if_large(wire.decode_push if in_protobuf else wire.decode_push_json, body))()
-    RequestRecord.of(request).client = push.client_id
+    RequestRecord.of(request).set_client(push.client_id)
     response = await result_of(caller.gateway.submit_action(push, caller.claims(push.client_id)))
     if header(request.scope, CLIENT_HEADER) is None:  # not LakeSync's own client, which understands ACTION_PENDING
         _check_all_finished(response)

@@ -69,7 +69,7 @@ async def checkpoint(
 ) -> CheckpointResponse:
     """Stream the newest checkpoint's frames, reduced to the rows that the client may see."""
     named = caller.client_id(client_id)
-    RequestRecord.of(request).client = named
+    RequestRecord.of(request).set_client(named)
     claims = caller.claims(named)
     snapshot = await result_of(await run_in_threadpool(caller.gateway.submit_checkpoint, named, claims))
     config = await run_in_threadpool(caller.gateway.config)

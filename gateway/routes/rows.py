@@ -92,7 +92,7 @@ async def peek(request: Request, caller: ClientCaller) -> Response:
     check_client(client_id, claims)
     pull = parse_pull({"clientId": client_id, **{name: query[name] for name in query if name == "limit"}})
     record = RequestRecord.of(request)
-    record.client = client_id
+    record.set_client(client_id)
     page = await result_of(caller.gateway.submit_peek(claims, query.get("since"), pull.max_deltas))
     record.deltas = len(page.deltas)
     has_more = b"true" if page.has_more else b"false"
@@ -241,7 +241,7 @@ async def explain_row(
     """Explain why a client has a row or lacks it."""
     _check_row_key(table, {"clientId": client_id, "rowId": row_id})
     claims = _parse_claims(request.query_params.get("claims"))
-    RequestRecord.of(request).client = caller.client_id(None)
+    RequestRecord.of(request).set_client(caller.client_id(None))
     gateway = caller.gateway
     await refresh_client(services, gateway.gateway_id, client_id)
     connected = services.connected_clients(gateway.gateway_id)

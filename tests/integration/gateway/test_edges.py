@@ -228,6 +228,24 @@ def test_pipelined_requests_are_answered_in_order(served):
     assert healthy.endswith(b'{"status":"ok"}')
 
 
+def test_request_logs_name_the_tokens_client_whatever_the_request_names(spawn):
+    process = spawn()
+    alice = process.client("alice")
+    for route, body in [
+        ("push", {"deltas": [delta("t1", {"n": 1}, client="bob")], "lastSeenHlc": "0"}),
+        ("pull", {"sinceHlc": "0"}),
+        ("action", {"actions": []}),
+    ]:
+        assert alice.call("POST", f"/sync/{{gw}}/{route}", json={"clientId": "bob", **body}).status_code == 403
+    assert alice.call("GET", "/sync/{gw}/checkpoint", params={"clientId": "bob"}).status_code == 403
+    imported = {"clientId": "import:alice", "deltas": [delta("t1", {"n": 1}, client="import:alice")]}
+    assert alice.call("POST", "/sync/{gw}/push", json=imported).status_code == 200
+    lines = until(
+        lambda: len(found := [line for line in process.lines() if line["event"] == "request"]) == 5 and found, "the log"
+    )
+    assert [line["client"] for line in lines] == ["alice"] * 4 + ["import:alice"]
+
+
 def test_request_logs_contain_the_error_code_and_no_token(spawn):
     process = spawn(LAKESYNC_LIMITS_MAX_BODY_BYTES="1000")
     client = process.client("alice")
