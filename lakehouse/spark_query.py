@@ -34,7 +34,8 @@ from lakehouse.spark_errors import brief, is_lost, lake_errors
 from lakehouse.table_access import at_snapshot
 from lakehouse.table_definitions import DELTAS_FIELDS, LakeNames
 from lakehouse.tables.kernel import STORED
-from lakehouse.tables.merge_job import ROWS_PER_SLICE, Division, merged_frames
+from lakehouse.tables.merge_job import merged_frames
+from lakehouse.tables.slices import ROWS_PER_SLICE, Slicing
 from lakesync.analysis.as_of import AsOf
 from lakesync.analysis.catalogue import LakeReader
 from lakesync.analysis.expression_trees import combine
@@ -176,11 +177,11 @@ class _Views:
         base = combine(lambda first, second: first.unionAll(second), stored) if stored else None
         increment = newer if newer is not None and newer_count else self._spark.createDataFrame([], DELTAS_FIELDS)
         total = newer_count + sum(plan.row_count(each.snapshot) for each in plan.parts.bases)
-        division = Division.of(total, max(1, -(-total // ROWS_PER_SLICE)))  # slices of the key range, to bound memory
+        slicing = Slicing.of(total, max(1, -(-total // ROWS_PER_SLICE)))  # to bound memory
         untyped: dict[str, str] = {}
         if plan.table is None or statement.reads_others([*KEYS, *plan.typed]):  # it may read untyped columns
             # merged without typed columns, for the values in `_cells`
-            merged = merged_frames(increment, base, (), division) if newer_count or base is None else base
+            merged = merged_frames(increment, base, (), slicing) if newer_count or base is None else base
             inferred = self._inferred_types(merged, plan)
             self.columns[wanted.qualified] = [*KEYS, *plan.typed, *inferred]
             untyped = {name: kind for name, kind in inferred.items() if statement.reads(name)}
@@ -190,7 +191,7 @@ class _Views:
             stored = [each.select(*result, "_gone") for each in bases]
             rows = combine(lambda first, second: first.unionAll(second), stored)
         else:
-            rows = merged_frames(increment, base, [*plan.typed.items(), *untyped.items()], division)
+            rows = merged_frames(increment, base, [*plan.typed.items(), *untyped.items()], slicing)
         return rows.where(~sf.col("_gone")).select(*result)  # `_gone`: the row is deleted
 
     def _base(self, plan: StatePlan, base: SnapshotRows) -> DataFrame:

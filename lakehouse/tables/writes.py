@@ -33,11 +33,11 @@ from lakehouse.tables.merge_job import (
     CHECKS,
     DIFFERENCE,
     DUPLICATES,
-    MAX_TASKS,
     REJECTED,
     Merge,
-    merged_rows,
+    merged_files,
 )
+from lakehouse.tables.slices import MAX_TASKS
 from lakehouse.tables.typed_columns import MISFITS, misfits
 from lakehouse.task_runner import in_tasks
 from lakesync.model.crash_points import crash_point
@@ -262,7 +262,7 @@ def _touched_keys(spark: SparkSession, increment: Increment, history: HistoryFil
 
 def _observe(spark: SparkSession, table: StateTable, merge: Merge, observed: Observation) -> DataFrame:
     """Return the merged rows. While Spark writes them, it computes the counts of `WriteResult` as an observation."""
-    rows = merged_rows(spark, spark.table(table.name).schema, merge)
+    rows = merged_files(spark, spark.table(table.name).schema, merge)
     counts = (
         sf.count(sf.lit(1)).alias("rows_merged"),
         _sum(sf.col("_gone").cast("long")).alias("tombstones"),

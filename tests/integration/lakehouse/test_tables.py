@@ -6,7 +6,7 @@ import pytest
 
 from lakehouse.checks import duplicate_keys
 from lakehouse.table_access import open_table
-from lakehouse.tables import merge_job, writes
+from lakehouse.tables import slices, writes
 from lakehouse.tables.merging import forget_marks, merge_table
 from lakesync.model.schema import parse_schema
 from tests.integration.lakehouse.state_support import DAYS, FIRST, content, delta, lake, merged, random_history, schema
@@ -17,14 +17,14 @@ pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute on 
 
 SLICES = pytest.mark.parametrize(
     ("limit", "value"),
-    [("ROWS_PER_SLICE", merge_job.ROWS_PER_SLICE), ("ROWS_PER_SLICE", 3), ("BYTES_PER_SLICE", 500)],
+    [("ROWS_PER_SLICE", slices.ROWS_PER_SLICE), ("ROWS_PER_SLICE", 3), ("BYTES_PER_SLICE", 500)],
 )
 """How a merge is divided into slices: into one, by rows, and by bytes, as if the rows were wide."""
 
 
 @SLICES
 def test_b4_state_equals_the_merge_of_deltas_in_any_steps(spark, names, monkeypatch, limit, value):
-    monkeypatch.setattr(merge_job, limit, value)
+    monkeypatch.setattr(slices, limit, value)
     rng = random.Random(1)
     one, two = random_history(rng, "one"), random_history(rng, "two")
     fill(spark, names, one, "one")
@@ -62,7 +62,7 @@ def test_b4_state_equals_the_merge_of_deltas_in_any_steps(spark, names, monkeypa
 
 @SLICES
 def test_b4_merge_on_read_equals_copy_on_write(spark, names, monkeypatch, limit, value):
-    monkeypatch.setattr(merge_job, limit, value)
+    monkeypatch.setattr(slices, limit, value)
     rng = random.Random(2)
     pushes = random_history(rng, "g", pushes_a_day=9)
     fill(spark, names, pushes)
