@@ -41,10 +41,8 @@ class TokenHolder:
         """Use a token or a provider; None if the gateway needs no token."""
         self._lock = threading.Lock()
         """Held while a field is read or changed."""
-        self._call_lock = threading.Lock()
-        """Held while the provider is called; `replace` sets another one, also for the same function."""
         self._calls = CancellableCalls()
-        self._provider: Callable[[], str] | None = None
+        self._provider: _Provider | None = None
         self._token: str | None = None
         self._renew_at: float | None = None
         """When to call the provider again, in seconds since 1970; None: only after the token was rejected."""
@@ -54,10 +52,9 @@ class TokenHolder:
     def replace(self, token: Token) -> None:
         """Use another token or provider, also for calls of `current` that wait for the earlier provider."""
         with self._lock:
-            self._provider = token if callable(token) else None
+            self._provider = _Provider(token) if callable(token) else None
             self._token = None if callable(token) else token
             self._renew_at = None
-            self._call_lock = threading.Lock()
         self.cancel()
 
     def cancel(self) -> None:
@@ -83,14 +80,14 @@ class TokenHolder:
         """
         while True:
             with self._lock:
-                token, provider, call_lock = self._token, self._provider, self._call_lock
+                token, provider = self._token, self._provider
                 if provider is None or not self._is_due():
                     return None if token is None else check_token(token)
             try:
-                self._calls.run(partial(self._call_provider, provider, call_lock))
+                self._calls.run(partial(self._renew_from, provider))
             except UnreachableError:
                 with self._lock:
-                    if self._call_lock is call_lock:
+                    if self._provider is provider:
                         raise
 
     def send(self, request: Callable[[str | None], T]) -> T:
@@ -126,51 +123,55 @@ class TokenHolder:
                 self._token = None
         self.current()
 
-    def _call_provider(self, provider: Callable[[], str], call_lock: threading.Lock) -> None:
+    def _renew_from(self, provider: _Provider) -> None:
         """Store the provider's token and when to renew it, unless another thread has done so or replaced the provider.
 
         After an OSError, a token that is still valid is kept.
 
-        Args:
-            provider: the provider to call.
-            call_lock: the provider's lock.
-
         Raises:
             ConfigurationError, UnreachableError: as for `current`.
         """
-        with call_lock:
+        with provider.lock:
             with self._lock:
-                if self._call_lock is not call_lock or not self._is_due():
+                if self._provider is not provider or not self._is_due():
                     return
             try:
-                token = provider()
+                token = provider.call()
             except OSError as error:  # requests, httpx and urllib raise it without a network
                 with self._lock:
-                    if self._token is not None and not self._has_expired(self._token):
+                    if self._token is not None and not _has_expired(self._token):
                         self._renew_at = time.time() + _RETRY_SECONDS
                         return
                 raise UnreachableError(f"the token provider failed: {error!r}") from error
-            if not isinstance(token, str) or not token:  # the message does not quote the value: bytes may be a token
-                returned = "an empty string" if isinstance(token, str) else f"a value of type {type(token).__name__}"
-                raise ConfigurationError(f"the token provider returned {returned}: return a token as a string")
-            expires = claims(token).get("exp")
-            seconds_left = expires - time.time() if isinstance(expires, int | float) else 0.0
-            # a token that looks expired is sent: this machine's clock may be wrong, and the gateway's decides
-            lead = min(_RENEW_BEFORE_SECONDS, seconds_left / 2)
+            renew_at = _renewal_time(token)
             with self._lock:
-                if self._call_lock is call_lock:
-                    self._token = token
-                    self._renew_at = None if seconds_left <= 0 else time.time() + seconds_left - lead
+                if self._provider is provider:
+                    self._token, self._renew_at = token, renew_at
 
     def _is_due(self) -> bool:
         """Return whether the provider must be called: there is no token, or it is time to renew it."""
         return self._token is None or (self._renew_at is not None and time.time() >= self._renew_at)
 
-    @staticmethod
-    def _has_expired(token: str) -> bool:
-        """Return whether a token has expired by this machine's clock; False for one without an expiry."""
-        expires = claims(token).get("exp")
-        return isinstance(expires, int | float) and expires <= time.time()
+
+class _Provider:
+    """A function that the app has passed. `replace` creates another one, also for the same function."""
+
+    def __init__(self, function: Callable[[], str]) -> None:
+        self._function = function
+        self.lock = threading.Lock()
+        """Held while the function is called."""
+
+    def call(self) -> str:
+        """Return the function's token.
+
+        Raises:
+            ConfigurationError: the function did not return a string, or returned an empty one.
+        """
+        token = self._function()
+        if not isinstance(token, str) or not token:  # the message does not quote the value: bytes may be a token
+            returned = "an empty string" if isinstance(token, str) else f"a value of type {type(token).__name__}"
+            raise ConfigurationError(f"the token provider returned {returned}: return a token as a string")
+        return token
 
 
 def claims(token: str) -> dict[str, Any]:
@@ -195,3 +196,23 @@ def check_token(token: str) -> str:
     if not (token.isascii() and token.isprintable()) or " " in token:
         raise AuthError("the token contains a space, a line break or a character outside of ASCII: remove it")
     return token
+
+
+def _renewal_time(token: str) -> float | None:
+    """Return when to renew a new token, in seconds since 1970; None: only after the gateway rejected it."""
+    expires = _expiry(token)
+    if expires is None or _has_expired(token):  # this machine's clock may be wrong, and the gateway's decides
+        return None
+    return expires - min(_RENEW_BEFORE_SECONDS, (expires - time.time()) / 2)
+
+
+def _has_expired(token: str) -> bool:
+    """Return whether a token has expired by this machine's clock; False for one without an expiry."""
+    expires = _expiry(token)
+    return expires is not None and expires <= time.time()
+
+
+def _expiry(token: str) -> float | None:
+    """Return when a token expires, in seconds since 1970; None if it does not say so."""
+    expires = claims(token).get("exp")
+    return expires if isinstance(expires, int | float) else None
