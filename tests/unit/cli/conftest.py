@@ -1,4 +1,4 @@
-"""Runs commands in an empty folder, without any settings of this machine."""
+"""Runs commands in an empty folder, without any settings of this machine; and a configuration for `lakesync up`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import pytest
 from typer.testing import CliRunner
 
+from lakesync import config
 from lakesync.cli.app import app
 
 
@@ -19,3 +20,16 @@ def run(tmp_path, monkeypatch):
     (tmp_path / "project").mkdir()
     monkeypatch.chdir(tmp_path / "project")
     return lambda *words, stdin=None: CliRunner().invoke(app, [str(word) for word in words], input=stdin)
+
+
+@pytest.fixture
+def conf(tmp_path, monkeypatch):
+    """A configuration in which nothing runs: the servers have free ports and unreachable addresses."""
+    monkeypatch.setenv("LAKESYNC_CONFIG", "")
+    return config.load(
+        {
+            "data_dir": tmp_path,
+            "gateway": {"port": 0, "url": "http://127.0.0.1:1"},
+            "dagster": {"port": 0, "url": "http://127.0.0.1:2"},
+        }
+    )

@@ -10,38 +10,20 @@ import subprocess
 import sys
 import threading
 from contextlib import ExitStack
-from io import BytesIO
 
 import jwt
 import pytest
-import requests
-import yaml
-from pydantic import SecretStr
 from typer.testing import CliRunner
 
 from lakesync import config
 from lakesync.cli.app import app
 from lakesync.cli.connection import local_url
 from lakesync.cli.data_folder import ensure_secrets, with_running_services
-from lakesync.cli.up import dagster_home, jars
 from lakesync.cli.up.process import accepts, check_port, free_ports
 from lakesync.cli.up.services import MARKER, Service, services
 from lakesync.cli.up.stack import run, stop_leftovers
 from lakesync.cli.up.supervisor import Display, State
-from lakesync.client import UnreachableError
 from lakesync.model.errors import ConfigurationError, StartupError
-
-
-@pytest.fixture
-def conf(tmp_path, monkeypatch):
-    monkeypatch.setenv("LAKESYNC_CONFIG", "")
-    return config.load(
-        {
-            "data_dir": tmp_path,
-            "gateway": {"port": 0, "url": "http://127.0.0.1:1"},
-            "dagster": {"port": 0, "url": "http://127.0.0.1:2"},
-        }
-    )
 
 
 def test_a_port_in_use_is_reported_with_its_option():
@@ -148,68 +130,6 @@ def test_services_outlive_a_disk_that_becomes_full(conf, monkeypatch):
     assert not (conf.data_dir / "up.json").exists()
 
 
-def test_a_jar_that_cannot_be_downloaded_is_named(tmp_path, monkeypatch):
-    def refuse(*_args, **_kwargs):
-        raise requests.ConnectionError
-
-    monkeypatch.setattr("requests.Session.request", refuse)
-    with pytest.raises(StartupError, match=r"org.xerial:sqlite-jdbc:\S+ could not be downloaded \(ConnectionError\)"):
-        jars.ensure(jars.JARS[1], tmp_path)
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(("status", "body"), [(403, b"no"), (200, b"")], ids=["rejected", "without checksum"])
-def test_a_response_that_is_not_a_jar_is_reported_with_the_path_for_it(tmp_path, monkeypatch, status, body):
-    def respond(*_, **__):
-        response = requests.Response()
-        response.status_code, response.raw = status, BytesIO(body)
-        return response
-
-    monkeypatch.setattr("requests.Session.request", respond)
-    jar = jars.JARS[1]
-    with pytest.raises(StartupError, match=f"sent another response.*copy the file to {tmp_path / jar.filename}"):
-        jars.ensure(jar, tmp_path)
-
-
-def test_a_jar_that_cannot_be_read_is_downloaded_again(tmp_path, monkeypatch):
-    jar, sha256 = jars.JARS[1], jars._sha256
-    (tmp_path / jar.filename).write_bytes(b"on a bad sector")
-    good = jars.ensure(jar, jars.cache_folder())
-
-    def unreadable(path):
-        if path.read_bytes() == b"on a bad sector":
-            raise OSError(errno.EIO, "Input/output error")
-        return sha256(path)
-
-    monkeypatch.setattr(jars, "_sha256", unreadable)
-    monkeypatch.setattr(jars, "_download", lambda jar, folder: shutil.copy(good, folder / jar.filename))
-    assert jars.ensure(jar, tmp_path).read_bytes() == good.read_bytes()
-
-
-def test_a_jar_with_another_checksum_is_rejected(tmp_path, monkeypatch):
-    def download(jar, folder):
-        path = folder / jar.filename
-        path.write_bytes(b"something else")
-        return path
-
-    monkeypatch.setattr(jars, "_download", download)
-    with pytest.raises(StartupError, match="SHA-256"):
-        jars.ensure(jars.JARS[1], tmp_path)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_damaged_jar_is_downloaded_again(tmp_path, monkeypatch):
-    jar = jars.JARS[1]
-    (tmp_path / jar.filename).write_bytes(b"half")
-    good = jars.ensure(jar, jars.cache_folder())
-
-    def download(jar, folder):
-        return shutil.copy(good, folder / jar.filename)
-
-    monkeypatch.setattr(jars, "_download", download)
-    assert jars.is_cached(jar, jars.ensure(jar, tmp_path).parent)
-
-
 def test_secrets_are_generated_once(tmp_path):
     made = ensure_secrets(tmp_path)
     assert ensure_secrets(tmp_path) == made
@@ -266,117 +186,6 @@ def test_settings_are_completed_with_a_running_up(tmp_path, monkeypatch):
     assert (completed.gateway.url, completed.spark) == ("http://other", elsewhere.spark)
 
 
-def test_dagster_accepts_the_generated_files(conf):
-    import dagster as dg
-
-    workspace = yaml.safe_load(dagster_home.write_files(conf).read_text())
-    assert workspace["load_from"][0]["grpc_server"]["socket"] == str(conf.dagster.home / "code.sock")
-    with dg.DagsterInstance.from_config(str(conf.dagster.home)) as instance:
-        assert not instance.telemetry_enabled
-        assert instance.get_settings("concurrency")["pools"] == {"default_limit": 1, "granularity": "run"}
-        assert type(instance.run_launcher).__name__ == "RunHostLauncher"
-        assert type(instance.run_coordinator).__name__ == "SlotCoordinator"
-        runs = instance.get_settings("concurrency")["runs"]
-        slots = {each["value"]: each["limit"] for each in runs["tag_concurrency_limits"] if "value" in each}
-        assert slots == {"flush": 2, "move": 2, "poll": 2, "upkeep": 2, "other": 2}
-        assert runs["max_concurrent_runs"] == sum(slots.values())
-
-
-def test_dagsters_storage_and_run_launcher_are_those_of_the_settings(conf, monkeypatch):
-    import dagster as dg
-
-    password = "not in the file"
-    launcher = {"module": "dagster", "class": "DefaultRunLauncher", "config": {}}
-    storage = SecretStr(f"postgresql://dagster:{password}@127.0.0.1:1/dagster")
-    changed = conf.replace(dagster={"run_launcher": launcher, "storage_url": storage})
-    dagster_home.write_files(changed)
-    text = (changed.dagster.home / "dagster.yaml").read_text()
-    assert password not in text
-    assert yaml.safe_load(text)["storage"] == {"postgres": {"postgres_url": {"env": "DAGSTER_STORAGE_URL"}}}
-    dagster_home.write_files(changed.replace(dagster={"storage_url": None}))
-    with dg.DagsterInstance.from_config(str(conf.dagster.home)) as instance:
-        assert type(instance.run_launcher) is dg.DefaultRunLauncher
-    found = {service.name: service for service in services(changed, None, conf.data_dir / "workspace.yaml")}
-    assert "runs" not in found
-    assert found["code_server"].after == ("recovery",)
-    for name in ("code_server", "dagster", "daemon", "recovery"):
-        assert found[name].environment["DAGSTER_STORAGE_URL"] == storage.get_secret_value().replace(
-            "postgresql://", "postgresql+psycopg2://"
-        )
-
-
-def test_processes_that_launch_runs_get_the_variables_of_runs(conf, tmp_path):
-    config = conf.replace(secret_key=SecretStr("k" * 32))
-    launcher = {"module": "dagster", "class": "DefaultRunLauncher"}
-    for run_launcher, expected in ((None, False), (launcher, True)):
-        changed = config.replace(dagster={"run_launcher": run_launcher})
-        found = {service.name: service for service in services(changed, None, tmp_path / "workspace.yaml")}
-        for name, expected_there in (("code_server", expected), ("daemon", expected), ("dagster", False)):
-            key = found[name].environment.get("LAKESYNC_SECRET_KEY")
-            assert (key is not None) is expected_there, name
-
-
-def test_a_dagster_yaml_of_the_user_is_used_unchanged(conf, tmp_path):
-    dagster_home.write_files(conf)
-    path = conf.dagster.home / "dagster.yaml"
-    first, rest = path.read_text().split("\n", 1)
-    assert first.startswith("# Written by `lakesync up`")
-    own = rest.replace("dequeue_interval_seconds: 1", "dequeue_interval_seconds: 2")
-    path.write_text(own)
-    dagster_home.write_files(conf)
-    assert path.read_text() == own
-    workspace = tmp_path / "workspace.yaml"
-    assert "runs" in {service.name for service in services(conf, None, workspace)}
-    path.write_text("telemetry:\n  enabled: false\n")
-    dagster_home.write_files(conf)
-    assert path.read_text() == "telemetry:\n  enabled: false\n"
-    found = {service.name: service for service in services(conf, None, workspace)}
-    assert "runs" not in found
-    assert found["code_server"].after == ("recovery",), "only Dagster knows its storage"
-
-
-def test_a_setting_that_the_users_dagster_yaml_overrides_is_rejected(conf):
-    conf.dagster.home.mkdir()
-    (conf.dagster.home / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
-    changed = conf.replace(dagster={"run_launcher": {"module": "dagster", "class": "DefaultRunLauncher"}})
-    with pytest.raises(ConfigurationError, match=r"dagster\.run_launcher has no effect, because .*dagster\.yaml"):
-        dagster_home.write_files(changed)
-    for text in ("a: [", "- a list"):
-        (conf.dagster.home / "dagster.yaml").write_text(text)
-        with pytest.raises(ConfigurationError, match=r"dagster\.yaml"):
-            dagster_home.write_files(conf)
-
-
-@pytest.mark.parametrize(
-    ("section", "message"),
-    [
-        ({"storage_url": "sqlite:///secret"}, "storage_url must start with postgresql://"),
-        ({"run_launcher": {"class": "DefaultRunLauncher"}}, "run_launcher must be a table with module, class"),
-        ({"run_launcher": {"module": "a", "class": "B", "config": 1}}, "run_launcher must be a table"),
-        ({"run_launcher": {"module": "a", "class": "B", "args": {}}}, "run_launcher must be a table"),
-    ],
-)
-def test_a_section_of_dagster_that_cannot_be_used_is_explained(tmp_path, monkeypatch, section, message):
-    monkeypatch.setenv("LAKESYNC_CONFIG", "")
-    with pytest.raises(ConfigurationError, match=message) as raised:
-        config.load({"data_dir": tmp_path, "dagster": section})
-    assert "secret" not in str(raised.value)
-
-
-def test_the_settings_of_dagster_reach_child_processes(tmp_path, monkeypatch):
-    (tmp_path / "lakesync.toml").write_text(
-        '[dagster]\nhost = "0.0.0.0"\nallowed_hosts = "ops.example.com"\nstorage_url = "env:STORAGE"\n'
-        '[dagster.run_launcher]\nmodule = "dagster"\nclass = "DefaultRunLauncher"\n'
-    )
-    monkeypatch.setenv("STORAGE", "postgresql://dagster:hidden@127.0.0.1/dagster")
-    monkeypatch.setenv("LAKESYNC_CONFIG", str(tmp_path / "lakesync.toml"))
-    loaded = config.load()
-    assert "hidden" not in repr(loaded)
-    for name, value in loaded.environment().items():
-        monkeypatch.setenv(name, value)
-    assert config.load() == loaded
-
-
 def test_a_separate_pipeline_starts_no_gateway_and_requires_a_connection_to_staging(conf, tmp_path):
     names = {each.name for each in services(conf, None, tmp_path / "workspace.yaml", with_gateway=False)}
     assert names == {"code_server", "dagster", "daemon", "runs", "recovery"}
@@ -394,47 +203,6 @@ def test_a_server_on_all_addresses_is_reached_on_loopback():
 def test_no_spark_is_started_if_an_external_one_is_configured(conf, tmp_path):
     names = {service.name for service in services(conf, None, tmp_path / "workspace.yaml")}
     assert names == {"gateway", "code_server", "dagster", "daemon", "runs", "recovery"}
-
-
-def test_dagsters_storage_is_created_before_anything_else_opens_it(conf, tmp_path):
-    found = {service.name: service for service in services(conf, None, tmp_path / "workspace.yaml")}
-    assert found["recovery"].once
-    for name in ("code_server", "runs"):
-        assert found[name].after == ("recovery",)
-
-
-def test_recovery_runs_before_the_daemon_after_an_earlier_run(conf, tmp_path):
-    (conf.dagster.home / "storage").mkdir(parents=True)
-    found = {service.name: service for service in services(conf, None, tmp_path / "workspace.yaml")}
-    assert found["recovery"].once
-    assert "recovery" in found["daemon"].after
-    assert found["code_server"].after == ()
-    assert found["gateway"].environment[MARKER] == str(conf.data_dir)
-
-
-def test_the_code_server_survives_a_night_without_heartbeats(conf, tmp_path):
-    """A laptop sleeps, and Dagster does not restart a code server that ended meanwhile."""
-    (command,) = (each.command for each in services(conf, None, tmp_path) if each.name == "code_server")
-    assert int(command[command.index("--heartbeat-ttl") + 1]) > 24 * 3600
-
-
-def test_the_readiness_of_dagster_is_checked_by_one_client(conf, tmp_path, monkeypatch):
-    class Client:
-        made = 0
-
-        def __init__(self, *_):
-            Client.made += 1
-
-        def is_location_loaded(self):
-            return True
-
-        def are_daemons_healthy(self):
-            raise UnreachableError("no Dagster answers")
-
-    monkeypatch.setattr("lakesync.cli.up.services.DagsterClient", Client)
-    ready = {service.name: service.ready for service in services(conf, None, tmp_path / "workspace.yaml")}
-    assert [ready[name]() for name in ("dagster", "daemon", "dagster", "daemon")] == [True, False, True, False]
-    assert Client.made == 1
 
 
 def test_only_processes_of_the_data_folder_are_stopped(tmp_path):
