@@ -49,10 +49,11 @@ def open_catalogue(config: Config) -> Catalog:
     """Open the Iceberg catalogue that `[lake]` names.
 
     Raises:
-        LakeUnavailableError: it is a REST catalogue that does not answer.
+        LakeUnavailableError: it is a REST catalogue that does not answer, or a file that is not a database.
     """
     import requests
     from pyiceberg.exceptions import RESTError
+    from sqlalchemy.exc import SQLAlchemyError
 
     lake = config.lake
     prefix = f"spark.sql.catalog.{lake.catalog}."
@@ -61,7 +62,7 @@ def open_catalogue(config: Config) -> Catalog:
     uri = lake.catalog_uri.replace("postgresql://", "postgresql+psycopg://", 1)
     try:
         return open_iceberg(lake.catalog, uri, {"warehouse": lake.warehouse, **settings})
-    except (RESTError, requests.ConnectionError, requests.Timeout) as error:
+    except (SQLAlchemyError, RESTError, requests.ConnectionError, requests.Timeout) as error:
         raise _unavailable(config, error) from error
 
 
@@ -121,7 +122,7 @@ class LakeReader:
         """Open the catalogue of a configuration.
 
         Raises:
-            LakeUnavailableError: the catalogue is a REST catalogue that does not answer.
+            LakeUnavailableError: as for `open_catalogue`.
         """
         self._config = config
         self.system_namespace = config.lake.system_namespace

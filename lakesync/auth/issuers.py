@@ -118,7 +118,10 @@ def _make_issuer(section: DeclaredIssuer) -> Issuer:
         try:
             keys = load()
         except KeysUnavailableError as error:
-            raise ConfigurationError(f"keys of [[gateway.issuers]] cannot be used: {error}") from error
+            raise ConfigurationError(
+                f"keys of [[gateway.issuers]] cannot be used: {error}; name a file with a JSON Web Key Set, or with "
+                "public keys in PEM"
+            ) from error
     elif section.jwks_url is not None:
         load = partial(fetch_set, section.jwks_url)
     else:

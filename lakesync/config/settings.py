@@ -413,6 +413,8 @@ def _explain(problem: Mapping[str, Any], overrides: Mapping[str, Any]) -> str:
     if not name:
         return f"{message}."
     source = _source(parts, overrides)
+    if problem["type"] == "tuple_type":
+        message = 'it must be a list, as ["a"]'
     if problem["type"] == "extra_forbidden":
         known = _settings_in(parts[:-1])
         near = get_close_matches(parts[-1], known, 1)

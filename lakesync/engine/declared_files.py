@@ -44,7 +44,8 @@ def _parsed(path: str, parse: Callable[[Any], T]) -> T:
     try:
         return parse(msgspec.json.decode(Path(path).read_bytes()))
     except OSError as error:
-        raise ConfigurationError(f"{path} cannot be read: {error.strerror}; [gateways] names it") from error
+        remedy = 'name JSON files with schemas = ["FILE", …] and rules = "FILE" in [gateways.NAME]'
+        raise ConfigurationError(f"{path} cannot be read: {error.strerror}; {remedy}") from error
     except msgspec.DecodeError as error:
         raise ConfigurationError(f"{path} is not JSON: {error}") from error
     except (SchemaError, ValidationError) as error:

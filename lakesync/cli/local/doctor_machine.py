@@ -60,18 +60,35 @@ def python(_config: Config) -> CheckResult:
 
 
 def disk(config: Config) -> CheckResult:
-    """Check that the data folder is writable and its disk has free space."""
+    """Check that the folders of the settings are writable, and that the disk of the data folder has free space."""
+    for name, folder in _folders(config):
+        existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
+        if not existing.is_dir():
+            return problem(f"{existing}, which {name} names, is not a folder", f"correct {name}, or remove the file")
+        if not os.access(existing, os.W_OK):
+            return problem(f"{existing} is not writable", f"choose another folder with {name}, or change its owner")
     folder = config.data_dir
-    existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
-    if not os.access(existing, os.W_OK):
-        return problem(f"{existing} is not writable", "choose another folder with --data, or change its owner")
-    free = shutil.disk_usage(existing).free
+    free = shutil.disk_usage(next(parent for parent in (folder, *folder.parents) if parent.exists())).free
     found = f"{folder}: {free / 1e9:.1f} GB free"
     if free < _NEEDED_BYTES:
         return problem(found, "free at least 0.5 GB, or choose another folder with --data")
     if free < _RECOMMENDED_BYTES:
         return warning(found, "free more space soon; the lake keeps its history")
     return ok(found)
+
+
+def _folders(config: Config) -> Iterator[tuple[str, Path]]:
+    """Yield the name and the folder of each setting that names a local one."""
+    yield "--data or data_dir", config.data_dir
+    yield "[dagster] home", config.dagster.home
+    for name, uri in (
+        ("[staging] url", config.staging.url),
+        ("[lake] warehouse", config.lake.warehouse),
+        ("[lake] checkpoints", config.lake.checkpoints),
+    ):
+        scheme, is_uri, path = uri.partition("://")
+        if not is_uri or scheme in ("sqlite", "file"):
+            yield name, Path(path or scheme)
 
 
 def memory(config: Config) -> CheckResult:

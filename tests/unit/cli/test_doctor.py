@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import time
 from pathlib import Path
@@ -34,6 +35,29 @@ def test_doctor_reports_problems_with_remedies(run, monkeypatch):
     assert found["gateway"]["state"] == found["dagster"]["state"] == found["staging"]["state"] == "off"
     assert all(each["remedy"] for each in found.values() if each["state"] in {"problem", "warning"})
     assert not Path("lakesync-data").exists()
+
+
+@pytest.mark.parametrize(
+    ("setting", "check", "named"),
+    [
+        ('[gateways.a]\nschemas = ["folder"]', "files", "folder cannot be read: Is a directory; name JSON files with"),
+        ('[gateways.a]\nschemas = "folder"', "files", "gateways.a.schemas is 'folder'.* it must be a list"),
+        ('[[gateway.issuers]]\nissuer = "x"\nkeys = "folder"', "issuers", "Is a directory; name a file with"),
+        ('data_dir = "file"', "disk", "file, which --data or data_dir names, is not a folder"),
+        ('[dagster]\nhome = "file"', "disk", "home names, is not a folder"),
+        ('[lake]\ncheckpoints = "file"', "disk", "checkpoints names, is not a folder"),
+        ('[lake]\nwarehouse = "file:/{here}/file"', "disk", "warehouse names, is not a folder"),
+        ('[lake]\ncatalog_uri = "sqlite:////{here}/file"', "catalogue", "not a database; start its server, or correct"),
+        ('[staging]\nurl = "sqlite:/{here}/file"', "disk", "url names, is not a folder"),
+    ],
+)
+def test_doctor_says_what_to_do_with_a_path_of_the_wrong_kind(run, setting, check, named):
+    Path("folder").mkdir()
+    Path("file").write_text("neither JSON nor a database")
+    Path("lakesync.toml").write_text(setting.replace("{here}", f"/{Path.cwd()}"))
+    found = json.loads(run("doctor", "--only", check, "--json").stdout)
+    assert found["state"] == "problem"
+    assert re.search(named, found["found"])
 
 
 def test_doctor_rejects_a_heap_that_is_too_small_for_spark(run, monkeypatch):
