@@ -14,7 +14,7 @@ merges of whole tables (`lakehouse.tables`, `analysis.merge_sql`) follow the sam
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from sys import intern
 
 import msgspec
@@ -259,23 +259,21 @@ class RowState(msgspec.Struct, gc=False, eq=False):  # noqa: PLW1641 mutable, so
         changed = inserts or bool(won)
         return Outcome(won, lost, changed, was_visible, was_visible or changed)
 
-    def overwrite(self, origin: Origin, values: Sequence[Raw], at: int, newer: Collection[str]) -> None:
-        """Merge the columns of an INSERT or UPDATE, in place, without comparisons.
+    def overwrite(self, origin: Origin, values: Sequence[Raw], at: int) -> None:
+        """Merge an INSERT or UPDATE that is newer than the whole state, in place, without comparisons.
 
         `StoredRow` calls it for *unmerged* deltas: those that a stored row keeps beside its state until it is read. The
-        delta's hlc must be above the tombstone, the INSERT, and every cell except those of the columns in `newer`.
-        So it wins all of its other columns, as it would in `merge`. The caller sets `inserted`.
+        delta's hlc must be above `newest`. So it wins all of its columns, as it would in `merge`. The caller sets
+        `inserted`.
 
         Args:
             origin: the delta; its `columns` are as `intern_names` returns them.
             values: the values of its columns, in the order of `origin.columns`. They are copied.
             at: its arrival.
-            newer: the columns that later deltas have overwritten; their cells stay as they are.
         """
-        self.newest = max(self.newest, origin.hlc)
+        self.newest = origin.hlc
         for name, value in zip(origin.columns, values, strict=True):
-            if name not in newer:
-                self.cells[name] = Cell(origin, value.copy(), at)
+            self.cells[name] = Cell(origin, value.copy(), at)
 
     def _claim(self, delta: RowDelta, at: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Merge the columns of an INSERT or UPDATE: those that it wins get its values.

@@ -195,18 +195,16 @@ class StoredRow(msgspec.Struct, gc=False):
 
         The row's values stay the same, so this may be called at any time in the thread that owns the row.
         """
-        delta = self.unmerged
-        if delta is None:
+        if self.unmerged is None:
             return self
-        state, newer = self.state.copy(), set[str]()
-        if delta.inserted is not None:
-            state.inserted = delta.inserted
-        while delta is not None:
-            if not newer.issuperset(delta.names):  # otherwise, newer deltas have overwritten all of its columns
-                origin = Origin(delta.hlc, delta.client_id, delta.delta_id, len(delta.names), delta.names)
-                state.overwrite(origin, _decode_values(delta.values), delta.arrival, newer)
-                newer.update(delta.names)
-            delta = delta.before
+        state, unmerged = self.state.copy(), [self.unmerged]
+        if self.unmerged.inserted is not None:
+            state.inserted = self.unmerged.inserted
+        while (before := unmerged[-1].before) is not None:
+            unmerged.append(before)
+        for delta in reversed(unmerged):
+            origin = Origin(delta.hlc, delta.client_id, delta.delta_id, len(delta.names), delta.names)
+            state.overwrite(origin, _decode_values(delta.values), delta.arrival)
         self.state, self.unmerged = state, None
         return self
 
