@@ -9,7 +9,7 @@ rows) of each push. Both do so in their transaction, which also stores new names
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -42,7 +42,7 @@ class Names:
         return PushNames(self)
 
     def check_push(
-        self, commit: NameCommit, deltas: Sequence[RowDelta], shared_columns: Sequence[str] = ()
+        self, commit: NameCommit, deltas: Sequence[RowDelta], columns: Collection[str]
     ) -> set[tuple[str, str]]:
         """Reject deltas whose table or column has a name that differs from a known one only in case.
 
@@ -51,8 +51,7 @@ class Names:
         Args:
             commit: the open transaction that stores the push.
             deltas: the push's deltas.
-            shared_columns: the column names of every delta, if all deltas have the same; empty if they differ or were
-                not compared.
+            columns: the names of all of their columns.
 
         Returns:
             Pairs of namespace and name that were not cached. Pass them to `add` once the commit is durable.
@@ -66,7 +65,6 @@ class Names:
             return set()
         if len(pushed_tables) == 1:  # the common case, which needs no pairs of table and column, so it is faster
             (table,) = pushed_tables
-            columns = set(shared_columns) or {cell.column for delta in deltas for cell in delta.columns}
             column_names = {f"{table}.{column}" for column in columns}
         else:
             cells = {(delta.table, cell.column) for delta in deltas for cell in delta.columns}
@@ -138,9 +136,9 @@ class PushNames:
         self._names = names
         self._checked: set[tuple[str, str]] = set()
 
-    def check(self, commit: NameCommit, deltas: Sequence[RowDelta], shared_columns: Sequence[str] = ()) -> None:
+    def check(self, commit: NameCommit, deltas: Sequence[RowDelta], columns: Collection[str]) -> None:
         """Reject deltas by their names; see `Names.check_push` for arguments and errors."""
-        self._checked = self._names.check_push(commit, deltas, shared_columns)
+        self._checked = self._names.check_push(commit, deltas, columns)
 
     @property
     def has_new(self) -> bool:

@@ -224,7 +224,7 @@ class _NewDeltas(NamedTuple):
     """Their rows before the push; rows that do not exist yet are absent."""
 
 
-_NO_NEW_DELTAS = _NewDeltas([], PushRows({}, (), 0), {})
+_NO_NEW_DELTAS = _NewDeltas([], PushRows({}, (), set(), 0), {})
 
 
 def _check_new(
@@ -278,7 +278,7 @@ def _check_once(
     rows = prepared.rows if prepared is not None else by_row(new)
     if to_check:
         check_schemas(to_check, commit.config)
-        names.check(commit, to_check, rows.shared_columns)
+        names.check(commit, to_check, set[str]().union(*rows.distinct_columns))
         check_backlog(commit.backlog_bytes, limits)
     stored = commit.unfolded_rows(rows.deltas.keys())  # not merged yet where this push does not need it
     scope = commit.config.write_scope or limits.write_scope

@@ -26,7 +26,7 @@ from typing import NamedTuple
 from lakesync.feed.push_rows import PushRows
 from lakesync.feed.row_buckets import change_keys, keys_of, own_move
 from lakesync.feed.row_presence import has_from_insert
-from lakesync.model.merge import RowState, intern_names
+from lakesync.model.merge import RowState
 from lakesync.model.types import RowDelta, RowKey, Stamp
 from lakesync.rules.keys import BucketIndex
 from lakesync.staging.records import ARRIVAL_STEP, Move, StoredRow
@@ -144,34 +144,31 @@ def apply(
     Returns:
         Whether the sender's copies of these rows are right, so that it need not be sent anything about them.
     """
-    deltas, shared = rows.deltas, rows.shared_columns
+    deltas = rows.deltas
     stored = commit.unfolded_rows(deltas.keys()) if stored is None else stored
     client_id, allowed = intern(sender.client_id), frozenset(sender.keys)
     after: list[StoredRow] = []
     moves: list[Move] = []
     sender_is_current = True
-    # `names`: the columns of the last delta; `may_stay_unmerged`: whether a delta of these columns may be merged later;
-    # `ruled`: those that rules read. They are kept from row to row: most pushes write the same columns of each row.
-    names: tuple[str, ...] = ()
-    ruled: tuple[str, ...] = ()
-    may_stay_unmerged = False
+    # the columns that rules read, by all columns of a delta; only of deltas that may be merged later
+    ruled = {
+        names: [name for name in names if name in index.columns]
+        for names in rows.distinct_columns
+        if sender.reindexed and 0 < len(names) <= MAX_UNMERGED_WIDTH
+    }
     row_arrival = arrival - ARRIVAL_STEP * len(deltas)  # each row gets an arrival, the last one that of the push
-    for key, changes in deltas.items():
+    for (key, changes), columns in zip(deltas.items(), rows.columns, strict=True):
         row_arrival += ARRIVAL_STEP
         before, delta = stored.get(key), changes[0]
         # the short cut for a delta that wins every column and changes no bucket key, in a row that the sender sees
         if len(changes) == 1 and before is not None and delta.op != "DELETE" and delta.hlc > before.newest_hlc:
-            columns = shared or intern_names(tuple([column.column for column in delta.columns]))
-            if columns is not names:  # equal names are one tuple object
-                names = columns
-                may_stay_unmerged = sender.reindexed and 0 < len(names) <= MAX_UNMERGED_WIDTH
-                ruled = tuple([name for name in names if name in index.columns])
+            to_compare = ruled.get(columns)
             if (
-                may_stay_unmerged
+                to_compare is not None
                 and not allowed.isdisjoint(before.keys)
-                and (not ruled or _has_values(before, delta, ruled))
+                and (not to_compare or _has_values(before, delta, to_compare))
             ):
-                row = before.with_unmerged(delta, names, client_id, row_arrival)
+                row = before.with_unmerged(delta, columns, client_id, row_arrival)
                 after.append(row)
                 if delta.op == "INSERT" and _has_only_updated(before, client_id):
                     row.mark_astray(client_id, row_arrival)

@@ -10,6 +10,7 @@ gateway, which is one app's stream of changes; each row of a push gets an arriva
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from sys import intern
 from typing import NamedTuple
 
@@ -27,34 +28,42 @@ class PushRows(NamedTuple):
 
     deltas: Mapping[RowKey, Sequence[RowDelta]]
     """In order of first appearance. Keys of one table share its name as one object, so that comparing keys is fast."""
-    shared_columns: tuple[str, ...]
-    """The columns that each delta has, in this order; empty if they differ or a delta has none."""
+    columns: Sequence[tuple[str, ...]]
+    """By row, in the order of `deltas`: the column names of its first delta, as `intern_names` returns them."""
+    distinct_columns: AbstractSet[tuple[str, ...]]
+    """The column names of the deltas, equal ones once: most pushes have few different ones."""
     cells: int
     """The number of column values in all deltas together."""
     largest: int = 0
     """Bytes of the largest value, as JSON."""
+
+    @property
+    def shared_columns(self) -> tuple[str, ...]:
+        """The columns that each delta has, in this order; empty if they differ or a delta has none."""
+        return next(iter(self.distinct_columns)) if len(self.distinct_columns) == 1 else ()
 
 
 def by_row(deltas: Sequence[RowDelta]) -> PushRows:
     """Group the deltas of a push by row.
 
     Args:
-        deltas: the push's deltas, at least one. No delta has a column twice.
+        deltas: the push's deltas, at least one.
     """
-    # All columns in one list equal a repetition of the first delta's only if every delta has the same columns in the
-    # same order, because no delta has a column twice. One comparison of lists is faster than one for each delta.
-    columns = tuple([cell.column for cell in deltas[0].columns])
-    cells = [cell.column for delta in deltas for cell in delta.columns]
+    names = [intern_names(tuple([cell.column for cell in delta.columns])) for delta in deltas]
+    cells, distinct = sum(map(len, names)), set(names)
     largest = max([len(cell.value) for delta in deltas for cell in delta.columns], default=0)
-    shared = intern_names(columns) if cells == [*columns] * len(deltas) else ()
     # most pushes have one delta for each row
     single: dict[RowKey, Sequence[RowDelta]] = {(intern(delta.table), delta.row_id): (delta,) for delta in deltas}
     if len(single) == len(deltas):
-        return PushRows(single, shared, len(cells), largest)
+        return PushRows(single, names, distinct, cells, largest)
     rows: dict[RowKey, list[RowDelta]] = {}
-    for delta in deltas:
-        rows.setdefault((intern(delta.table), delta.row_id), []).append(delta)
-    return PushRows(rows, shared, len(cells), largest)
+    columns = []
+    for delta, of_delta in zip(deltas, names, strict=True):
+        changes = rows.setdefault((intern(delta.table), delta.row_id), [])
+        if not changes:
+            columns.append(of_delta)
+        changes.append(delta)
+    return PushRows(rows, columns, distinct, cells, largest)
 
 
 def arrivals_of(deltas: Sequence[RowDelta], last: int) -> dict[RowKey, int]:
@@ -84,8 +93,11 @@ def too_wide_rows(stored: Mapping[RowKey, StoredRow], rows: PushRows, max_column
     # A cheap upper bound first: most pushes are far below the limit. A row may have deltas that are not merged yet
     # (`unmerged`), with at most `MAX_UNMERGED_COLUMNS` columns. If the latest of them has exactly the columns of this
     # push, the row gets no new column. Equal names are one tuple object, so `is` compares them.
-    growing = [row for row in stored.values() if row.unmerged is None or row.unmerged.names is not rows.shared_columns]
-    most_before = max([len(row.state.cells) for row in growing], default=0) + MAX_UNMERGED_COLUMNS
+    shared = rows.shared_columns
+    growing = [
+        len(row.state.cells) for row in stored.values() if row.unmerged is None or row.unmerged.names is not shared
+    ]
+    most_before = max(growing, default=0) + MAX_UNMERGED_COLUMNS
     if most_before + rows.cells <= max_columns:
         return {}
     wide = {}

@@ -191,30 +191,17 @@ def _all_well_formed(deltas: Sequence[RowDelta]) -> bool:
     ids += {delta.client_id for delta in deltas}
     lengths = [*map(len, ids)]
     stamps = [delta.hlc for delta in deltas]
-    names = [cell.column for delta in deltas for cell in delta.columns]
+    names = {tuple([cell.column for cell in delta.columns]) for delta in deltas}  # few, if many deltas have the same
     return (
         min(lengths) > 0
         and max(lengths) <= MAX_ID_CHARS
         and "\0" not in "".join(ids)
         and min(stamps) >= 0
         and max(stamps) <= MAX_HLC
-        and all(map(is_identifier, {delta.table for delta in deltas}.union(names)))
+        and all(map(is_identifier, {delta.table for delta in deltas}.union(*names)))
         and not any(delta.columns for delta in deltas if delta.op == "DELETE")
-        and _each_once(deltas, names)
+        and all(len(set(each)) == len(each) for each in names)  # no delta has a column twice
     )
-
-
-def _each_once(deltas: Sequence[RowDelta], names: list[str]) -> bool:
-    """Return whether no delta has a column twice.
-
-    Args:
-        deltas: the deltas, at least one.
-        names: the column names of all deltas, in order.
-    """
-    width = len(deltas[0].columns)  # most pushes write the same columns in each delta, which are checked once
-    if {len(delta.columns) for delta in deltas} == {width} and names == names[:width] * len(deltas):
-        return len(set(names)) == width
-    return all(len({cell.column for cell in delta.columns}) == len(delta.columns) for delta in deltas)
 
 
 def _shape_problem(delta: RowDelta) -> str | None:
