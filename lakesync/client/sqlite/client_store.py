@@ -28,9 +28,9 @@ from lakesync.client.errors import TableError
 from lakesync.client.sqlite.bulk_changes import BulkChanges
 from lakesync.client.sqlite.change_tracking import ChangeTracking
 from lakesync.client.sqlite.column_adoption import (
-    adopt_values,
     existing_columns,
     fill_journalled_rows,
+    journal_existing_values,
     merge_schemas,
 )
 from lakesync.client.sqlite.edit_table import EditTable
@@ -314,7 +314,7 @@ class SqliteClientStore:
         visible = {key: visible_row(row.state, edits.get(key, ())) for key, row in rows.items()}
         with self.tracking.paused():
             if existing:
-                adopt_values(self._db, schema, existing, visible)
+                journal_existing_values(self._db, schema, existing, visible)
             journalled = self.tracking.filter_journalled(schema.table, visible)
             fill_journalled_rows(self._db, schema, added, {key: visible.pop(key) for key in journalled})
         self.commit(Changes(known={key: rows[key] for key in visible}, rows=dict(visible)))

@@ -67,7 +67,7 @@ def existing_columns(db: sqlite3.Connection, schema: TableSchema, added: list[st
     return {name: existing[name.lower()].default or "NULL" for name in added if name.lower() in existing}
 
 
-def adopt_values(
+def journal_existing_values(
     db: sqlite3.Connection, schema: TableSchema, existing: Mapping[str, str], visible: VisibleRows
 ) -> None:
     """Write the app's values in existing columns into the change journal, as if they were written now.
@@ -76,42 +76,14 @@ def adopt_values(
     value, the app's is not a write either, because it is unknown which one is newer. The caller overwrites it with the
     gateway's, in journalled rows by `fill_journalled_rows`.
 
-    Example: the app has written 3 into a column with DEFAULT 0, and the row is not journalled yet. Then it is added
-    with NULL to `before_table` and with 3 to `after_table`; other columns have their present values in both.
-
     Args:
         db: the app's database.
         schema: the table's new schema.
         existing: the result of `existing_columns`.
         visible: rows for which the gateway has values in columns that the table lacked.
     """
-    table, before, after = schema.table, before_table(schema.table), after_table(schema.table)
-    # Rows that are journalled already get the columns' values. A DEFAULT goes into both tables, so it is no change.
-    for name, default in existing.items():
-        had_default = f'{before}.there AND t."{name}" IS ({default})'
-        for journal, where in ((before, had_default), (after, f"{after}.here")):
-            db.execute(
-                f'UPDATE {journal} SET "c_{name}" = t."{name}" FROM "{table}" t '
-                f"WHERE t.row_id = {journal}.row_id AND {where}"
-            )
-    # Other rows are added to the journal if the app has written one of the columns.
-    is_written = " OR ".join(
-        f'("{name}" IS NOT NULL AND "{name}" IS NOT ({default}) AND row_id NOT IN {LISTED_VALUES})'
-        for name, default in existing.items()
-    )
-    at_gateway = [
-        value_list(row_id for (_, row_id), row in visible.items() if row is not None and name in row)
-        for name in existing
-    ]
-    source = f'FROM "{table}" WHERE ({is_written}) AND row_id NOT IN (SELECT row_id FROM {before})'
-    cells = {f'"c_{name}"': f'"{name}"' for name in schema.types}
-    names, current = ", ".join(cells), ", ".join(cells.values())
-    insert = f"INSERT INTO {after} (row_id, at, here, {names}) SELECT row_id, {NOW_MS}, 1, {current} {source}"
-    db.execute(insert, at_gateway)
-    for name, default in existing.items():  # before, the column had its DEFAULT or no value
-        cells[f'"c_{name}"'] = f'CASE WHEN "{name}" IS ({default}) THEN "{name}" END'
-    previous = ", ".join(cells.values())
-    db.execute(f"INSERT INTO {before} (row_id, there, {names}) SELECT row_id, 1, {previous} {source}", at_gateway)
+    _add_values_to_journalled_rows(db, schema.table, existing)
+    _journal_further_rows(db, schema, existing, visible)
 
 
 def fill_journalled_rows(db: sqlite3.Connection, schema: TableSchema, added: list[str], visible: VisibleRows) -> None:
@@ -134,3 +106,43 @@ def fill_journalled_rows(db: sqlite3.Connection, schema: TableSchema, added: lis
             db.execute(f'UPDATE "{table}" SET {in_table} WHERE row_id = ?', [*cells.values(), row_id])
             for journal in (before_table(table), after_table(table)):
                 db.execute(f"UPDATE {journal} SET {in_journal} WHERE row_id = ?", [*cells.values(), row_id])
+
+
+def _add_values_to_journalled_rows(db: sqlite3.Connection, table: str, existing: Mapping[str, str]) -> None:
+    """Add the values of existing columns to the journal's rows. A DEFAULT goes into both tables, so it is no change."""
+    before, after = before_table(table), after_table(table)
+    for name, default in existing.items():
+        had_default = f'{before}.there AND t."{name}" IS ({default})'
+        for journal, where in ((before, had_default), (after, f"{after}.here")):
+            db.execute(
+                f'UPDATE {journal} SET "c_{name}" = t."{name}" FROM "{table}" t '
+                f"WHERE t.row_id = {journal}.row_id AND {where}"
+            )
+
+
+def _journal_further_rows(
+    db: sqlite3.Connection, schema: TableSchema, existing: Mapping[str, str], visible: VisibleRows
+) -> None:
+    """Add rows to the journal in which the app has written an existing column, and whose value the gateway lacks.
+
+    Example: the app has written 3 into a column with DEFAULT 0. Then the row is added with NULL to `before_table` and
+    with 3 to `after_table`; other columns have their present values in both.
+    """
+    table, before, after = schema.table, before_table(schema.table), after_table(schema.table)
+    is_written = " OR ".join(
+        f'("{name}" IS NOT NULL AND "{name}" IS NOT ({default}) AND row_id NOT IN {LISTED_VALUES})'
+        for name, default in existing.items()
+    )
+    at_gateway = [
+        value_list(row_id for (_, row_id), row in visible.items() if row is not None and name in row)
+        for name in existing
+    ]
+    source = f'FROM "{table}" WHERE ({is_written}) AND row_id NOT IN (SELECT row_id FROM {before})'
+    cells = {f'"c_{name}"': f'"{name}"' for name in schema.types}
+    names, current = ", ".join(cells), ", ".join(cells.values())
+    insert = f"INSERT INTO {after} (row_id, at, here, {names}) SELECT row_id, {NOW_MS}, 1, {current} {source}"
+    db.execute(insert, at_gateway)
+    for name, default in existing.items():  # before, the column had its DEFAULT or no value
+        cells[f'"c_{name}"'] = f'CASE WHEN "{name}" IS ({default}) THEN "{name}" END'
+    previous = ", ".join(cells.values())
+    db.execute(f"INSERT INTO {before} (row_id, there, {names}) SELECT row_id, 1, {previous} {source}", at_gateway)
