@@ -16,6 +16,7 @@ times as many INSERTs and eight times as many UPDATEs in a CPU second (`scripts/
 from __future__ import annotations
 
 import sqlite3
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import chain
@@ -29,6 +30,9 @@ from lakesync.client.sqlite.row_groups import RowGroup, RowGroups, RowPart, RowS
 from lakesync.client.sqlite.stamps import Record, StampCodec, known_table
 from lakesync.client.sqlite.triggers import Operation
 from lakesync.model.types import RowDelta, RowKey
+
+DROP_TRIGGERS_FROM = 300
+"""From this many rows on, dropping and recreating a table's triggers is faster than firing them."""
 
 _column_of, _value_of = attrgetter("column"), attrgetter("value")
 
@@ -85,7 +89,7 @@ class BulkChanges:
     @property
     def tables(self) -> set[str]:
         """The tables with changed rows."""
-        return {table for _, counts in self._write_counts() for table in counts}
+        return {table for table, _ in self._write_counts()}
 
     @property
     def count(self) -> int:
@@ -134,7 +138,8 @@ class BulkChanges:
             stamp_codec: encodes records.
             tracking: the change tracking of this database, paused.
         """
-        with tracking.without_triggers(self._write_counts()):
+        large = [written for written, count in self._write_counts().items() if count >= DROP_TRIGGERS_FROM]
+        with tracking.without_triggers(large):
             for groups in (self.new, self.replaced):
                 for group, columns in groups:
                     records = stamp_codec.encode_rows(group.layout, group.hlcs, group.clients)
@@ -174,13 +179,19 @@ class BulkChanges:
                 self.updated.append(UpdatedRows(selected, columns, updated_records))
         return rest
 
-    def _write_counts(self) -> list[tuple[Operation, dict[str, int]]]:
-        """Return how many rows of which table each operation writes. A replaced row counts as INSERT and as UPDATE."""
-        return [
-            ("INSERT", _row_counts([*self.new, *self.replaced])),
-            ("UPDATE", _row_counts([*self.updated, *self.replaced])),
-            ("DELETE", {table: len(row_ids) for table, row_ids in self.deleted.items()}),
-        ]
+    def _write_counts(self) -> Counter[tuple[str, Operation]]:
+        """Count the rows to write by table and operation. A replaced row counts as INSERT and as UPDATE."""
+        written: dict[Operation, list[DecodedRows | UpdatedRows]] = {
+            "INSERT": [*self.new, *self.replaced],
+            "UPDATE": [*self.updated, *self.replaced],
+        }
+        counts: Counter[tuple[str, Operation]] = Counter()
+        for operation, groups in written.items():
+            for each in groups:
+                counts[each.group.table, operation] += len(each.group.row_ids)
+        for table, row_ids in self.deleted.items():
+            counts[table, "DELETE"] += len(row_ids)
+        return counts
 
 
 def _add_created(decoded: list[DecodedRows], table: str, rows: PlannedRows, types: TableTypes) -> list[RowDelta]:
@@ -248,11 +259,3 @@ def _by_updated_columns(table: str, rows: PlannedRows, types: TableTypes) -> Ite
         deltas, records = [rows.single[index] for index in indexes], [rows.records[index] for index in indexes]
         group.add_rows(RowStamps.of(deltas), values)
         yield _Updates(group, deltas, records)
-
-
-def _row_counts(rows: Sequence[DecodedRows | UpdatedRows]) -> dict[str, int]:
-    """Return the number of rows by table."""
-    counts: dict[str, int] = {}
-    for each in rows:
-        counts[each.group.table] = counts.get(each.group.table, 0) + len(each.group.row_ids)
-    return counts

@@ -1,11 +1,11 @@
 """Change tracking: triggers in the app's file journal every write to a synced table.
 
-A client is an app's process that synchronises its SQLite file with a *gateway*, a server. `SqliteClientStore` creates
-the triggers, whose SQL is in `triggers`. `Replica` reads the journal and makes *edits* of its rows, which are changes
-that the client pushes to the gateway. For each row written since the journal was last read, the triggers keep the row
-before its first write (`_lakesync_before_TABLE`; `there`: whether the row existed) and as it is now
-(`_lakesync_after_TABLE`; `here`: whether the row exists, `at`: when it was last written). In both, `c_NAME` has the
-value of the column NAME. The triggers commit or roll back with the app's own transaction.
+A client is an app's process that synchronises its SQLite file with a *gateway*: the app's data on a LakeSync server.
+`SqliteClientStore` creates the triggers, whose SQL is in `triggers`. `Replica` reads the journal and makes *edits* of
+its rows, which are changes that the client pushes to the gateway. For each row written since the journal was last read,
+the triggers keep the row before its first write (`_lakesync_before_TABLE`; `there`: whether the row existed) and as it
+is now (`_lakesync_after_TABLE`; `here`: whether the row exists, `at`: when it was last written). In both, `c_NAME` has
+the value of the column NAME. The triggers commit or roll back with the app's own transaction.
 
 If the app renames a table, SQLite moves its triggers with it, and they must journal nothing. So each one looks up in
 `sqlite_master` (SQLite's catalogue) on which table one of them, the *anchor*, is. The anchor's rowid there is part of
@@ -21,7 +21,8 @@ import hashlib
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from itertools import product
+from typing import Any, NamedTuple, get_args
 
 from lakesync.client.core.store import LocalChange
 from lakesync.client.sqlite.sql_values import UTF8_ERROR_MARK, SqlValue, escape_invalid_utf8, python_value
@@ -41,8 +42,6 @@ from lakesync.model.types import RowKey
 
 JOURNAL_COLUMNS = 4
 """Columns that reading the journal selects besides those of the row: row id, `at`, `there` and `here`."""
-DROP_TRIGGERS_FROM = 300
-"""From this many rows on, dropping and recreating a table's triggers is faster than firing them."""
 
 _QUIET = "CREATE TABLE IF NOT EXISTS _lakesync_quiet (one INTEGER PRIMARY KEY)"
 """While this table has a row, no trigger journals: LakeSync itself is writing."""
@@ -148,22 +147,16 @@ class ChangeTracking:
             )
 
     @contextmanager
-    def without_triggers(self, writes: Iterable[tuple[Operation, Mapping[str, int]]]) -> Iterator[None]:
-        """Drop triggers that many writes would fire, and create them again afterwards.
+    def without_triggers(self, writes: Iterable[tuple[str, Operation]]) -> Iterator[None]:
+        """Drop the triggers that some writes would fire, and create them again afterwards.
 
         Use it within a transaction only, so that no other connection sees a table without triggers. The rollback after
         an error restores them.
 
         Args:
-            writes: for each operation, the number of rows that it writes by table.
+            writes: the table and the operation of each kind of write.
         """
-        dropped = [
-            statement
-            for operation, tables in writes
-            for table, count in tables.items()
-            if count >= DROP_TRIGGERS_FROM
-            for statement in self._drop_triggers(table, operation)
-        ]
+        dropped = [statement for table, operation in writes for statement in self._drop_triggers(table, operation)]
         yield
         for statement in dropped:
             self._db.execute(statement)
@@ -171,9 +164,7 @@ class ChangeTracking:
     @contextmanager
     def without_any_trigger(self) -> Iterator[None]:
         """Drop the triggers of all tables, and create them again afterwards. Use it within a transaction only."""
-        operations: tuple[Operation, ...] = ("INSERT", "UPDATE", "DELETE")
-        counts = dict.fromkeys(self._schemas, DROP_TRIGGERS_FROM)
-        with self.without_triggers([(operation, counts) for operation in operations]):
+        with self.without_triggers(product(self._schemas, get_args(Operation))):
             yield
 
     @contextmanager
@@ -203,41 +194,6 @@ class ChangeTracking:
             for table, schema in self._schemas.items():
                 escape_invalid_utf8(self._db, table, (before_table(table), after_table(table)), schema.types)
         return self._read_journal(limit)
-
-    def _read_journal(self, limit: int) -> list[LocalChange]:
-        """Read the journal as `read_journal` does.
-
-        Raises:
-            sqlite3.OperationalError: a text is not valid UTF-8.
-        """
-        result: list[LocalChange] = []
-        for table, schema in self._schemas.items():
-            types = schema.types
-            for row_id, at, existed, exists, *cells in self._journal_rows(table, list(types), limit):
-                before = _row(types, cells[: len(types)]) if existed else None
-                after = _row(types, cells[len(types) :]) if exists else None
-                if before is None and after is not None:  # an INSERT has no null columns
-                    after = {name: value for name, value in after.items() if value is not None}
-                result.append(LocalChange(table, row_id, before, after, at))
-        result.sort(key=lambda change: change.at or 0)
-        return result[:limit]
-
-    def _journal_rows(self, table: str, names: list[str], limit: int) -> Iterator[Sequence[Any]]:
-        """Yield row id, time, whether the row existed and exists, then its cells before and its cells after."""
-        before, after = [f'b."c_{name}"' for name in names], [f'a."c_{name}"' for name in names]
-        fits_one_query = JOURNAL_COLUMNS + 2 * len(names) <= self._db.getlimit(sqlite3.SQLITE_LIMIT_COLUMN)
-        selected = ", ".join(["a.row_id, a.at, b.there, a.here", *before, *(after if fits_one_query else [])])
-        rows = self._db.execute(
-            f"SELECT {selected} FROM (SELECT * FROM {after_table(table)} ORDER BY at LIMIT ?) a "
-            f"LEFT JOIN {before_table(table)} b ON b.row_id = a.row_id",
-            (limit,),
-        )
-        if fits_one_query:
-            yield from rows
-            return
-        select_after = f"SELECT {', '.join(after)} FROM {after_table(table)} a WHERE row_id = ?"
-        for row in rows.fetchall():
-            yield (*row, *self._db.execute(select_after, row[:1]).fetchone())
 
     def filter_journalled(self, table: str, keys: Iterable[RowKey]) -> list[RowKey]:
         """Return those of a table's rows that are in the journal.
@@ -278,6 +234,41 @@ class ChangeTracking:
         """Return when the oldest row was written, in milliseconds of this machine's clock; None for no row."""
         times = [self._db.execute(f"SELECT min(at) FROM {after_table(table)}").fetchone()[0] for table in self._schemas]
         return min((time for time in times if time is not None), default=None)
+
+    def _read_journal(self, limit: int) -> list[LocalChange]:
+        """Read the journal as `read_journal` does.
+
+        Raises:
+            sqlite3.OperationalError: a text is not valid UTF-8.
+        """
+        result: list[LocalChange] = []
+        for table, schema in self._schemas.items():
+            types = schema.types
+            for row_id, at, existed, exists, *cells in self._journal_rows(table, list(types), limit):
+                before = _row(types, cells[: len(types)]) if existed else None
+                after = _row(types, cells[len(types) :]) if exists else None
+                if before is None and after is not None:  # an INSERT has no null columns
+                    after = {name: value for name, value in after.items() if value is not None}
+                result.append(LocalChange(table, row_id, before, after, at))
+        result.sort(key=lambda change: change.at or 0)
+        return result[:limit]
+
+    def _journal_rows(self, table: str, names: list[str], limit: int) -> Iterator[Sequence[Any]]:
+        """Yield row id, time, whether the row existed and exists, then its cells before and its cells after."""
+        before, after = [f'b."c_{name}"' for name in names], [f'a."c_{name}"' for name in names]
+        fits_one_query = JOURNAL_COLUMNS + 2 * len(names) <= self._db.getlimit(sqlite3.SQLITE_LIMIT_COLUMN)
+        selected = ", ".join(["a.row_id, a.at, b.there, a.here", *before, *(after if fits_one_query else [])])
+        rows = self._db.execute(
+            f"SELECT {selected} FROM (SELECT * FROM {after_table(table)} ORDER BY at LIMIT ?) a "
+            f"LEFT JOIN {before_table(table)} b ON b.row_id = a.row_id",
+            (limit,),
+        )
+        if fits_one_query:
+            yield from rows
+            return
+        select_after = f"SELECT {', '.join(after)} FROM {after_table(table)} a WHERE row_id = ?"
+        for row in rows.fetchall():
+            yield (*row, *self._db.execute(select_after, row[:1]).fetchone())
 
     def _create_journal(self, schema: TableSchema) -> None:
         """Create a table's two journal tables, or add the columns that they lack."""

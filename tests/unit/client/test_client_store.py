@@ -8,7 +8,7 @@ import pytest
 from msgspec import Raw
 
 from lakesync.client.core import ClientCore, LocalChange
-from lakesync.client.sqlite.change_tracking import DROP_TRIGGERS_FROM
+from lakesync.client.sqlite.bulk_changes import DROP_TRIGGERS_FROM
 from lakesync.client.sqlite.client_store import SqliteClientStore
 from lakesync.client.sqlite.sql_values import from_sql, round_trips, to_sql
 from lakesync.client.sqlite.stamps import Layout
