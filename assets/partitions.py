@@ -1,7 +1,7 @@
 """Converts between the daily partitions of assets, UTC days, and times in milliseconds. Assets and sensors call it.
 
 The key of a daily partition is the text `YYYY-MM-DD`. For most assets it is the day of arrival, on which the gateway
-(the server of an app's changes) received the changes. An arrival is its timestamp of a push: 48 bits of milliseconds
+(one app's stream of changes) received the changes. An arrival is its timestamp of a push: 48 bits of milliseconds
 and a 16-bit counter. For migrations and tiers it is the day of the changes' hlc, the client's timestamp, and for polls
 the day on which rows were read.
 """

@@ -1,8 +1,8 @@
 """Opens adapters by URI, such as `postgresql://…` or `s3://…`. The scheme names the kind of database or object store.
 
 Adapters store deltas, the changes of rows that clients have made. The pipeline and commands such as `lakesync migrate`
-open them here. So does a gateway (the server of clients) that stores its deltas in one without a pipeline, which is
-called a flush, or that sends clients the rows of one as a source.
+open them here. So does the gateway server: without a pipeline it copies deltas to one, and clients can pull the rows of
+others, called sources.
 
 A package adds a scheme with an entry point in the group `lakesync.adapters`. The entry point's name is the scheme, its
 value a function from the URI to the adapter:

@@ -2,8 +2,8 @@
 
 A source is an external system that a connector reads. `poll` reads pages of rows from it and passes them to a landing,
 the place that stores them: a `MemoryLanding`. The landing compares each page (`diff_page`) with the known rows, which
-are the rows as they were last read. Its changes are what the pipeline would push to the gateway, the server from which
-apps receive them. A *cursor* says up to where a table was read; the next poll starts there.
+are the rows as they were last read. Its changes are what the pipeline would push to the gateway, the app's stream of
+changes. A *cursor* says up to where a table was read; the next poll starts there.
 
 Two things show which rows were deleted. A page may *claim* to have all rows with some value in a column
 (`Page.complete`): other known rows with this value were deleted. A *census* is a list of all ids in a source; known

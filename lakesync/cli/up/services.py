@@ -1,6 +1,6 @@
 """The services (processes) of `lakesync up` and `lakesync pipeline`: commands, order of start, checks of readiness.
 
-They are the gateway (the server that apps call), Spark (which runs the pipeline's jobs), and the processes of Dagster:
+They are the gateway server (which apps call), Spark (which runs the pipeline's jobs), and the processes of Dagster:
 
 - `code_server` loads LakeSync's definitions,
 - `dagster` is the webserver,
