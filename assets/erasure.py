@@ -76,9 +76,8 @@ class _ErasureRun:
         """The staging store."""
         return self.staging.store
 
-    @property
-    def due(self) -> "dict[str, list[Erasure]]":
-        """Gateway → the open requests that the lake can carry out now."""
+    def due_requests(self) -> "dict[str, list[Erasure]]":
+        """Read from the store, by gateway, the open requests that the lake can carry out now."""
         from lakehouse.erasure.requests import due_requests
 
         return due_requests(self.store)
@@ -125,7 +124,7 @@ def _erasure_step(
     path: Sequence[str],
     pool: str,
     description: str,
-    erase: Callable[[_ErasureRun], Metadata],
+    work: Callable[[_ErasureRun], Metadata],
     *,
     is_first: bool = False,
     is_retried: bool = True,
@@ -136,7 +135,7 @@ def _erasure_step(
         path: names what the step erases in, usually by an asset's key; it becomes the step's name.
         pool: pool of the steps that write this asset.
         description: what the step leaves behind, for Dagster's pages.
-        erase: does the work and returns the step's metadata. It is called when the step runs.
+        work: does the step's work when it runs, and returns the step's metadata.
         is_first: whether no other step runs before it.
         is_retried: whether Dagster retries the step after a transient error. If not, the sensor requests another run.
     """
@@ -148,7 +147,7 @@ def _erasure_step(
         pool=pool,
         description=description,
     )
-    def erased(
+    def step(
         context: dg.OpExecutionContext,
         pyspark: SparkConnectResource,
         lake: LakeResource,
@@ -156,10 +155,10 @@ def _erasure_step(
         run_state: dg.ResourceParam[RunState],
     ) -> None:
         with failure_policy(context, pyspark, retried=is_retried):
-            metadata = erase(_ErasureRun(pyspark.spark_session, lake, staging, run_state))
+            metadata = work(_ErasureRun(pyspark.spark_session, lake, staging, run_state))
         context.add_output_metadata(metadata)
 
-    return erased
+    return step
 
 
 def _history_step(config: Config) -> dg.OpDefinition:
@@ -174,7 +173,7 @@ def _history_step(config: Config) -> dg.OpDefinition:
         if requests:
             max_deltas = config.flush.batch_deltas or MAX_DELTAS
             flush_backlog(run.spark, run.store, gateways=requests, max_deltas=max_deltas, names=names)
-        reports = {gateway: redact_history(run.spark, due, names) for gateway, due in run.due.items()}
+        reports = {gateway: redact_history(run.spark, due, names) for gateway, due in run.due_requests().items()}
         return {
             "requests": sum(len(of_gateway) for of_gateway in requests.values()),
             "deltas": sum(report.rows for report in reports.values()),
@@ -193,7 +192,7 @@ def _table_step(table: str, namespace: str) -> dg.OpDefinition:
 
         names = run.lake.names_in(namespace)
         reports = []
-        for gateway, requests in run.due.items():
+        for gateway, requests in run.due_requests().items():
             if run.run_state.names_of(gateway) == names:  # the gateway's rows are in this namespace
                 report = erase_state_table(run.spark, table, requests, names)
                 reports += [report] if report is not None else []
@@ -212,12 +211,12 @@ def _report_step(config: Config) -> dg.OpDefinition:
     It does not run if the step of a backend failed, so the requests stay open.
     """
 
-    def erase(run: _ErasureRun) -> Metadata:
+    def prove(run: _ErasureRun) -> Metadata:
         from lakehouse.checkpoints.publication import make_checkpoints
         from lakehouse.erasure.requests import complete_erasures
 
         spark, store, state, uri = run.spark, run.store, run.run_state, run.lake.checkpoints_uri
-        due = run.due
+        due = run.due_requests()
         results = [
             complete_erasures(spark, store, requests, state.names_of(gateway), uri, run.staging.opener)
             for gateway, requests in due.items()
@@ -240,7 +239,7 @@ def _report_step(config: Config) -> dg.OpDefinition:
         }
 
     description = "Proves that no file of the lake has anything that the requests cover, and confirms them."
-    return _erasure_step(["report"], CHECKPOINT_POOL, description, erase)
+    return _erasure_step(["report"], CHECKPOINT_POOL, description, prove)
 
 
 class _BackendStep(NamedTuple):
@@ -322,7 +321,7 @@ def _connector_step(connector: PolledConnector) -> dg.OpDefinition:
     def erase(run: _ErasureRun) -> Metadata:
         from lakehouse.erasure.redaction import erase_landed
 
-        erased = erase_landed(run.spark, {gateway: run.due.get(gateway, [])}, run.lake.names, name)
+        erased = erase_landed(run.spark, {gateway: run.due_requests().get(gateway, [])}, run.lake.names, name)
         return {"landed": erased.landed, "known": erased.known}
 
     # Named by the pool, whose name is unique: Dagster replaces special characters, and two connectors' names may
@@ -338,7 +337,7 @@ def _snapshot_step(table: str) -> dg.OpDefinition:
     def erase(run: _ErasureRun) -> Metadata:
         from lakehouse.erasure.redaction import drop_old_landings, erase_landed
 
-        requests, names = run.due, run.lake.names
+        requests, names = run.due_requests(), run.lake.names
         if not requests:
             return {"past_forgotten": False}
         erase_landed(run.spark, requests, names)  # also rows of connectors that were removed
@@ -363,7 +362,7 @@ def _backend_step(asset: dg.AssetKey, pool: str, description: str, erasures: "Er
     def erase(run: _ErasureRun) -> Metadata:
         from lakehouse.backends.erasures import ErasedCounts, erase_in_backends, redactions
 
-        due = run.due
+        due = run.due_requests()
         requests = redactions(run.spark, due, run.lake.names) if due else ()
         erased = erase_in_backends(run.spark, erasures(run.store, requests)) if requests else ErasedCounts()
         counts = {"deltas": erased.deltas, "rows": erased.rows}
