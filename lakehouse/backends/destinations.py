@@ -8,6 +8,8 @@ below all. One task writes a small backlog. A large one becomes a load, which is
 (`lakesync.adapters.transfer.loads`). Tasks read the lake's files themselves; the driver receives only marks, counts and
 errors. A destination may have merged tables beside the deltas: its destination tables. One that cannot be written is
 *suspended*: it gets no rows until a retry succeeds. The assets of destinations (`assets.destinations`) call `follow`.
+`declared` creates the `Follower` of each declared adapter; `comparison` checks what it has written, and `day_rebuild`
+writes days again.
 """
 
 from __future__ import annotations
