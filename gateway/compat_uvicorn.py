@@ -367,6 +367,12 @@ class LiveWebSocketProtocol(WebSocketsSansIOProtocol):
         super().keepalive_timeout()
         self.transport.abort()
 
+    def send_receive_event_to_app(self) -> None:
+        """Pass on a message. uvicorn would log a traceback for text that is not UTF-8."""
+        if self.curr_msg_data_type == "text":
+            self.frames = [b"".join(self.frames).decode(errors="replace").encode()]
+        super().send_receive_event_to_app()
+
     def handle_parser_exception(self) -> None:
         """Close after invalid data or a frame that is too large."""
         super().handle_parser_exception()

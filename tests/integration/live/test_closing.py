@@ -49,6 +49,14 @@ def test_an_invalid_frame_closes_the_connection_with_1002(served, frame):
     assert len(reason) > 25
 
 
+@pytest.mark.parametrize("frames", [[b"\xff"], ["Å".encode()[:1], "Å".encode()[1:]], [b"a", b"\xff"]], ids=repr)
+def test_text_closes_the_connection_with_1002_even_if_it_is_not_utf8(served, frames, caplog):
+    with Live(served.client()) as live:
+        live.socket.send(frames, text=True)
+        assert live.closed()[0] == 1002
+    assert not [entry for entry in caplog.records if entry.levelname == "ERROR"]
+
+
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
