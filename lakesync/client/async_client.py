@@ -107,12 +107,6 @@ class AsyncClient:
         """This client's id."""
         return self._opened().client_id
 
-    def _opened(self) -> Client:
-        """Return the blocking client; raise ConfigurationError if it is not open."""
-        if self._client is None:
-            raise ConfigurationError("the client is not open: use `async with`")
-        return self._client
-
     def __getitem__(self, table: str) -> AsyncTable:
         """Return a synced table."""
         return AsyncTable(self, table)
@@ -198,6 +192,12 @@ class AsyncClient:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    def _opened(self) -> Client:
+        """Return the blocking client; raise ConfigurationError if it is not open."""
+        if self._client is None:
+            raise ConfigurationError("the client is not open: use `async with`")
+        return self._client
 
 
 def _with_signature_of(

@@ -227,15 +227,6 @@ class SqliteClientStore:
         self._checked_schema_version = version
         return bool(self.recreated_tables())
 
-    def _check_intact(self, tables: Iterable[str]) -> None:
-        """Raise TableError if one of some tables has lost its triggers."""
-        for table in tables:
-            if not self.tracking.is_intact(table):
-                raise TableError(
-                    f"table {table!r} was dropped, recreated or altered while it was open, so its changes are not "
-                    "tracked: close the database and open it again, which repairs it"
-                )
-
     def version(self, table: str) -> int:
         """Return the gateway's version of a table's schema; 0 if the app's own schema is used."""
         return int(self._db.execute(_SELECT_SCHEMA, (table,)).fetchone()[0])
@@ -254,96 +245,6 @@ class SqliteClientStore:
         with self.transaction():
             before = self.schemas[schema.table]
             self._put_schema(merge_schemas(before, schema), version, before=before)
-
-    def _put_schema(
-        self,
-        schema: TableSchema,
-        version: int,
-        *,
-        before: TableSchema | None,
-        recreated: bool = False,
-    ) -> None:
-        """Create or alter a table as its schema says, and create its triggers.
-
-        Args:
-            schema: the table's schema.
-            version: the gateway's version of the schema; 0 if the app's own schema is used.
-            before: the schema that the table had; None if it was not synchronised. Its rows become inserts then.
-            recreated: whether the app has dropped, recreated or renamed it. Rows that neither the gateway nor an edit
-                knows become inserts; a later resync fills in the others.
-        """
-        previous = self.schemas.get(schema.table)  # unlike `before`, None when the file is opened
-        self._replaced_schemas.setdefault(schema.table, previous)
-        self.schemas[schema.table] = schema
-        is_new, old_types = before is None, {} if before is None else before.types
-        added = [name for name in schema.types if name not in old_types]
-        existing = {} if is_new else existing_columns(self._db, schema, added)  # before the table gets them
-        self._rows.create_table(schema)
-        if is_new or recreated:
-            check_existing_rows(self._db, schema)
-        if existing:
-            check_existing_values(self._db, schema, existing)
-        self._db.execute(
-            "INSERT INTO _lakesync_tables (tbl, version, schema, remade) VALUES (?, ?, ?, ?) ON CONFLICT (tbl) DO "
-            "UPDATE SET version = excluded.version, schema = excluded.schema, remade = remade OR excluded.remade",
-            (schema.table, version, _encode(schema), recreated),
-        )
-        self.tracking.install(schema)
-        if is_new or recreated:
-            self.tracking.journal_unknown_rows(schema.table)
-        if recreated:
-            self.tracking.journal_reappeared_rows(schema.table, self._deleted_by_edits(schema.table))
-        if previous is None or previous.types != schema.types:  # the table may have columns for stored values now
-            self._write_gateway_values(schema, self._rows.rows_stored_whole(schema.table), added, existing)
-
-    def _write_gateway_values(
-        self, schema: TableSchema, keys: Collection[RowKey], added: list[str], existing: Mapping[str, str]
-    ) -> None:
-        """Write the gateway's values of rows into a table that has got the columns for them.
-
-        Journalled rows get only the values of added columns.
-
-        Args:
-            schema: the table's new schema.
-            keys: the rows whose values are in their records: those with edits, and those that did not fit the table.
-            added: the added columns.
-            existing: those of them that the app's table already had; the result of `existing_columns`.
-        """
-        edits = self.edits_of(keys)
-        rows = self._rows.known(keys)
-        visible = {key: visible_row(row.state, edits.get(key, ())) for key, row in rows.items()}
-        with self.tracking.paused():
-            if existing:
-                journal_existing_values(self._db, schema, existing, visible)
-            journalled = self.tracking.filter_journalled(schema.table, visible)
-            fill_journalled_rows(self._db, schema, added, {key: visible.pop(key) for key in journalled})
-        self.commit(Changes(known={key: rows[key] for key in visible}, rows=dict(visible)))
-
-    def _is_usable(self, schema: TableSchema) -> bool:
-        """Return whether a table that the app no longer names exists and can be synchronised."""
-        if self.tracking.is_intact(schema.table):
-            return True
-        exists = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ? COLLATE NOCASE"
-        if self._db.execute(exists, (schema.table,)).fetchone() is None:
-            return False
-        self._rows.create_records(schema.table)
-        try:
-            check_table(self._db, schema)
-            check_existing_rows(self._db, schema)
-        except ConfigurationError:
-            return False
-        return not lost_columns(self._db, schema)
-
-    def _deleted_by_edits(self, table: str) -> list[str]:
-        """Return the ids of rows that an edit has deleted."""
-        keys = [key for key in self.edit_table.edited_rows() if key[0] == table]
-        known = self.known(keys)
-        deleted = []
-        for key, edits in self.edits_of(keys).items():
-            row = known.get(key)
-            if visible_row(row.state if row is not None else None, edits) is None:
-                deleted.append(key[1])
-        return deleted
 
     def forget_missing(self) -> None:
         """Delete the records of settled rows that are missing from their tables.
@@ -477,6 +378,105 @@ class SqliteClientStore:
             self._in_transaction = False
             self._replaced_schemas = {}
         self.edit_table.committed()
+
+    def _check_intact(self, tables: Iterable[str]) -> None:
+        """Raise TableError if one of some tables has lost its triggers."""
+        for table in tables:
+            if not self.tracking.is_intact(table):
+                raise TableError(
+                    f"table {table!r} was dropped, recreated or altered while it was open, so its changes are not "
+                    "tracked: close the database and open it again, which repairs it"
+                )
+
+    def _put_schema(
+        self,
+        schema: TableSchema,
+        version: int,
+        *,
+        before: TableSchema | None,
+        recreated: bool = False,
+    ) -> None:
+        """Create or alter a table as its schema says, and create its triggers.
+
+        Args:
+            schema: the table's schema.
+            version: the gateway's version of the schema; 0 if the app's own schema is used.
+            before: the schema that the table had; None if it was not synchronised. Its rows become inserts then.
+            recreated: whether the app has dropped, recreated or renamed it. Rows that neither the gateway nor an edit
+                knows become inserts; a later resync fills in the others.
+        """
+        previous = self.schemas.get(schema.table)  # unlike `before`, None when the file is opened
+        self._replaced_schemas.setdefault(schema.table, previous)
+        self.schemas[schema.table] = schema
+        is_new, old_types = before is None, {} if before is None else before.types
+        added = [name for name in schema.types if name not in old_types]
+        existing = {} if is_new else existing_columns(self._db, schema, added)  # before the table gets them
+        self._rows.create_table(schema)
+        if is_new or recreated:
+            check_existing_rows(self._db, schema)
+        if existing:
+            check_existing_values(self._db, schema, existing)
+        self._db.execute(
+            "INSERT INTO _lakesync_tables (tbl, version, schema, remade) VALUES (?, ?, ?, ?) ON CONFLICT (tbl) DO "
+            "UPDATE SET version = excluded.version, schema = excluded.schema, remade = remade OR excluded.remade",
+            (schema.table, version, _encode(schema), recreated),
+        )
+        self.tracking.install(schema)
+        if is_new or recreated:
+            self.tracking.journal_unknown_rows(schema.table)
+        if recreated:
+            self.tracking.journal_reappeared_rows(schema.table, self._deleted_by_edits(schema.table))
+        if previous is None or previous.types != schema.types:  # the table may have columns for stored values now
+            self._write_gateway_values(schema, self._rows.rows_stored_whole(schema.table), added, existing)
+
+    def _write_gateway_values(
+        self, schema: TableSchema, keys: Collection[RowKey], added: list[str], existing: Mapping[str, str]
+    ) -> None:
+        """Write the gateway's values of rows into a table that has got the columns for them.
+
+        Journalled rows get only the values of added columns.
+
+        Args:
+            schema: the table's new schema.
+            keys: the rows whose values are in their records: those with edits, and those that did not fit the table.
+            added: the added columns.
+            existing: those of them that the app's table already had; the result of `existing_columns`.
+        """
+        edits = self.edits_of(keys)
+        rows = self._rows.known(keys)
+        visible = {key: visible_row(row.state, edits.get(key, ())) for key, row in rows.items()}
+        with self.tracking.paused():
+            if existing:
+                journal_existing_values(self._db, schema, existing, visible)
+            journalled = self.tracking.filter_journalled(schema.table, visible)
+            fill_journalled_rows(self._db, schema, added, {key: visible.pop(key) for key in journalled})
+        self.commit(Changes(known={key: rows[key] for key in visible}, rows=dict(visible)))
+
+    def _is_usable(self, schema: TableSchema) -> bool:
+        """Return whether a table that the app no longer names exists and can be synchronised."""
+        if self.tracking.is_intact(schema.table):
+            return True
+        exists = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ? COLLATE NOCASE"
+        if self._db.execute(exists, (schema.table,)).fetchone() is None:
+            return False
+        self._rows.create_records(schema.table)
+        try:
+            check_table(self._db, schema)
+            check_existing_rows(self._db, schema)
+        except ConfigurationError:
+            return False
+        return not lost_columns(self._db, schema)
+
+    def _deleted_by_edits(self, table: str) -> list[str]:
+        """Return the ids of rows that an edit has deleted."""
+        keys = [key for key in self.edit_table.edited_rows() if key[0] == table]
+        known = self.known(keys)
+        deleted = []
+        for key, edits in self.edits_of(keys).items():
+            row = known.get(key)
+            if visible_row(row.state if row is not None else None, edits) is None:
+                deleted.append(key[1])
+        return deleted
 
     def _restore_schemas(self) -> None:
         """Undo the changes of schemas in memory, because their transaction is rolled back."""

@@ -415,23 +415,6 @@ class LocalDB:
         return DbError(f"{self.path} cannot be written now: {error}")
 
 
-def _check_hard_links(path: Path) -> None:
-    """Check that a file has one name.
-
-    SQLite keeps a write-ahead log and locks beside each name, so programs that use two names overwrite each other's
-    commits.
-
-    Raises:
-        ConfigurationError: the file has several hard links.
-    """
-    links = path.stat().st_nlink if path.exists() else 1
-    if links > 1:
-        raise ConfigurationError(
-            f"{path} is one of {links} hard links to one file, and SQLite would lose what is written by another name: "
-            "delete the other links; copy a database with VACUUM INTO, or use a symbolic link"
-        )
-
-
 class SyncLock:
     """The lock of the one client that synchronises a database: a second SQLite file that is locked exclusively.
 
@@ -473,3 +456,20 @@ class SyncLock:
         if self._holder is not None:
             self._holder.close()
             self._holder = None
+
+
+def _check_hard_links(path: Path) -> None:
+    """Check that a file has one name.
+
+    SQLite keeps a write-ahead log and locks beside each name, so programs that use two names overwrite each other's
+    commits.
+
+    Raises:
+        ConfigurationError: the file has several hard links.
+    """
+    links = path.stat().st_nlink if path.exists() else 1
+    if links > 1:
+        raise ConfigurationError(
+            f"{path} is one of {links} hard links to one file, and SQLite would lose what is written by another name: "
+            "delete the other links; copy a database with VACUUM INTO, or use a symbolic link"
+        )

@@ -211,14 +211,6 @@ class RowGroups:
         return extended
 
 
-def _pop_last(values: list[T], count: int) -> list[T]:
-    """Remove the last values of a list and return them."""
-    start = len(values) - count
-    removed = values[start:]
-    del values[start:]
-    return removed
-
-
 def write_rows(
     db: sqlite3.Connection,
     group: RowGroup,
@@ -303,6 +295,14 @@ def execute_for_rows(
             statement = f"{head} VALUES {', '.join([marks] * rows)}{tail}"
             db.executemany(statement, [cells[start : start + step] for start in range(done, end, step)])
             done = end
+
+
+def _pop_last(values: list[T], count: int) -> list[T]:
+    """Remove the last values of a list and return them."""
+    start = len(values) - count
+    removed = values[start:]
+    del values[start:]
+    return removed
 
 
 def _on_conflict_replace(group: RowGroup, types: TableTypes) -> str:

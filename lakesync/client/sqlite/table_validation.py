@@ -161,25 +161,6 @@ def repair_table(db: sqlite3.Connection, schema: TableSchema) -> None:
                 _redeclare_column(db, table, existing.name, DECLARED[column.type])
 
 
-def _redeclare_column(db: sqlite3.Connection, table: str, column: str, declared: str) -> None:
-    """Give a column another declared type; SQLite converts its values.
-
-    Raises:
-        sqlite3.OperationalError: something else in the file depends on the column; nothing was changed.
-    """
-    db.execute("SAVEPOINT _lakesync_column")
-    try:
-        db.execute(f'ALTER TABLE "{table}" RENAME COLUMN "{column}" TO _lakesync_column')
-        db.execute(f'ALTER TABLE "{table}" ADD COLUMN "{column}" {declared}')
-        db.execute(f'UPDATE "{table}" SET "{column}" = _lakesync_column')
-        db.execute(f'ALTER TABLE "{table}" DROP COLUMN _lakesync_column')
-    except sqlite3.OperationalError:
-        db.execute("ROLLBACK TO _lakesync_column")
-        raise
-    finally:
-        db.execute("RELEASE _lakesync_column")
-
-
 def check_existing_rows(db: sqlite3.Connection, schema: TableSchema) -> None:
     """Check that the gateway can accept the rows of a table that it does not have, and can identify every row.
 
@@ -295,13 +276,6 @@ def is_strict(db: sqlite3.Connection, table: str) -> bool:
     return _kind_and_strict(db, table)[1]
 
 
-def _kind_and_strict(db: sqlite3.Connection, table: str) -> tuple[str, bool]:
-    """Return what a name refers to, such as `table` or `view`, "" if to nothing; and whether it is STRICT."""
-    query = "SELECT type, strict FROM pragma_table_list WHERE schema = 'main' AND name = ? COLLATE NOCASE"
-    kind, strict = db.execute(query, (table,)).fetchone() or ("", 0)
-    return kind, bool(strict)
-
-
 class _Column(NamedTuple):
     """A column of a table of the app, with the fields of SQLite's `table_xinfo`."""
 
@@ -320,6 +294,32 @@ def columns_of(db: sqlite3.Connection, table: str) -> dict[str, _Column]:
     """Return the columns of a table, by name in lower case; empty if the table does not exist."""
     columns = [_Column(*row) for row in db.execute(f'PRAGMA table_xinfo("{table}")')]
     return {column.name.lower(): column for column in columns}
+
+
+def _redeclare_column(db: sqlite3.Connection, table: str, column: str, declared: str) -> None:
+    """Give a column another declared type; SQLite converts its values.
+
+    Raises:
+        sqlite3.OperationalError: something else in the file depends on the column; nothing was changed.
+    """
+    db.execute("SAVEPOINT _lakesync_column")
+    try:
+        db.execute(f'ALTER TABLE "{table}" RENAME COLUMN "{column}" TO _lakesync_column')
+        db.execute(f'ALTER TABLE "{table}" ADD COLUMN "{column}" {declared}')
+        db.execute(f'UPDATE "{table}" SET "{column}" = _lakesync_column')
+        db.execute(f'ALTER TABLE "{table}" DROP COLUMN _lakesync_column')
+    except sqlite3.OperationalError:
+        db.execute("ROLLBACK TO _lakesync_column")
+        raise
+    finally:
+        db.execute("RELEASE _lakesync_column")
+
+
+def _kind_and_strict(db: sqlite3.Connection, table: str) -> tuple[str, bool]:
+    """Return what a name refers to, such as `table` or `view`, "" if to nothing; and whether it is STRICT."""
+    query = "SELECT type, strict FROM pragma_table_list WHERE schema = 'main' AND name = ? COLLATE NOCASE"
+    kind, strict = db.execute(query, (table,)).fetchone() or ("", 0)
+    return kind, bool(strict)
 
 
 def _stores_text_unchanged(declared: str) -> bool:

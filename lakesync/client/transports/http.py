@@ -270,19 +270,6 @@ def clock_difference(date: str, local_time: float) -> float:
     return local_time - parsedate_to_datetime(date).timestamp() - 1.0
 
 
-def _reason(error: OSError) -> str:
-    """Return why a request failed, such as `Connection refused`.
-
-    It is the text of the innermost error in that of requests, without the class or connection that it begins with.
-    """
-    cause: Any = error.args[0] if error.args and isinstance(error.args[0], Exception) else error
-    if isinstance(getattr(cause, "reason", None), Exception):
-        cause = cause.reason
-    inner = next((each for each in cause.args if isinstance(each, OSError)), cause)
-    text = str(inner.args[-1]) if inner.args else type(inner).__name__
-    return re.sub(r"^(<[^>]*>|\w+\([^)]*\)): |Failed to establish a new connection: |\[Errno -?\d+\] ", "", text)
-
-
 def error_from_response(status: int, body: bytes, headers: Mapping[str, str]) -> LakeSyncError:
     """Return the exception for an unsuccessful HTTP response; the command line and the WebSocket transport use it too.
 
@@ -362,3 +349,16 @@ class _FullReads(io.RawIOBase):
             parts.append(part)
             size -= len(part)
         return b"".join(parts)
+
+
+def _reason(error: OSError) -> str:
+    """Return why a request failed, such as `Connection refused`.
+
+    It is the text of the innermost error in that of requests, without the class or connection that it begins with.
+    """
+    cause: Any = error.args[0] if error.args and isinstance(error.args[0], Exception) else error
+    if isinstance(getattr(cause, "reason", None), Exception):
+        cause = cause.reason
+    inner = next((each for each in cause.args if isinstance(each, OSError)), cause)
+    text = str(inner.args[-1]) if inner.args else type(inner).__name__
+    return re.sub(r"^(<[^>]*>|\w+\([^)]*\)): |Failed to establish a new connection: |\[Errno -?\d+\] ", "", text)

@@ -98,26 +98,6 @@ class WebSocketTransport(HttpTransport):
             raise UnreachableError(f"{self._websocket_url} does not answer: {error}") from error
 
 
-def _ssl_context(ca: str | None) -> ssl.SSLContext:
-    """Return a TLS context that trusts the certificates that requests trusts, and the system's.
-
-    Args:
-        ca: file or folder of trusted certificates; None for the environment's, or certifi's.
-
-    Raises:
-        UnreachableError: the certificates cannot be read.
-    """
-    from_environment = (os.environ.get(name) for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"))
-    path = ca or next(filter(None, from_environment), None) or DEFAULT_CA_BUNDLE_PATH
-    is_folder = Path(path).is_dir()
-    context = ssl.create_default_context()
-    try:
-        context.load_verify_locations(None if is_folder else path, path if is_folder else None)
-    except OSError as error:
-        raise UnreachableError(f"the trusted certificates in {path} cannot be read: {error}") from error
-    return context
-
-
 class _EventLoop(asyncio.SelectorEventLoop):
     """An event loop that looks up addresses in its own thread instead of a thread pool.
 
@@ -270,6 +250,26 @@ class WebSocketSubscription:
         with self._changed:
             self._error = self._error or error
             self._changed.notify_all()
+
+
+def _ssl_context(ca: str | None) -> ssl.SSLContext:
+    """Return a TLS context that trusts the certificates that requests trusts, and the system's.
+
+    Args:
+        ca: file or folder of trusted certificates; None for the environment's, or certifi's.
+
+    Raises:
+        UnreachableError: the certificates cannot be read.
+    """
+    from_environment = (os.environ.get(name) for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"))
+    path = ca or next(filter(None, from_environment), None) or DEFAULT_CA_BUNDLE_PATH
+    is_folder = Path(path).is_dir()
+    context = ssl.create_default_context()
+    try:
+        context.load_verify_locations(None if is_folder else path, path if is_folder else None)
+    except OSError as error:
+        raise UnreachableError(f"the trusted certificates in {path} cannot be read: {error}") from error
+    return context
 
 
 def _close_error(error: ConnectionClosed) -> LakeSyncError:
