@@ -90,7 +90,9 @@ class SchemaFetcher:
         self._has_newest = False
         """Whether the tables have the columns of the gateway's newest schemas, as far as the client knows."""
         self._next_check = 0.0
-        """When auto-sync may request the schemas of tables with refused edits again, on the monotonic clock."""
+        """When auto-sync may request the same schemas again, on the monotonic clock."""
+        self._conflict: SchemaError | None = None
+        """The first table's that cannot get the gateway's columns; it lasts until a schema changes."""
 
     def fetch_for_refused_edits(self) -> None:
         """Add columns that the gateway got since it refused edits for them, so that these edits are pushed next.
@@ -114,21 +116,25 @@ class SchemaFetcher:
             is_foreground: whether the app started it. In auto-sync, `SCHEMA_INTERVAL` passes between repeated requests.
         """
         if result.found_new_column or any(edit.code == SchemaError.code for edit in result.refused):
-            self._has_newest = False
+            self._has_newest, self._conflict = False, None
         if result.error is not None or not isinstance(self._transport, SchemaTransport):
             return
         tables: list[str] = []
-        if not self._has_newest:
+        is_due = is_foreground or time.monotonic() >= self._next_check
+        if is_due:
+            self._conflict = None
+        if not self._has_newest and self._conflict is None:
             tables = self._replica.tables()
-        elif is_foreground or time.monotonic() >= self._next_check:
+        elif is_due:
             tables = self._tables_with_refused_edits()
         try:
             for table in tables:
                 try:
                     self._fetch(self._transport, table)
                 except SchemaError as error:  # of this table alone
-                    result.error = result.error or error
-            self._has_newest = self._has_newest or result.error is None
+                    self._conflict = self._conflict or error
+            self._has_newest = self._has_newest or self._conflict is None
+            result.error = self._conflict
         except LakeSyncError as error:
             result.error = error
         finally:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import queue
 import sqlite3
 
 import pytest
 
-from lakesync.client import UnreachableError
+from lakesync.client import LocalTransport, UnreachableError
 from lakesync.model.errors import ConfigurationError, SchemaError
 from lakesync.model.schema import parse_schema
 
@@ -52,6 +53,26 @@ def test_a_table_whose_schema_conflicts_does_not_keep_others_from_new_columns(op
     with pytest.raises(SchemaError, match="mark"):
         alice.sync()
     assert [row[1] for row in alice.conn.execute("PRAGMA table_info(others)")] == ["row_id", "a", "b"]
+
+
+def test_auto_sync_reports_a_lasting_conflict_of_schemas_without_fetching_them_each_time(opened, gateway):
+    fetched, errors = [], queue.SimpleQueue()
+
+    class CountingTransport(LocalTransport):
+        def schema(self, table):
+            fetched.append(table)
+            return super().schema(table)
+
+    gateway.register_schema(parse_schema({**WIDE, "columns": [{"name": "mark", "type": "string"}]}))
+    alice = opened(schemas=[WIDE], transport=CountingTransport(gateway), interval=0.01)
+    alice.on("onError", errors.put)
+    alice.coordinator.start_auto_sync()
+    assert [errors.get(timeout=30).code for _ in range(3)] == ["SCHEMA_ERROR"] * 3
+    assert fetched == ["notes"]
+    alice.coordinator.stop_auto_sync()
+    with pytest.raises(SchemaError, match="mark"):  # a synchronisation by the app fetches them at once
+        alice.sync()
+    assert fetched == ["notes", "notes"]
 
 
 def test_an_edit_with_an_unknown_column_is_pushed_by_the_first_sync_after_the_gateway_has_it(opened, gateway):
