@@ -94,13 +94,17 @@ class ConfigurationGateway(GatewayBase):
         return True
 
     def set_rules(self, rules: SyncRules) -> int:
-        """Activate sync rules, and return their version.
+        """Activate sync rules, and return their version. The version stays if these rules are active already.
 
         Rows that the new rules hide are not sent from now on. Each row is stored with bucket keys, by which the rules
         show it; a *re-index* in the background gives all rows their new keys. For a gateway with few rows, that is done
         when this returns.
         """
-        version = self._store.submit(self.gateway_id, lambda commit: commit.put_rules(rules)).result()
+
+        def put(commit: ConfigCommit) -> int:
+            return commit.config.rules_version if commit.config.rules == rules else commit.put_rules(rules)
+
+        version = self._store.submit(self.gateway_id, put).result()
         self.continue_reindex()
         return version
 

@@ -114,7 +114,8 @@ def test_rules_are_set_and_read(served, prefix):
     admin = served.client().admin()
     path = prefix + "/admin/sync-rules/{gw}"
     assert admin.call("GET", path).json() == {"rules": None, "rulesVersion": 0}
-    assert admin.call("POST", path, json=MINE).json() == {"saved": True, "rulesVersion": 1}
+    for _ in range(2):  # equal rules do not change the version
+        assert admin.call("POST", path, json=MINE).json() == {"saved": True, "rulesVersion": 1}
     read = admin.call("GET", path).json()
     assert read["rulesVersion"] == 1
     assert read["rules"]["buckets"][0]["filters"][0]["value"] == "jwt:sub"
