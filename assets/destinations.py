@@ -64,6 +64,17 @@ def destinations(config: Config, days: dg.PartitionsDefinition) -> list[dg.Asset
     return [_destination_asset(each, days) for each in destination_targets(config)]
 
 
+def lake_comparisons(config: Config) -> list[dg.AssetChecksDefinition]:
+    """Create a check for each adapter of each destination: up to its mark, it has what the lake has.
+
+    The audit, a nightly job, runs these checks. No flush does, because a comparison reads all of the destination.
+
+    Args:
+        config: the project's configuration, which declares the destinations.
+    """
+    return [_lake_comparison(each) for each in destination_targets(config)]
+
+
 def _destination_asset(destination: DestinationTarget, days: dg.PartitionsDefinition) -> dg.AssetsDefinition:
     """Create the asset of one adapter of a destination."""
     name, target = destination.destination, destination.target
@@ -125,17 +136,6 @@ def _destination_asset(destination: DestinationTarget, days: dg.PartitionsDefini
         )
 
     return followed
-
-
-def lake_comparisons(config: Config) -> list[dg.AssetChecksDefinition]:
-    """Create a check for each adapter of each destination: up to its mark, it has what the lake has.
-
-    The audit, a nightly job, runs these checks. No flush does, because a comparison reads all of the destination.
-
-    Args:
-        config: the project's configuration, which declares the destinations.
-    """
-    return [_lake_comparison(each) for each in destination_targets(config)]
 
 
 def _lake_comparison(destination: DestinationTarget) -> dg.AssetChecksDefinition:

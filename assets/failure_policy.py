@@ -93,12 +93,6 @@ def is_final(context: StepContext, error: Exception) -> bool:
     return _has_defect(error) or not is_transient or _retry_number(context) >= RETRIES
 
 
-def _retry_number(context: StepContext) -> int:
-    """Return how many times Dagster has retried the step; 0 in its first attempt."""
-    op_context = context if isinstance(context, dg.OpExecutionContext) else context.op_execution_context
-    return op_context.retry_number
-
-
 def set_aside(
     context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext,
     run_state: RunState,
@@ -147,6 +141,12 @@ def raise_set_aside(run_state: RunState) -> None:
     """
     if run_state.set_aside:
         raise dg.Failure("; ".join(each.description for each in run_state.set_aside), allow_retries=False)
+
+
+def _retry_number(context: StepContext) -> int:
+    """Return how many times Dagster has retried the step; 0 in its first attempt."""
+    op_context = context if isinstance(context, dg.OpExecutionContext) else context.op_execution_context
+    return op_context.retry_number
 
 
 def _has_defect(error: Exception) -> bool:

@@ -56,6 +56,50 @@ def connectors(snapshot: SchemaSnapshot, days: dg.PartitionsDefinition, config: 
     return [_connector_tables(each, days, snapshot, config) for each in snapshot.connectors]
 
 
+def table_metadata(table: "TablePoll", connector_result: "ConnectorPoll") -> Metadata:
+    """Return the metadata of one table after a poll or a replay.
+
+    Args:
+        table: the result for the table. `table.read` is None after a replay, which does not read the source.
+        connector_result: the result for the connector.
+    """
+    delivered = table.delivered
+    metadata: Metadata = {
+        "inserted": delivered.inserted,
+        "updated": delivered.updated,
+        "deleted": delivered.deleted,
+        "pushes": delivered.pushes,
+        "waited_s": round(delivered.waited_s, 2),
+    }
+    read = table.read
+    if read is None:
+        return metadata
+    usage = connector_result.report.usage
+    metadata |= {
+        "pages": read.pages,
+        "rows": read.rows,
+        "unchanged": max(0, read.rows - delivered.inserted - delivered.updated),
+        "counted": read.census_taken,  # a census lists all ids that the source has, to find deleted rows
+        "calls": usage.calls,
+        "seconds": round(connector_result.report.seconds, 2),
+        **_cursor(read.cursor),
+    }
+    if usage.left is not None:  # the source reports how many calls its quota still allows
+        metadata["budget_left"] = usage.left
+    return metadata
+
+
+def connector_pool(gateway: str, name: str) -> str:
+    """Return the pool of a connector's steps. The name has only characters that Dagster accepts, and is unique.
+
+    Args:
+        gateway: id of the connector's gateway.
+        name: the connector's name.
+    """
+    plain = re.sub(r"[^A-Za-z0-9]", "_", f"{gateway}__{name}")
+    return f"poll_{plain}_{zlib.crc32(f'{gateway}/{name}'.encode()):08x}"
+
+
 def _connector_tables(
     connector: PolledConnector, days: dg.PartitionsDefinition, snapshot: SchemaSnapshot, settings: Config
 ) -> dg.AssetsDefinition:
@@ -135,39 +179,6 @@ def _connector_tables(
     return polled
 
 
-def table_metadata(table: "TablePoll", connector_result: "ConnectorPoll") -> Metadata:
-    """Return the metadata of one table after a poll or a replay.
-
-    Args:
-        table: the result for the table. `table.read` is None after a replay, which does not read the source.
-        connector_result: the result for the connector.
-    """
-    delivered = table.delivered
-    metadata: Metadata = {
-        "inserted": delivered.inserted,
-        "updated": delivered.updated,
-        "deleted": delivered.deleted,
-        "pushes": delivered.pushes,
-        "waited_s": round(delivered.waited_s, 2),
-    }
-    read = table.read
-    if read is None:
-        return metadata
-    usage = connector_result.report.usage
-    metadata |= {
-        "pages": read.pages,
-        "rows": read.rows,
-        "unchanged": max(0, read.rows - delivered.inserted - delivered.updated),
-        "counted": read.census_taken,  # a census lists all ids that the source has, to find deleted rows
-        "calls": usage.calls,
-        "seconds": round(connector_result.report.seconds, 2),
-        **_cursor(read.cursor),
-    }
-    if usage.left is not None:  # the source reports how many calls its quota still allows
-        metadata["budget_left"] = usage.left
-    return metadata
-
-
 def _cursor(cursor: Mapping[str, Any] | None) -> Metadata:
     """Return the metadata of a source's cursor, from which the next poll reads on: as JSON, and the time in it, if any.
 
@@ -193,14 +204,3 @@ def _seconds_of(text: object) -> float | None:
     if moment is None:
         return None
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-
-
-def connector_pool(gateway: str, name: str) -> str:
-    """Return the pool of a connector's steps. The name has only characters that Dagster accepts, and is unique.
-
-    Args:
-        gateway: id of the connector's gateway.
-        name: the connector's name.
-    """
-    plain = re.sub(r"[^A-Za-z0-9]", "_", f"{gateway}__{name}")
-    return f"poll_{plain}_{zlib.crc32(f'{gateway}/{name}'.encode()):08x}"

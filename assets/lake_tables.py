@@ -136,6 +136,30 @@ def history(days: dg.PartitionsDefinition, config: Config) -> dg.AssetsDefinitio
     return deltas
 
 
+class Merge(dg.Config):
+    """The run configuration of a state table's asset."""
+
+    rebuild: bool = False
+    """Recompute every row from the whole history, in one commit."""
+
+
+def state_tables(
+    snapshot: SchemaSnapshot, days: dg.PartitionsDefinition, settings: Config
+) -> list[dg.AssetsDefinition]:
+    """Create an asset for each registered table.
+
+    A run that the flush sensor requests merges the deltas after the table's marks. Any other run merges the deltas of
+    its days again, whatever the marks say, and with `rebuild` the whole history. A run of the sensor continues without
+    a table that cannot be merged, and without gateways whose new columns a table with the contract `freeze` rejects.
+
+    Args:
+        snapshot: the registered tables, each with the namespace of its gateways; an empty one is shared.
+        days: partitions by UTC day of arrival.
+        settings: the project's configuration, with the contracts of tables.
+    """
+    return [_state_table(schema, namespace, days, settings) for schema, namespace in snapshot.states]
+
+
 def _report_flush_by_day(context: dg.AssetExecutionContext, reports: "Sequence[FlushReport]") -> None:
     """Add to each partition what was flushed of its day. A batch (one commit) counts for the day of its first delta."""
     keys = context.partition_keys
@@ -178,30 +202,6 @@ def _flush_metadata(reports: "Sequence[FlushReport]") -> Metadata:
         ),
         "gateways": ", ".join(sorted({report.gateway for report in reports})),
     }
-
-
-class Merge(dg.Config):
-    """The run configuration of a state table's asset."""
-
-    rebuild: bool = False
-    """Recompute every row from the whole history, in one commit."""
-
-
-def state_tables(
-    snapshot: SchemaSnapshot, days: dg.PartitionsDefinition, settings: Config
-) -> list[dg.AssetsDefinition]:
-    """Create an asset for each registered table.
-
-    A run that the flush sensor requests merges the deltas after the table's marks. Any other run merges the deltas of
-    its days again, whatever the marks say, and with `rebuild` the whole history. A run of the sensor continues without
-    a table that cannot be merged, and without gateways whose new columns a table with the contract `freeze` rejects.
-
-    Args:
-        snapshot: the registered tables, each with the namespace of its gateways; an empty one is shared.
-        days: partitions by UTC day of arrival.
-        settings: the project's configuration, with the contracts of tables.
-    """
-    return [_state_table(schema, namespace, days, settings) for schema, namespace in snapshot.states]
 
 
 def _state_table(

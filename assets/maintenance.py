@@ -124,6 +124,26 @@ def maintenance(snapshot: SchemaSnapshot, section: MaintenanceSection) -> dg.Ass
     return maintained
 
 
+def delete_old_runs(instance: dg.DagsterInstance, before: datetime) -> tuple[int, int]:
+    """Delete the ended runs that were created before some time, with their events.
+
+    Runs with the newest materialisation of a partition are kept, because without their events Dagster would show the
+    partition as missing.
+
+    Args:
+        instance: Dagster's instance.
+        before: runs created before this time are old.
+
+    Returns:
+        The number of deleted runs, and of old runs that stay.
+    """
+    kept = _runs_to_keep(instance)
+    deleted = [run_id for run_id in _old_runs(instance, before) if run_id not in kept]
+    for run_id in deleted:
+        instance.delete_run(run_id)
+    return len(deleted), sum(1 for _ in _old_runs(instance, before))
+
+
 def _maintain_table(
     spark: "SparkSession",
     part: LakePart,
@@ -181,26 +201,6 @@ def _metadata(report: "MaintenanceReport") -> Metadata:
         "orphans_removed": report.orphans,
         "figures": dg.MetadataValue.md("\n".join(["| | before | after |", "|---|---:|---:|", *rows])),
     }
-
-
-def delete_old_runs(instance: dg.DagsterInstance, before: datetime) -> tuple[int, int]:
-    """Delete the ended runs that were created before some time, with their events.
-
-    Runs with the newest materialisation of a partition are kept, because without their events Dagster would show the
-    partition as missing.
-
-    Args:
-        instance: Dagster's instance.
-        before: runs created before this time are old.
-
-    Returns:
-        The number of deleted runs, and of old runs that stay.
-    """
-    kept = _runs_to_keep(instance)
-    deleted = [run_id for run_id in _old_runs(instance, before) if run_id not in kept]
-    for run_id in deleted:
-        instance.delete_run(run_id)
-    return len(deleted), sum(1 for _ in _old_runs(instance, before))
 
 
 def _old_runs(instance: dg.DagsterInstance, before: datetime) -> Iterator[str]:

@@ -84,6 +84,64 @@ def transfer_pool(kind: TransferKind, name: str) -> str:
     return f"lakesync_{kind}_{name}"
 
 
+def migrations(config: Config) -> list[dg.AssetsDefinition]:
+    """Create an asset for each migration. Each day of each table is a Spark task, or several if it is large."""
+    return [_migration_asset(config, name, declared) for name, declared in config.migrations.items()]
+
+
+def partition_key(table: str, day: date) -> dg.MultiPartitionKey:
+    """Return the key of a migration's partition for a table and a UTC day.
+
+    Args:
+        table: the table's name.
+        day: the UTC day.
+    """
+    return dg.MultiPartitionKey({"day": day.isoformat(), "table": table})
+
+
+def tiers(config: Config, days: dg.TimeWindowPartitionsDefinition) -> list[dg.AssetsDefinition]:
+    """Create an asset for each pair of tiers.
+
+    A run moves all deltas up to the end of its day, including late ones of earlier days. Deltas younger than
+    `max_age_days` are never moved.
+
+    Args:
+        config: the project's configuration, which declares the tiers.
+        days: partitions by UTC day of arrival.
+    """
+    return [_tier_asset(config, name, tier_days(config, name, days)) for name in config.tiers]
+
+
+def tier_days(config: Config, name: str, days: dg.TimeWindowPartitionsDefinition) -> dg.DailyPartitionsDefinition:
+    """Return the partitions of a pair of tiers: UTC days by hlc, up to the current day.
+
+    They begin before the first day of arrival, so that deltas which are old already when they arrive have a partition.
+
+    Args:
+        config: the project's configuration, which declares the tiers.
+        name: name of the pair of tiers.
+        days: partitions by UTC day of arrival.
+    """
+    first = days.start - timedelta(days=math.ceil(config.tiers[name].max_age_days) + 1)
+    return dg.DailyPartitionsDefinition(start_date=f"{first:%Y-%m-%d}", timezone="UTC", end_offset=1)
+
+
+def newest_movable_day(now: datetime, max_age_days: float, days: dg.TimeWindowPartitionsDefinition) -> str | None:
+    """Return the newest day, as a partition key, all of whose deltas are old enough to move.
+
+    Args:
+        now: server wall time.
+        max_age_days: the age in days from which deltas move.
+        days: partitions by UTC day of the hlc.
+
+    Returns:
+        The key; None if the partitions begin later.
+    """
+    day = f"{now - timedelta(days=max_age_days + 1):%Y-%m-%d}"
+    first = days.get_first_partition_key()
+    return day if first is not None and first <= day else None
+
+
 def _flow_asset(
     config: Config, name: str, declared: DeclaredFlow, days: dg.PartitionsDefinition
 ) -> dg.AssetsDefinition:
@@ -174,11 +232,6 @@ def _flow_metadata(by_target: "Sequence[Sequence[FlowStep]]") -> Metadata:
     return metadata
 
 
-def migrations(config: Config) -> list[dg.AssetsDefinition]:
-    """Create an asset for each migration. Each day of each table is a Spark task, or several if it is large."""
-    return [_migration_asset(config, name, declared) for name, declared in config.migrations.items()]
-
-
 def _migration_asset(config: Config, name: str, declared: DeclaredMigration) -> dg.AssetsDefinition:
     """Create the asset of a migration."""
     target = single_backends(resolve_backend(config, declared.to))
@@ -225,16 +278,6 @@ def _migration_partitions(declared: DeclaredMigration) -> dg.MultiPartitionsDefi
     return dg.MultiPartitionsDefinition({"day": days, "table": dg.StaticPartitionsDefinition(list(declared.tables))})
 
 
-def partition_key(table: str, day: date) -> dg.MultiPartitionKey:
-    """Return the key of a migration's partition for a table and a UTC day.
-
-    Args:
-        table: the table's name.
-        day: the UTC day.
-    """
-    return dg.MultiPartitionKey({"day": day.isoformat(), "table": table})
-
-
 def _table_and_day(key: dg.MultiPartitionKey) -> tuple[str, date]:
     """Return the table and the day of a migration's partition."""
     return key.keys_by_dimension["table"], date.fromisoformat(key.keys_by_dimension["day"])
@@ -260,33 +303,6 @@ def _migration_metadata(keys: list[dg.MultiPartitionKey], reports: "list[Migrati
         "seconds": round(sum(report.seconds for report in reports), 2),
         "report": dg.MetadataValue.md("\n".join(["| day | table | deltas | copied |", "|---|---|---:|---:|", *lines])),
     }
-
-
-def tiers(config: Config, days: dg.TimeWindowPartitionsDefinition) -> list[dg.AssetsDefinition]:
-    """Create an asset for each pair of tiers.
-
-    A run moves all deltas up to the end of its day, including late ones of earlier days. Deltas younger than
-    `max_age_days` are never moved.
-
-    Args:
-        config: the project's configuration, which declares the tiers.
-        days: partitions by UTC day of arrival.
-    """
-    return [_tier_asset(config, name, tier_days(config, name, days)) for name in config.tiers]
-
-
-def tier_days(config: Config, name: str, days: dg.TimeWindowPartitionsDefinition) -> dg.DailyPartitionsDefinition:
-    """Return the partitions of a pair of tiers: UTC days by hlc, up to the current day.
-
-    They begin before the first day of arrival, so that deltas which are old already when they arrive have a partition.
-
-    Args:
-        config: the project's configuration, which declares the tiers.
-        name: name of the pair of tiers.
-        days: partitions by UTC day of arrival.
-    """
-    first = days.start - timedelta(days=math.ceil(config.tiers[name].max_age_days) + 1)
-    return dg.DailyPartitionsDefinition(start_date=f"{first:%Y-%m-%d}", timezone="UTC", end_offset=1)
 
 
 def _tier_asset(config: Config, name: str, days: dg.PartitionsDefinition) -> dg.AssetsDefinition:
@@ -320,22 +336,6 @@ def _tier_asset(config: Config, name: str, days: dg.PartitionsDefinition) -> dg.
         return dg.MaterializeResult(metadata=_tier_metadata(report, until_ms))
 
     return tiered
-
-
-def newest_movable_day(now: datetime, max_age_days: float, days: dg.TimeWindowPartitionsDefinition) -> str | None:
-    """Return the newest day, as a partition key, all of whose deltas are old enough to move.
-
-    Args:
-        now: server wall time.
-        max_age_days: the age in days from which deltas move.
-        days: partitions by UTC day of the hlc.
-
-    Returns:
-        The key; None if the partitions begin later.
-    """
-    day = f"{now - timedelta(days=max_age_days + 1):%Y-%m-%d}"
-    first = days.get_first_partition_key()
-    return day if first is not None and first <= day else None
 
 
 def _tier_metadata(report: "TierReport", until_ms: int) -> Metadata:

@@ -323,6 +323,27 @@ _COMPARED = pa.schema(
 """The columns that `_compare_ids` returns: numbers of deltas with a right and with a wrong id, and one wrong id."""
 
 
+@lake_errors
+def unfit_values(spark: SparkSession, table: str, names: LakeNames) -> list[UnfitValue]:
+    """Return the values of a state table that do not fit their columns. The table `rejected` lists them.
+
+    No file is read if a property of the state table says that it has no such values.
+
+    Args:
+        spark: an open Spark session.
+        table: the state table.
+        names: catalogue and namespaces of the lake's tables.
+    """
+    if int(read_version(spark, names.state(table)).properties.get(REJECTED_PROPERTY, "0")) == 0:
+        return []
+    of_table = spark.table(names.rejected).where(sf.col("table_name") == names.qualified_name(table))
+    rows = of_table.limit(MAX_RESULTS).select("gateway", "row_id", "column_name", "type").collect()
+    return sorted(
+        (UnfitValue(gateway, f"{row} {column}", kind) for gateway, row, column, kind in rows),
+        key=lambda one: (one.gateway, one.key),
+    )
+
+
 def _compare_ids(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Count each batch's deltas whose id is the hash of their contents, and the others, in a Spark task."""
     for batch in batches:
@@ -343,27 +364,6 @@ def _compare_ids(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         counted = rows.group_by(list(_GROUP)).aggregate([("intact", "sum"), ("altered", "sum"), ("example", "min")])
         compared = counted.select([*_GROUP, "intact_sum", "altered_sum", "example_min"])
         yield from compared.rename_columns(_COMPARED.names).to_batches()
-
-
-@lake_errors
-def unfit_values(spark: SparkSession, table: str, names: LakeNames) -> list[UnfitValue]:
-    """Return the values of a state table that do not fit their columns. The table `rejected` lists them.
-
-    No file is read if a property of the state table says that it has no such values.
-
-    Args:
-        spark: an open Spark session.
-        table: the state table.
-        names: catalogue and namespaces of the lake's tables.
-    """
-    if int(read_version(spark, names.state(table)).properties.get(REJECTED_PROPERTY, "0")) == 0:
-        return []
-    of_table = spark.table(names.rejected).where(sf.col("table_name") == names.qualified_name(table))
-    rows = of_table.limit(MAX_RESULTS).select("gateway", "row_id", "column_name", "type").collect()
-    return sorted(
-        (UnfitValue(gateway, f"{row} {column}", kind) for gateway, row, column, kind in rows),
-        key=lambda one: (one.gateway, one.key),
-    )
 
 
 def _lake_sums(rows: Sequence[Row]) -> dict[tuple[str, str], _Sums]:

@@ -151,19 +151,6 @@ def open_intake(config: Config) -> Iterator[Intake]:
         yield EngineIntake(engine)
 
 
-@contextmanager
-def _open_engine(config: Config) -> Iterator[Engine]:
-    """Open an engine over the staging store in this process, and close it at the end of the block."""
-    wall = OffsetClock(config.clock_offset_file).now_ms
-    limits = EngineLimits(max_backpressure_bytes=config.limits.max_backpressure_bytes)
-    engine = Engine(configured_store(config, wall), wall, limits, namespaces=config.namespaces)
-    try:
-        engine.open()  # inside `try`, because a failed `open` may leave connections to close
-        yield engine
-    finally:
-        engine.close()
-
-
 class EngineIntake:
     """Pushes into the gateways of an engine in this process."""
 
@@ -222,3 +209,16 @@ class RemoteIntake:
                     ) from error
                 if not response.ok:
                     raise error_of(response)
+
+
+@contextmanager
+def _open_engine(config: Config) -> Iterator[Engine]:
+    """Open an engine over the staging store in this process, and close it at the end of the block."""
+    wall = OffsetClock(config.clock_offset_file).now_ms
+    limits = EngineLimits(max_backpressure_bytes=config.limits.max_backpressure_bytes)
+    engine = Engine(configured_store(config, wall), wall, limits, namespaces=config.namespaces)
+    try:
+        engine.open()  # inside `try`, because a failed `open` may leave connections to close
+        yield engine
+    finally:
+        engine.close()

@@ -227,6 +227,11 @@ def location_of(spark: SparkSession, name: str) -> str:
     return str(described[0]["data_type"])
 
 
+def literal(text: str) -> str:
+    """Return a text as a string literal of Spark's SQL, for a condition that a procedure takes as text."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
 def _rewrite(
     spark: SparkSession, names: LakeNames, name: str, section: MaintenanceSection, where: str | None = None
 ) -> int:
@@ -294,11 +299,6 @@ def _remove_orphans(spark: SparkSession, names: LakeNames, name: str, section: M
     arguments = f"table => '{_unquoted(name)}', older_than => TIMESTAMP '{_timestamp(older_than)}'"
     listing = ", prefix_listing => true" if location_of(spark, name).startswith("s3") else ""
     return len(spark.sql(f"CALL `{names.catalogue}`.system.remove_orphan_files({arguments}{listing})").collect())
-
-
-def literal(text: str) -> str:
-    """Return a text as a string literal of Spark's SQL, for a condition that a procedure takes as text."""
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def _call(spark: SparkSession, names: LakeNames, procedure: str, arguments: str, **values: str) -> Row:

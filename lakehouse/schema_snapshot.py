@@ -138,11 +138,6 @@ def first_arrival_day(store: FlushStore) -> str | None:
     return min((days[0].day for gateway in store.gateways() if (days := store.ledger(gateway))), default=None)
 
 
-def _by_name(tables: Mapping[str, TableSchema]) -> tuple[TableSchema, ...]:
-    """Return the schemas in order of their tables' names."""
-    return tuple(tables[table] for table in sorted(tables))
-
-
 def join_schemas(first: TableSchema, second: TableSchema) -> TableSchema:
     """Join the schemas of one table at two gateways.
 
@@ -157,16 +152,6 @@ def join_schemas(first: TableSchema, second: TableSchema) -> TableSchema:
     names = {column.name for column in first.columns}
     added = tuple(column for column in second.columns if column.name not in names)
     return msgspec.structs.replace(first, columns=(*first.columns, *added))
-
-
-def _polled(gateway: str, connectors: Iterable[StoredConnector], types: Connectors) -> Iterator[PolledConnector]:
-    """Yield the connectors of a gateway that are polled, with their tables."""
-    for each in connectors:
-        connector_type = types.find(each.type)
-        tables = connector_type.polled_tables(each.settings, each.ingest) if connector_type is not None else ()
-        if tables:
-            interval = IngestSettings.of(each.ingest or {}).interval_ms
-            yield PolledConnector(gateway, each.name, each.type, tables, interval)
 
 
 def read_snapshot(path: Path) -> SchemaSnapshot:
@@ -199,3 +184,18 @@ def write_snapshot(path: Path, snapshot: SchemaSnapshot) -> None:
 def snapshot_file(config: Config) -> Path:
     """Return the path of a project's snapshot file."""
     return config.data_dir / "schemas.json"
+
+
+def _by_name(tables: Mapping[str, TableSchema]) -> tuple[TableSchema, ...]:
+    """Return the schemas in order of their tables' names."""
+    return tuple(tables[table] for table in sorted(tables))
+
+
+def _polled(gateway: str, connectors: Iterable[StoredConnector], types: Connectors) -> Iterator[PolledConnector]:
+    """Yield the connectors of a gateway that are polled, with their tables."""
+    for each in connectors:
+        connector_type = types.find(each.type)
+        tables = connector_type.polled_tables(each.settings, each.ingest) if connector_type is not None else ()
+        if tables:
+            interval = IngestSettings.of(each.ingest or {}).interval_ms
+            yield PolledConnector(gateway, each.name, each.type, tables, interval)

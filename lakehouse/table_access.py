@@ -135,37 +135,6 @@ def planned_files(table: Table, snapshot: int | None, where: BooleanExpression |
     return planned
 
 
-@lru_cache(16)  # a session's catalogue does not change
-def _settings(spark: SparkSession, catalogue: str) -> dict[str, str]:
-    """Return the session's settings of a catalogue, without their prefix."""
-    prefix = f"spark.sql.catalog.{catalogue}."
-    return {key.removeprefix(prefix): value for key, value in spark.conf.getAll.items() if key.startswith(prefix)}
-
-
-def _open_catalogue(name: str, settings: Mapping[str, str]) -> Catalog:
-    """Open a Spark catalogue by pyiceberg, with the session's settings of it."""
-    catalogue_type, uri = settings.get("type"), settings.get("uri", "")
-    if catalogue_type == "jdbc":
-        uri = _sqlalchemy_url(uri, settings) or ""
-    if catalogue_type not in ("jdbc", "rest") or not uri:
-        raise ConfigurationError(
-            f"the catalogue {name} is of type {catalogue_type!r} at {settings.get('uri', '')!r}; it must be of type "
-            "jdbc on SQLite or Postgres, or of type rest: set lake.catalog_uri"
-        )
-    return open_iceberg(name, uri, settings)
-
-
-def _sqlalchemy_url(uri: str, settings: Mapping[str, str]) -> str | None:
-    """Return SQLAlchemy's URL for a JDBC URL; None if it is neither SQLite nor Postgres."""
-    if uri.startswith(_SQLITE):
-        return f"sqlite:///{uri.removeprefix(_SQLITE)}"
-    if not uri.startswith(_POSTGRES):
-        return None
-    user, password = (quote(settings.get(f"jdbc.{part}", ""), safe="") for part in ("user", "password"))
-    host_and_database = uri.removeprefix(f"{_POSTGRES}//")
-    return f"postgresql+psycopg://{user}{f':{password}' if password else ''}{'@' if user else ''}{host_and_database}"
-
-
 class TableSize(msgspec.Struct, frozen=True):
     """Totals of a table, from the summary of its newest snapshot."""
 
@@ -238,3 +207,34 @@ def overwrite(
     if snapshot is not None:  # without one, Iceberg validates against all of the table's history
         writer = writer.option("validate-from-snapshot-id", str(snapshot))
     writer.overwrite(where)
+
+
+@lru_cache(16)  # a session's catalogue does not change
+def _settings(spark: SparkSession, catalogue: str) -> dict[str, str]:
+    """Return the session's settings of a catalogue, without their prefix."""
+    prefix = f"spark.sql.catalog.{catalogue}."
+    return {key.removeprefix(prefix): value for key, value in spark.conf.getAll.items() if key.startswith(prefix)}
+
+
+def _open_catalogue(name: str, settings: Mapping[str, str]) -> Catalog:
+    """Open a Spark catalogue by pyiceberg, with the session's settings of it."""
+    catalogue_type, uri = settings.get("type"), settings.get("uri", "")
+    if catalogue_type == "jdbc":
+        uri = _sqlalchemy_url(uri, settings) or ""
+    if catalogue_type not in ("jdbc", "rest") or not uri:
+        raise ConfigurationError(
+            f"the catalogue {name} is of type {catalogue_type!r} at {settings.get('uri', '')!r}; it must be of type "
+            "jdbc on SQLite or Postgres, or of type rest: set lake.catalog_uri"
+        )
+    return open_iceberg(name, uri, settings)
+
+
+def _sqlalchemy_url(uri: str, settings: Mapping[str, str]) -> str | None:
+    """Return SQLAlchemy's URL for a JDBC URL; None if it is neither SQLite nor Postgres."""
+    if uri.startswith(_SQLITE):
+        return f"sqlite:///{uri.removeprefix(_SQLITE)}"
+    if not uri.startswith(_POSTGRES):
+        return None
+    user, password = (quote(settings.get(f"jdbc.{part}", ""), safe="") for part in ("user", "password"))
+    host_and_database = uri.removeprefix(f"{_POSTGRES}//")
+    return f"postgresql+psycopg://{user}{f':{password}' if password else ''}{'@' if user else ''}{host_and_database}"

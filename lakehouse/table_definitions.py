@@ -138,10 +138,6 @@ class LakeNames(msgspec.Struct, frozen=True):
         """Return the names with another namespace of state tables; `""` is the one that gateways share."""
         return msgspec.structs.replace(self, tables=namespace, is_shared=False) if namespace else self
 
-    def _of_system(self, table: str) -> str:
-        """Return the full, quoted name of a table of LakeSync."""
-        return f"`{self.catalogue}`.`{self.system}`.`{table}`"
-
     def state(self, table: str) -> str:
         """Return a state table's full, quoted name."""
         return f"`{self.catalogue}`.`{self.tables}`.`{table}`"
@@ -149,6 +145,10 @@ class LakeNames(msgspec.Struct, frozen=True):
     def qualified_name(self, table: str) -> str:
         """Return a state table's name for lists of all tables: with its namespace, unless that is the shared one."""
         return table if self.is_shared else f"{self.tables}.{table}"
+
+    def _of_system(self, table: str) -> str:
+        """Return the full, quoted name of a table of LakeSync."""
+        return f"`{self.catalogue}`.`{self.system}`.`{table}`"
 
 
 NAMES = LakeNames()

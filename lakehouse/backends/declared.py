@@ -173,18 +173,6 @@ def lake_flow_task(config: Config, store: FlushStore, name: str, declared: Decla
     return LakeFlow(source, row_filter, declared.into, config, progress, epochs, followers=followers, flows=flows)
 
 
-def _followers(config: Config, source: Backend) -> tuple[str, ...]:
-    """Return the names of the marks of destinations that write to an adapter of a backend."""
-    adapters = {each.name for each in single_backends(source)}
-    return tuple(each.mark_name for each in destination_targets(config) if each.target.name in adapters)
-
-
-def _flows_into(config: Config, source: Backend) -> tuple[str, ...]:
-    """Return the names of the marks of flows that write to an adapter of a backend."""
-    adapters = {each.name for each in single_backends(source)}
-    return tuple(mark for mark, adapter in flow_marks(config).items() if adapter in adapters)
-
-
 def flow_marks(config: Config) -> dict[str, str]:
     """Return the name of each flow's mark at each adapter that it writes to → the adapter's name."""
     return {
@@ -193,11 +181,6 @@ def flow_marks(config: Config) -> dict[str, str]:
         if declared.to != LAKE
         for target in write_targets(resolve_backend(config, declared.to), declared.tables)
     }
-
-
-def _flow_mark(name: str, target: WriteTarget) -> str:
-    """Return the name of a flow's mark at an adapter that it writes to."""
-    return f"flows/{name}/{target.name}"
 
 
 def migration_task(config: Config, name: str, declared: DeclaredMigration, table: str, day: date) -> Migration:
@@ -245,26 +228,6 @@ def target_erasures(
     target, schemas = destination.target, follower_of(store, destination).schemas
     unwritten = _unwritten_tables(config, store, target.uri)
     return [BackendErasure(SingleBackend(target.name, target.uri), requests, schemas, target.cold, unwritten=unwritten)]
-
-
-def _unwritten_tables(config: Config, store: GatewayStore, uri: str) -> UnwrittenTables:
-    """Return which destination tables at an adapter no declared destination or flow writes.
-
-    Args:
-        config: the project's configuration, which declares destinations and flows.
-        store: the staging store, which has the schemas.
-        uri: the adapter's URI.
-    """
-    from lakehouse.backends.erasures import UnwrittenTables
-
-    writers: list[destinations.Follower | Flow] = [follower_of(store, each) for each in destination_targets(config)]
-    for name, declared in config.flows.items():
-        writers += flow_tasks(config, store, name, declared) if declared.to != LAKE else []
-    written = [schema for each in writers if each.target.uri == uri for schema in each.schemas]
-    return UnwrittenTables(
-        tuple({name for schema in written for name in (schema.table, schema.source_table or schema.table)}),
-        {schema.table: schema.source_table for schema in registered(store).tables if schema.source_table is not None},
-    )
 
 
 def flow_erasures(
@@ -343,3 +306,40 @@ def backend_erasures(
     from lakehouse.backends.erasures import BackendErasure
 
     return [BackendErasure(adapter, requests) for adapter in named_adapters(config, backends)]
+
+
+def _followers(config: Config, source: Backend) -> tuple[str, ...]:
+    """Return the names of the marks of destinations that write to an adapter of a backend."""
+    adapters = {each.name for each in single_backends(source)}
+    return tuple(each.mark_name for each in destination_targets(config) if each.target.name in adapters)
+
+
+def _flows_into(config: Config, source: Backend) -> tuple[str, ...]:
+    """Return the names of the marks of flows that write to an adapter of a backend."""
+    adapters = {each.name for each in single_backends(source)}
+    return tuple(mark for mark, adapter in flow_marks(config).items() if adapter in adapters)
+
+
+def _flow_mark(name: str, target: WriteTarget) -> str:
+    """Return the name of a flow's mark at an adapter that it writes to."""
+    return f"flows/{name}/{target.name}"
+
+
+def _unwritten_tables(config: Config, store: GatewayStore, uri: str) -> UnwrittenTables:
+    """Return which destination tables at an adapter no declared destination or flow writes.
+
+    Args:
+        config: the project's configuration, which declares destinations and flows.
+        store: the staging store, which has the schemas.
+        uri: the adapter's URI.
+    """
+    from lakehouse.backends.erasures import UnwrittenTables
+
+    writers: list[destinations.Follower | Flow] = [follower_of(store, each) for each in destination_targets(config)]
+    for name, declared in config.flows.items():
+        writers += flow_tasks(config, store, name, declared) if declared.to != LAKE else []
+    written = [schema for each in writers if each.target.uri == uri for schema in each.schemas]
+    return UnwrittenTables(
+        tuple({name for schema in written for name in (schema.table, schema.source_table or schema.table)}),
+        {schema.table: schema.source_table for schema in registered(store).tables if schema.source_table is not None},
+    )

@@ -172,11 +172,6 @@ class LakeFlow(NamedTuple):
                 before.require_readable_until(written())  # no load has begun, which would have hidden deltas
 
 
-def _no_stored_rows(*_: object) -> set[str]:
-    """Return no row ids, where `filtered_pages` asks which rows the target has: a flow into the lake does not look."""
-    return set()
-
-
 def flow(spark: SparkSession, flows: Sequence[Flow | LakeFlow]) -> list[list[FlowStep]]:
     """Run the tasks of a flow. Tasks of `LakeFlow` push to gateways, whose flushes write the deltas to the lake.
 
@@ -197,51 +192,6 @@ def flow(spark: SparkSession, flows: Sequence[Flow | LakeFlow]) -> list[list[Flo
         LakeUnavailableError: Spark cannot be reached.
     """
     return on_executors(spark, flows, FlowStep)
-
-
-def _push(intake: Intake, deltas: pa.Table, into: str | None) -> tuple[pa.Table, tuple[Rejection, ...]]:
-    """Push deltas as the clients that wrote them, to the gateway `into`; with None, to the gateway of each delta.
-
-    Returns:
-        The pushed deltas, and those that a gateway rejects.
-    """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    rejected: list[Rejection] = []
-    by_gateway_and_client: dict[tuple[str, str], list[RowDelta]] = {}
-    for each in from_arrow(deltas):
-        by_gateway_and_client.setdefault((into or each.gateway, each.delta.client_id), []).append(each.delta)
-    for (gateway, client), pushed in by_gateway_and_client.items():
-        for start in range(0, len(pushed), DELTAS_PER_PUSH):
-            rejected += _push_accepted(intake, gateway, client, pushed[start : start + DELTAS_PER_PUSH])
-    rejected_ids = pa.array([each.delta_id for each in rejected], pa.string())
-    is_rejected = pc.is_in(deltas.column("delta_id").cast(pa.string()), rejected_ids)
-    return deltas.filter(pc.invert(is_rejected)), tuple(rejected)
-
-
-def _push_accepted(intake: Intake, gateway: str, client: str, deltas: list[RowDelta]) -> Iterator[Rejection]:
-    """Push a client's deltas without those that the gateway rejects, and yield these. A large push is divided.
-
-    Raises:
-        RejectedError: the gateway rejects the push as a whole.
-    """
-    while deltas:
-        body = encode_push(SyncPush(client, tuple(deltas)))
-        if len(body) > MAX_REQUEST_BYTES and len(deltas) > 1:
-            half = len(deltas) // 2
-            yield from _push_accepted(intake, gateway, client, deltas[:half])
-            yield from _push_accepted(intake, gateway, client, deltas[half:])
-            return
-        try:
-            return intake.push(gateway, body)
-        except RejectedError as error:
-            rejected_ids = {each.delta_id for each in error.rejected}
-            accepted = [each for each in deltas if each.delta_id not in rejected_ids]
-            if len(accepted) == len(deltas):
-                raise
-            yield from error.rejected
-            deltas = accepted
 
 
 DELTAS_PER_RANGE = 50_000
@@ -401,6 +351,56 @@ class _DividedMigration(NamedTuple):
             for number, each in enumerate(division.ranges())
         ]
         return cls(tasks, division, progress)
+
+
+def _no_stored_rows(*_: object) -> set[str]:
+    """Return no row ids, where `filtered_pages` asks which rows the target has: a flow into the lake does not look."""
+    return set()
+
+
+def _push(intake: Intake, deltas: pa.Table, into: str | None) -> tuple[pa.Table, tuple[Rejection, ...]]:
+    """Push deltas as the clients that wrote them, to the gateway `into`; with None, to the gateway of each delta.
+
+    Returns:
+        The pushed deltas, and those that a gateway rejects.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    rejected: list[Rejection] = []
+    by_gateway_and_client: dict[tuple[str, str], list[RowDelta]] = {}
+    for each in from_arrow(deltas):
+        by_gateway_and_client.setdefault((into or each.gateway, each.delta.client_id), []).append(each.delta)
+    for (gateway, client), pushed in by_gateway_and_client.items():
+        for start in range(0, len(pushed), DELTAS_PER_PUSH):
+            rejected += _push_accepted(intake, gateway, client, pushed[start : start + DELTAS_PER_PUSH])
+    rejected_ids = pa.array([each.delta_id for each in rejected], pa.string())
+    is_rejected = pc.is_in(deltas.column("delta_id").cast(pa.string()), rejected_ids)
+    return deltas.filter(pc.invert(is_rejected)), tuple(rejected)
+
+
+def _push_accepted(intake: Intake, gateway: str, client: str, deltas: list[RowDelta]) -> Iterator[Rejection]:
+    """Push a client's deltas without those that the gateway rejects, and yield these. A large push is divided.
+
+    Raises:
+        RejectedError: the gateway rejects the push as a whole.
+    """
+    while deltas:
+        body = encode_push(SyncPush(client, tuple(deltas)))
+        if len(body) > MAX_REQUEST_BYTES and len(deltas) > 1:
+            half = len(deltas) // 2
+            yield from _push_accepted(intake, gateway, client, deltas[:half])
+            yield from _push_accepted(intake, gateway, client, deltas[half:])
+            return
+        try:
+            return intake.push(gateway, body)
+        except RejectedError as error:
+            rejected_ids = {each.delta_id for each in error.rejected}
+            accepted = [each for each in deltas if each.delta_id not in rejected_ids]
+            if len(accepted) == len(deltas):
+                raise
+            yield from error.rejected
+            deltas = accepted
 
 
 def _sum_tier_reports(reports: Sequence[TierReport]) -> TierReport:

@@ -55,19 +55,6 @@ _FOR_EVER_DAYS = 36_500
 """Days for which a tag lasts that is never meant to end."""
 
 
-def _retention_clause(newest: Checkpoint | None, arrival: int, section: MaintenanceSection) -> str:
-    """Return how long the tags of a new checkpoint last, as an SQL clause.
-
-    Args:
-        newest: the gateway's checkpoint before the new one; None if this is its first.
-        arrival: the arrival of the new checkpoint.
-        section: says how long the tags of checkpoints last.
-    """
-    if newest is None or day_of(newest.arrival) != day_of(arrival):  # the first of its day
-        return f"{section.daily_checkpoint_retention_days} DAYS"
-    return f"{section.checkpoint_retention_hours} HOURS"
-
-
 @lake_errors
 def tag_newest(
     spark: SparkSession, names: LakeNames, table: str, checkpoints: Iterable[Checkpoint], section: MaintenanceSection
@@ -241,6 +228,19 @@ class _Target(NamedTuple):
     """URI of the checkpoint's folder."""
     retention_clause: str
     """How long its tags last, as an SQL clause."""
+
+
+def _retention_clause(newest: Checkpoint | None, arrival: int, section: MaintenanceSection) -> str:
+    """Return how long the tags of a new checkpoint last, as an SQL clause.
+
+    Args:
+        newest: the gateway's checkpoint before the new one; None if this is its first.
+        arrival: the arrival of the new checkpoint.
+        section: says how long the tags of checkpoints last.
+    """
+    if newest is None or day_of(newest.arrival) != day_of(arrival):  # the first of its day
+        return f"{section.daily_checkpoint_retention_days} DAYS"
+    return f"{section.checkpoint_retention_hours} HOURS"
 
 
 def _reusable(store: ErasureStore, newest: Checkpoint | None, cut_point: CutPoint) -> Checkpoint | None:

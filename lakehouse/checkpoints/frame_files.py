@@ -67,13 +67,6 @@ def frame_parts(
     return len(groups), write_part
 
 
-def _rows_of(gateway: str, files: Iterable[DataFile]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a gateway in data files, deleted ones included."""
-    for file in files:
-        for rows in read_rows(file, _READ, batch_rows=_ROWS_AT_ONCE):
-            yield from rows.filter(pc.equal(rows["_gateway"], gateway)).combine_chunks().to_batches()
-
-
 def write_file(batches: Iterable[pa.RecordBatch], uri: str, table: str, arrival: int) -> pa.RecordBatch:
     """Write one file of frames atomically, and return its row in the columns `WRITTEN`.
 
@@ -149,11 +142,6 @@ def link_frames(uris: Sequence[str], directory_uri: str) -> tuple[str, ...] | No
     return tuple(linked)
 
 
-def _written(uri: str, rows: int, size: int, highest_arrival: int) -> pa.RecordBatch:
-    """Return the row that a task reports, in the columns `WRITTEN`."""
-    return pa.record_batch([[uri], [rows], [size], [highest_arrival]], WRITTEN)
-
-
 class Frame(NamedTuple):
     """One message with its length before it."""
 
@@ -198,3 +186,15 @@ def frames(batches: Iterable[pa.RecordBatch], table: str, arrival: int, limit: i
             first_row, begin_byte = end_row, end_byte
     if rows:
         yield Frame(encode_checkpoint_frame(b"".join([*parts, last_fields])), rows)
+
+
+def _rows_of(gateway: str, files: Iterable[DataFile]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a gateway in data files, deleted ones included."""
+    for file in files:
+        for rows in read_rows(file, _READ, batch_rows=_ROWS_AT_ONCE):
+            yield from rows.filter(pc.equal(rows["_gateway"], gateway)).combine_chunks().to_batches()
+
+
+def _written(uri: str, rows: int, size: int, highest_arrival: int) -> pa.RecordBatch:
+    """Return the row that a task reports, in the columns `WRITTEN`."""
+    return pa.record_batch([[uri], [rows], [size], [highest_arrival]], WRITTEN)

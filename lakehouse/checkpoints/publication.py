@@ -117,41 +117,6 @@ def make_checkpoints(
     return made
 
 
-def _tables(spark: SparkSession, store: CheckpointStore, cut_point: CutPoint, names: LakeNames) -> set[str]:
-    """Return a gateway's tables: those with a registered schema, in its newest checkpoint, or of deltas since then."""
-    gateway, arrival = cut_point.gateway, cut_point.arrival
-    newest = store.newest_checkpoint(gateway)
-    checkpointed = {table.table for table in newest.tables} if newest else set()
-    since = newest.arrival if newest else 0
-    flushed_since = _tables_with_deltas(spark, gateway, since, arrival, names) if since < arrival else set()
-    return checkpointed | flushed_since | store.gateway_config(gateway).schemas.keys()
-
-
-@lake_errors
-def _tables_with_deltas(spark: SparkSession, gateway: str, after: int, upto: int, names: LakeNames) -> set[str]:
-    """Return the tables of a gateway's deltas after an arrival up to another one, registered or not."""
-    deltas = spark.table(names.deltas).where(
-        (sf.col("gateway") == gateway)
-        & sf.col("arrival").between(after + 1, upto)
-        & sf.col("day").between(day_of(after), day_of(upto))
-    )
-    return {row["table_name"] for row in deltas.select("table_name").distinct().collect()}
-
-
-def _schema(
-    registered_now: SchemaSnapshot, store: GatewayStore, gateway: str, table: str, config: Config
-) -> TableSchema:
-    """Return a table's schema: the union of those that the gateways with this state table have registered.
-
-    For a table with the contract `freeze`, which rejects new columns, it is the gateway's own schema: further columns
-    of other gateways would stop the merge.
-    """
-    if config.contracts.get(table) == "freeze":
-        own = store.gateway_config(gateway).schemas.get(table)
-        return own.schema if own is not None else TableSchema(table, columns=())
-    return registered_now.state(table, config.namespaces.own.get(gateway, ""))
-
-
 _KEPT_NS = 24 * 3_600_000_000_000
 """Nanoseconds for which a checkpoint's files stay after a newer one was written: a day. No download takes so long."""
 
@@ -203,6 +168,41 @@ def delete_checkpoint_files(directory_uri: str, gateway: str, below: int) -> lis
     for path in old:
         system.delete_dir(path)
     return old
+
+
+def _tables(spark: SparkSession, store: CheckpointStore, cut_point: CutPoint, names: LakeNames) -> set[str]:
+    """Return a gateway's tables: those with a registered schema, in its newest checkpoint, or of deltas since then."""
+    gateway, arrival = cut_point.gateway, cut_point.arrival
+    newest = store.newest_checkpoint(gateway)
+    checkpointed = {table.table for table in newest.tables} if newest else set()
+    since = newest.arrival if newest else 0
+    flushed_since = _tables_with_deltas(spark, gateway, since, arrival, names) if since < arrival else set()
+    return checkpointed | flushed_since | store.gateway_config(gateway).schemas.keys()
+
+
+@lake_errors
+def _tables_with_deltas(spark: SparkSession, gateway: str, after: int, upto: int, names: LakeNames) -> set[str]:
+    """Return the tables of a gateway's deltas after an arrival up to another one, registered or not."""
+    deltas = spark.table(names.deltas).where(
+        (sf.col("gateway") == gateway)
+        & sf.col("arrival").between(after + 1, upto)
+        & sf.col("day").between(day_of(after), day_of(upto))
+    )
+    return {row["table_name"] for row in deltas.select("table_name").distinct().collect()}
+
+
+def _schema(
+    registered_now: SchemaSnapshot, store: GatewayStore, gateway: str, table: str, config: Config
+) -> TableSchema:
+    """Return a table's schema: the union of those that the gateways with this state table have registered.
+
+    For a table with the contract `freeze`, which rejects new columns, it is the gateway's own schema: further columns
+    of other gateways would stop the merge.
+    """
+    if config.contracts.get(table) == "freeze":
+        own = store.gateway_config(gateway).schemas.get(table)
+        return own.schema if own is not None else TableSchema(table, columns=())
+    return registered_now.state(table, config.namespaces.own.get(gateway, ""))
 
 
 def _folders(directory_uri: str, gateway: str) -> tuple[pafs.FileSystem, list[_Folder]]:

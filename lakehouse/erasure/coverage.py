@@ -220,13 +220,6 @@ def unreferenced_files(location: str, referenced: Iterable[str]) -> list[str]:
     return sorted(set(_data_files(location)) - {parse_iceberg_uri(uri)[1] for uri in referenced})
 
 
-def _data_files(location: str) -> list[str]:
-    """Return the paths of all data files in a table's folder, and of the delete files beside them."""
-    file_system, root = parse_iceberg_uri(location)
-    selector = pafs.FileSelector(f"{root}/data", allow_not_found=True, recursive=True)
-    return [info.path for info in file_system.get_file_info(selector) if info.is_file]
-
-
 def leftovers_in_file(
     file_system: pafs.FileSystem, path: str, requests: Sequence[Erasure], *, history: bool
 ) -> Iterator[Leftover]:
@@ -258,6 +251,13 @@ _HISTORY = ("gateway", "shard", "table_name", "row_id", "op", "client_id", "hlc"
 _STATE = ("_gateway", "_row", "_cells", "_inserted")
 """The columns of a state table that are searched. `_cells` maps a column to its value, hlc and client id; `_inserted`
 has the hlc and client id of the row's INSERT."""
+
+
+def _data_files(location: str) -> list[str]:
+    """Return the paths of all data files in a table's folder, and of the delete files beside them."""
+    file_system, root = parse_iceberg_uri(location)
+    selector = pafs.FileSelector(f"{root}/data", allow_not_found=True, recursive=True)
+    return [info.path for info in file_system.get_file_info(selector) if info.is_file]
 
 
 def _count_covered(batch: pa.RecordBatch, request: Erasure, *, history: bool) -> int:

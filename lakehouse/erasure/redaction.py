@@ -92,40 +92,6 @@ def redact_history(spark: SparkSession, requests: Sequence[Erasure], names: Lake
 
 
 @lake_errors
-def _merge_covered_rows(
-    spark: SparkSession, table: str, requests: Sequence[Erasure], names: LakeNames
-) -> RewriteReport:
-    """Recompute the rows of a state table that have covered values, from the history, which has lost these values.
-
-    Every file of the table is rewritten, because merge on read would leave the old rows in their files.
-    """
-    gateway, name = requests[0].gateway, names.state(table)
-    version = read_version(spark, name)
-    if version.snapshot_id is None:
-        return RewriteReport()
-    state = at_snapshot(spark, name, version.snapshot_id)
-    # rows with a value that a request covers
-    stale = state.where((sf.col("_gateway") == gateway) & _covered_rows(requests))
-    counts = stale.groupBy(sf.col("_file").alias("file")).count().collect()
-    if counts:
-        keys = stale.select("_gateway", "_row")
-        named = keys.select(sf.col("_gateway").alias("gateway"), sf.col("_row").alias("row_id"))
-        # The table has the gateway's deltas up to an arrival, its mark; the next merge adds later ones. Without a mark
-        # (a first merge of chosen days sets none), the next merge reads all deltas, so any of them may be merged here.
-        mark = merge_marks(version.properties).get(gateway, MAX_ARRIVAL)
-        merged = (sf.col("gateway") == gateway) & (sf.col("table_name") == table) & (sf.col("arrival") <= mark)
-        deltas = spark.table(names.deltas).where(merged).join(named, ["gateway", "row_id"], "semi")
-        # None: all deltas of the rows are read, so they are not merged into the stored state
-        recomputed = merged_frames(deltas, None, tuple(typed_columns(spark, name).items()))
-        unchanged = state.join(keys, ["_gateway", "_row"], "anti")
-        columns = spark.table(name).columns
-        rows = unchanged.select(*columns).unionByName(recomputed.select(*columns))
-        overwrite(rows, name, sf.lit(True), version.snapshot_id)
-    crash_point("erasure.state")
-    return RewriteReport(sum(row["count"] for row in counts), tuple(sorted({row["file"] for row in counts})))
-
-
-@lake_errors
 def drop_old_snapshots(spark: SparkSession, name: str, names: LakeNames) -> None:
     """Delete a table's tags, branches and all snapshots but the newest, with the files that only these use.
 
@@ -204,32 +170,6 @@ def reject_older_merges(spark: SparkSession, name: str, names: LakeNames) -> Non
     expire_snapshots(spark, names, name, datetime.now(UTC))
 
 
-@lake_errors
-def _erase_rejected_values(spark: SparkSession, table: str, names: LakeNames) -> None:
-    """Compute a state table's rows in the table `rejected` again, without erased values, and drop old snapshots.
-
-    `rejected` lists the values of state tables that do not fit their columns' types. The state table's own erased
-    values must be gone already.
-    """
-    if not spark.catalog.tableExists(names.rejected):
-        return
-    files_of_all_snapshots = spark.table(f"{names.rejected}.all_files")
-    files_of_table = files_of_all_snapshots.where(sf.col("partition.table_name") == names.qualified_name(table))
-    name = names.state(table)
-    version = read_version(spark, name)
-    if version.snapshot_id is None or files_of_table.isEmpty():
-        return
-    columns = tuple(typed_columns(spark, name).items())
-    state = StateTable(table, name, columns, snapshot_id=version.snapshot_id, marks={}, has_new_columns=False)
-    replace_rejected(spark, state, version.snapshot_id, names)
-    drop_old_snapshots(spark, names.rejected, names)
-    # a killed run may have written files that no snapshot references; no other run writes the table meanwhile
-    location = location_of(spark, names.rejected)
-    referenced = spark.table(f"{names.rejected}.all_files").select("file_path").collect()
-    delete_files(location, unreferenced_files(location, [row["file_path"] for row in referenced]))
-    crash_point("erasure.rejected")
-
-
 def has_old_snapshots(spark: SparkSession, name: str) -> bool:
     """Return whether a table has snapshots besides the newest.
 
@@ -238,25 +178,6 @@ def has_old_snapshots(spark: SparkSession, name: str) -> bool:
         name: the table's full, quoted name.
     """
     return spark.table(f"{name}.snapshots").count() > 1
-
-
-def _covered_rows(requests: Sequence[Erasure]) -> Column:
-    """Return the condition for the rows of a state table with a value or an INSERT that its requests cover."""
-    conditions = [
-        _has_covered(each) if each.client_id is not None else (sf.col("_row") == each.row_id) & _has_covered(each)
-        for each in requests
-    ]
-    return combine(or_, conditions)
-
-
-def _has_covered(request: Erasure) -> Column:
-    """Return whether a row has a cell (a column's value) or an INSERT that a request covers by its client and time."""
-
-    def is_covered(stamp: Column) -> Column:
-        is_early = stamp["hlc"] <= request.hlc
-        return is_early if request.client_id is None else is_early & (stamp["client_id"] == request.client_id)
-
-    return sf.exists(sf.map_values("_cells"), is_covered) | is_covered(sf.col("_inserted"))
 
 
 class ErasedLandings(msgspec.Struct, frozen=True):
@@ -298,17 +219,6 @@ def erase_landed(
     return ErasedLandings(landed, known)
 
 
-def _execute(spark: SparkSession, covered: Condition, name: str, statement: str) -> int:
-    """Run an UPDATE or DELETE on the rows of a table that meet a condition, and return their number.
-
-    Without such rows the statement is not run, because it would nevertheless create a snapshot.
-    """
-    rows = covered.select(spark, name).count()
-    if rows:
-        covered.execute(spark, statement)
-    return rows
-
-
 @lake_errors
 def drop_old_landings(spark: SparkSession, name: str, names: LakeNames) -> bool:
     """Delete all snapshots of `landing` or `known` except the newest, and return whether there were others.
@@ -325,3 +235,93 @@ def drop_old_landings(spark: SparkSession, name: str, names: LakeNames) -> bool:
         return False
     drop_old_snapshots(spark, name, names)
     return True
+
+
+@lake_errors
+def _merge_covered_rows(
+    spark: SparkSession, table: str, requests: Sequence[Erasure], names: LakeNames
+) -> RewriteReport:
+    """Recompute the rows of a state table that have covered values, from the history, which has lost these values.
+
+    Every file of the table is rewritten, because merge on read would leave the old rows in their files.
+    """
+    gateway, name = requests[0].gateway, names.state(table)
+    version = read_version(spark, name)
+    if version.snapshot_id is None:
+        return RewriteReport()
+    state = at_snapshot(spark, name, version.snapshot_id)
+    # rows with a value that a request covers
+    stale = state.where((sf.col("_gateway") == gateway) & _covered_rows(requests))
+    counts = stale.groupBy(sf.col("_file").alias("file")).count().collect()
+    if counts:
+        keys = stale.select("_gateway", "_row")
+        named = keys.select(sf.col("_gateway").alias("gateway"), sf.col("_row").alias("row_id"))
+        # The table has the gateway's deltas up to an arrival, its mark; the next merge adds later ones. Without a mark
+        # (a first merge of chosen days sets none), the next merge reads all deltas, so any of them may be merged here.
+        mark = merge_marks(version.properties).get(gateway, MAX_ARRIVAL)
+        merged = (sf.col("gateway") == gateway) & (sf.col("table_name") == table) & (sf.col("arrival") <= mark)
+        deltas = spark.table(names.deltas).where(merged).join(named, ["gateway", "row_id"], "semi")
+        # None: all deltas of the rows are read, so they are not merged into the stored state
+        recomputed = merged_frames(deltas, None, tuple(typed_columns(spark, name).items()))
+        unchanged = state.join(keys, ["_gateway", "_row"], "anti")
+        columns = spark.table(name).columns
+        rows = unchanged.select(*columns).unionByName(recomputed.select(*columns))
+        overwrite(rows, name, sf.lit(True), version.snapshot_id)
+    crash_point("erasure.state")
+    return RewriteReport(sum(row["count"] for row in counts), tuple(sorted({row["file"] for row in counts})))
+
+
+@lake_errors
+def _erase_rejected_values(spark: SparkSession, table: str, names: LakeNames) -> None:
+    """Compute a state table's rows in the table `rejected` again, without erased values, and drop old snapshots.
+
+    `rejected` lists the values of state tables that do not fit their columns' types. The state table's own erased
+    values must be gone already.
+    """
+    if not spark.catalog.tableExists(names.rejected):
+        return
+    files_of_all_snapshots = spark.table(f"{names.rejected}.all_files")
+    files_of_table = files_of_all_snapshots.where(sf.col("partition.table_name") == names.qualified_name(table))
+    name = names.state(table)
+    version = read_version(spark, name)
+    if version.snapshot_id is None or files_of_table.isEmpty():
+        return
+    columns = tuple(typed_columns(spark, name).items())
+    state = StateTable(table, name, columns, snapshot_id=version.snapshot_id, marks={}, has_new_columns=False)
+    replace_rejected(spark, state, version.snapshot_id, names)
+    drop_old_snapshots(spark, names.rejected, names)
+    # a killed run may have written files that no snapshot references; no other run writes the table meanwhile
+    location = location_of(spark, names.rejected)
+    referenced = spark.table(f"{names.rejected}.all_files").select("file_path").collect()
+    delete_files(location, unreferenced_files(location, [row["file_path"] for row in referenced]))
+    crash_point("erasure.rejected")
+
+
+def _covered_rows(requests: Sequence[Erasure]) -> Column:
+    """Return the condition for the rows of a state table with a value or an INSERT that its requests cover."""
+    conditions = [
+        _has_covered(each) if each.client_id is not None else (sf.col("_row") == each.row_id) & _has_covered(each)
+        for each in requests
+    ]
+    return combine(or_, conditions)
+
+
+def _has_covered(request: Erasure) -> Column:
+    """Return whether a row has a cell (a column's value) or an INSERT that a request covers by its client and time."""
+
+    def is_covered(stamp: Column) -> Column:
+        is_early = stamp["hlc"] <= request.hlc
+        return is_early if request.client_id is None else is_early & (stamp["client_id"] == request.client_id)
+
+    return sf.exists(sf.map_values("_cells"), is_covered) | is_covered(sf.col("_inserted"))
+
+
+def _execute(spark: SparkSession, covered: Condition, name: str, statement: str) -> int:
+    """Run an UPDATE or DELETE on the rows of a table that meet a condition, and return their number.
+
+    Without such rows the statement is not run, because it would nevertheless create a snapshot.
+    """
+    rows = covered.select(spark, name).count()
+    if rows:
+        covered.execute(spark, statement)
+    return rows

@@ -113,20 +113,6 @@ def open_requests(store: ErasureStore) -> dict[str, list[Erasure]]:
     return {gateway: requests for gateway, requests in open_by_gateway.items() if requests}
 
 
-def _flushed_requests(requests: Iterable[Erasure], backlog: Iterable[Backlog]) -> list[Erasure]:
-    """Return the requests whose covered deltas are all in the lake.
-
-    Args:
-        requests: one gateway's requests.
-        backlog: the gateway's unflushed deltas, by shard (a staging store with some of its tables).
-    """
-    oldest_unflushed = min(
-        (start_of(each.oldest_ms) for each in backlog if each.oldest_ms is not None), default=MAX_ARRIVAL
-    )
-    # covered deltas arrived before their request, so they are flushed if everything before the request is
-    return [each for each in requests if each.arrival < oldest_unflushed]
-
-
 @lake_errors
 def complete_erasures(
     spark: SparkSession,
@@ -245,6 +231,20 @@ class _RestoreTask(NamedTuple):
                         store.restore(self.gateway, self.seq, [delta_of_row(row) for row in chunk.to_pylist()])
         except LakeSyncError as error:
             yield pa.RecordBatch.from_pydict({"failure": [failure_text(error)]})
+
+
+def _flushed_requests(requests: Iterable[Erasure], backlog: Iterable[Backlog]) -> list[Erasure]:
+    """Return the requests whose covered deltas are all in the lake.
+
+    Args:
+        requests: one gateway's requests.
+        backlog: the gateway's unflushed deltas, by shard (a staging store with some of its tables).
+    """
+    oldest_unflushed = min(
+        (start_of(each.oldest_ms) for each in backlog if each.oldest_ms is not None), default=MAX_ARRIVAL
+    )
+    # covered deltas arrived before their request, so they are flushed if everything before the request is
+    return [each for each in requests if each.arrival < oldest_unflushed]
 
 
 def _chunks(deltas: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

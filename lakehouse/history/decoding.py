@@ -92,6 +92,43 @@ class _Push(NamedTuple):
     """The unpacked body: the deltas as JSON."""
 
 
+DELTAS_PER_TASK = 250_000
+"""About the most deltas that one task decodes and writes."""
+STORED_BYTES_PER_TASK = 16 << 20
+"""About the most stored bytes of the log that one task decodes and writes."""
+
+ORDERED_BYTES = 32 << 20
+"""Bytes of decoded rows that a task sorts by table at once."""
+
+_ROWS_PER_BATCH = 16_384
+"""The most rows in one Arrow batch that a task yields to Spark."""
+
+
+class _TaskRange(NamedTuple):
+    """A range of a flush batch's pushes, for one task."""
+
+    source: LogSource
+    """Where tasks find the log."""
+    log_range: LogRange
+    batch_id: str
+
+    def deltas(self) -> Iterator[pa.RecordBatch]:
+        """Yield the range's deltas as rows of `deltas`."""
+        return _by_table(decode_log(log_rows(self.source, self.log_range), self.log_range, self.batch_id))
+
+
+def decoded_log(spark: SparkSession, source: LogSource, batch: Batch) -> DataFrame:
+    """Return a batch's rows of `deltas`, decoded from the log.
+
+    Args:
+        spark: an open Spark session.
+        source: where tasks find the log of the batch's shard.
+        batch: the planned flush batch.
+    """
+    parts = _task_ranges(source, batch)
+    return in_tasks(spark, len(parts), lambda number: parts[number].deltas(), DELTAS_FIELDS)
+
+
 def _grouped(items: Iterable[T], size_of: Callable[[T], int], limit: int) -> Iterator[list[T]]:
     """Yield the items in lists. A list ends with the item by which its size reaches the limit."""
     group: list[T] = []
@@ -131,43 +168,6 @@ def _decoded(pushes: Sequence[_Push], log_range: LogRange, batch_id: str) -> pa.
         ],
         schema=DELTAS_ARROW,
     )
-
-
-DELTAS_PER_TASK = 250_000
-"""About the most deltas that one task decodes and writes."""
-STORED_BYTES_PER_TASK = 16 << 20
-"""About the most stored bytes of the log that one task decodes and writes."""
-
-ORDERED_BYTES = 32 << 20
-"""Bytes of decoded rows that a task sorts by table at once."""
-
-_ROWS_PER_BATCH = 16_384
-"""The most rows in one Arrow batch that a task yields to Spark."""
-
-
-class _TaskRange(NamedTuple):
-    """A range of a flush batch's pushes, for one task."""
-
-    source: LogSource
-    """Where tasks find the log."""
-    log_range: LogRange
-    batch_id: str
-
-    def deltas(self) -> Iterator[pa.RecordBatch]:
-        """Yield the range's deltas as rows of `deltas`."""
-        return _by_table(decode_log(log_rows(self.source, self.log_range), self.log_range, self.batch_id))
-
-
-def decoded_log(spark: SparkSession, source: LogSource, batch: Batch) -> DataFrame:
-    """Return a batch's rows of `deltas`, decoded from the log.
-
-    Args:
-        spark: an open Spark session.
-        source: where tasks find the log of the batch's shard.
-        batch: the planned flush batch.
-    """
-    parts = _task_ranges(source, batch)
-    return in_tasks(spark, len(parts), lambda number: parts[number].deltas(), DELTAS_FIELDS)
 
 
 def _task_ranges(source: LogSource, batch: Batch) -> list[_TaskRange]:

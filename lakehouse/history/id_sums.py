@@ -112,24 +112,6 @@ def is_in_batch(batch: Batch) -> Column:
     )
 
 
-def _sum_of(file: DataFile, batch: Batch | None) -> pa.RecordBatch:
-    """Return the columns `_SUMS` for a batch's rows in a file, or with None for all rows.
-
-    Spark has no unsigned integers, so the sum is a signed 64-bit integer.
-    """
-    count = total = 0
-    for rows in read_rows(file, _ID if batch is None else _IDS):
-        wanted = rows
-        if batch is not None:
-            is_of_batch = pc.and_(pc.equal(rows["gateway"], batch.gateway), pc.equal(rows["batch_id"], batch.batch_id))
-            wanted = rows.filter(is_of_batch)
-        ids = id_numbers(wanted["delta_id"].combine_chunks())
-        count += len(ids)
-        total += int(ids.sum(dtype="uint64"))
-    signed = (total + 2**63) % 2**64 - 2**63
-    return pa.RecordBatch.from_pylist([{"count": count, "total": signed}], _SUMS)
-
-
 def id_sums(deltas: DataFrame, by: Sequence[str] = ()) -> DataFrame:
     """Return the columns `by`, `count` and `total`: the number of a group's deltas, and the sum of their ids.
 
@@ -153,6 +135,24 @@ def id_sums(deltas: DataFrame, by: Sequence[str] = ()) -> DataFrame:
     modulus = sf.lit(str(2**64)).cast("decimal(20,0)")
     total = (sf.sum("total") % modulus).cast("decimal(20,0)").alias("total")
     return added.groupBy(*by).agg(sf.sum("count").alias("count"), total)
+
+
+def _sum_of(file: DataFile, batch: Batch | None) -> pa.RecordBatch:
+    """Return the columns `_SUMS` for a batch's rows in a file, or with None for all rows.
+
+    Spark has no unsigned integers, so the sum is a signed 64-bit integer.
+    """
+    count = total = 0
+    for rows in read_rows(file, _ID if batch is None else _IDS):
+        wanted = rows
+        if batch is not None:
+            is_of_batch = pc.and_(pc.equal(rows["gateway"], batch.gateway), pc.equal(rows["batch_id"], batch.batch_id))
+            wanted = rows.filter(is_of_batch)
+        ids = id_numbers(wanted["delta_id"].combine_chunks())
+        count += len(ids)
+        total += int(ids.sum(dtype="uint64"))
+    signed = (total + 2**63) % 2**64 - 2**63
+    return pa.RecordBatch.from_pylist([{"count": count, "total": signed}], _SUMS)
 
 
 def _sums(batch: pa.RecordBatch, by: Sequence[str]) -> pa.Table:

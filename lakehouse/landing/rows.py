@@ -285,11 +285,6 @@ class LandedTable(NamedTuple):
             yield from _rows(path, KNOWN_ROWS, row_ids)
 
 
-def _rows(path: str, schema: pa.Schema, row_ids: pa.Array | None = None) -> Iterator[pa.Table]:
-    """Yield the columns of `schema` of a file's rows, or with `row_ids` of those with these ids."""
-    return read_rows(DataFile(path), schema, key="row_id", wanted=row_ids, batch_rows=ROWS_AT_ONCE)
-
-
 class LandedRow(NamedTuple):
     """A row of `landing`: a version, a delete or a claim. Only the fields that its `kind` has may be read."""
 
@@ -311,3 +306,8 @@ def landed_rows(tables: Iterable[pa.Table]) -> Iterator[LandedRow]:
 def value_tuples(rows: pa.Table, *names: str) -> Iterator[tuple[Any, ...]]:
     """Yield each row as a tuple of its values in the columns `names`."""
     return zip(*(rows[name].to_pylist() for name in names), strict=True)
+
+
+def _rows(path: str, schema: pa.Schema, row_ids: pa.Array | None = None) -> Iterator[pa.Table]:
+    """Yield the columns of `schema` of a file's rows, or with `row_ids` of those with these ids."""
+    return read_rows(DataFile(path), schema, key="row_id", wanted=row_ids, batch_rows=ROWS_AT_ONCE)

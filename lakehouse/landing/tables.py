@@ -172,15 +172,6 @@ class ConnectorTables(NamedTuple):
         stored = {table: Mark(*map(int, text.split())) if text else Mark() for table, text in texts.items()}
         return {table: mark.max_with(in_snapshots.get(table, Mark())) for table, mark in stored.items()}
 
-    def _marks_in_snapshots(self, known: Table) -> dict[str, Mark]:
-        """Return polled table → the mark that follows from the commits to `known`."""
-        marks: dict[str, Mark] = {}
-        for batch in filter(None, map(batch_of, known.metadata.snapshots)):  # `batch_of` lists the parts of an id
-            if batch[:3] == ["known", self.gateway, self.connector]:
-                table, last_page = batch[3], int(batch[4])
-                marks[table] = marks.get(table, Mark()).max_with(Mark(known=last_page, delivered=last_page))
-        return marks
-
     def condition(self, **more: str | int) -> Column:
         """Return the condition for the connector's rows in `landing` or `known` with certain values.
 
@@ -197,6 +188,15 @@ class ConnectorTables(NamedTuple):
     def epochs_property(self, table: str) -> str:
         """Return the name of the property of `known` that has the epochs of the store that got a table's deltas."""
         return f"lakesync.epochs.{self.gateway}.{self.connector}.{table}"
+
+    def _marks_in_snapshots(self, known: Table) -> dict[str, Mark]:
+        """Return polled table → the mark that follows from the commits to `known`."""
+        marks: dict[str, Mark] = {}
+        for batch in filter(None, map(batch_of, known.metadata.snapshots)):  # `batch_of` lists the parts of an id
+            if batch[:3] == ["known", self.gateway, self.connector]:
+                table, last_page = batch[3], int(batch[4])
+                marks[table] = marks.get(table, Mark()).max_with(Mark(known=last_page, delivered=last_page))
+        return marks
 
     def _planned(self, table: Table, name: str) -> list[FileScanTask]:
         """Return the connector's data files, as scan tasks of pyiceberg. Files with deleted rows are rewritten first.
@@ -224,20 +224,6 @@ def batch_of(snapshot: Snapshot) -> list[str] | None:
     summary = snapshot.summary
     text = summary.additional_properties.get(BATCH_PROPERTY) if summary is not None else None
     return None if text is None else json.loads(text)
-
-
-def _texts(bounds: tuple[object, object]) -> tuple[str, str]:
-    """Return the bounds of a column of texts, which the tables' properties make Iceberg store in full."""
-    low, high = bounds
-    assert isinstance(low, str), "these tables have column bounds for names"
-    assert isinstance(high, str), "these tables have column bounds for names"
-    return low, high
-
-
-def _int(bound: str | int | None) -> int:
-    """Return a bound of a column of numbers, which every file of these tables has."""
-    assert isinstance(bound, int), "these tables have column bounds for numbers"
-    return bound
 
 
 COMMIT_ATTEMPTS = 5
@@ -299,3 +285,17 @@ def commit_rows(
 def is_busy(error: PySparkException) -> bool:
     """Return whether a commit failed only because others committed at the same time."""
     return any(text in str(error) for text in _CATALOGUE_BUSY)
+
+
+def _texts(bounds: tuple[object, object]) -> tuple[str, str]:
+    """Return the bounds of a column of texts, which the tables' properties make Iceberg store in full."""
+    low, high = bounds
+    assert isinstance(low, str), "these tables have column bounds for names"
+    assert isinstance(high, str), "these tables have column bounds for names"
+    return low, high
+
+
+def _int(bound: str | int | None) -> int:
+    """Return a bound of a column of numbers, which every file of these tables has."""
+    assert isinstance(bound, int), "these tables have column bounds for numbers"
+    return bound

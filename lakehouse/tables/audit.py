@@ -115,39 +115,6 @@ class _Sample(NamedTuple):
     """Their deltas, in the columns `_DELTA`; also those of other gateways' rows with the same ids."""
 
 
-def _sample(
-    spark: SparkSession,
-    table: str,
-    names: LakeNames,
-    gateways: Collection[str] | None,
-    days: Collection[date] | None,
-    seed: int,
-) -> _Sample:
-    """Choose the rows to compare, and read their deltas; the parameters are those of the caller."""
-    deltas = spark.table(names.deltas).where(sf.col("table_name") == table)
-    if gateways is not None:
-        deltas = deltas.where(sf.col("gateway").isin(*gateways))
-    if days is not None:
-        deltas = deltas.where(sf.col("day").isin(*days))
-    chosen = (
-        deltas.groupBy(*_KEY)
-        .count()
-        .where(sf.col("count") <= MAX_SAMPLED_DELTAS)
-        .orderBy(sf.xxhash64(*_KEY, sf.lit(seed)))
-        .limit(SAMPLE)
-        .collect()
-    )
-    keys = {(row["gateway"], row["row_id"]) for row in chosen}
-    of_rows = deltas.where(sf.col("row_id").isin(sorted({row for _, row in keys})))
-    return _Sample(keys, of_rows.select(*_DELTA).toArrow().to_pylist())
-
-
-def _states(states: DataFrame, table: str) -> dict[tuple[str, str], tuple[int, RowState]]:
-    """Return `(latest arrival, state)` of state rows, by gateway and row id."""
-    rows = states.select("_gateway", *ROW_COLUMNS).toArrow().to_pylist()
-    return {(row["_gateway"], row["_row"]): (row["_arrival"], stored_row(table, row).state) for row in rows}
-
-
 _MODULUS = 1_000_000_007
 """Hashes are reduced modulo this prime, so that their sum fits a bigint."""
 
@@ -230,6 +197,39 @@ def days_unlike_history(
         for gateway, day in sorted({*stored, *merged})
         if stored.get((gateway, day)) != merged.get((gateway, day))
     ]
+
+
+def _sample(
+    spark: SparkSession,
+    table: str,
+    names: LakeNames,
+    gateways: Collection[str] | None,
+    days: Collection[date] | None,
+    seed: int,
+) -> _Sample:
+    """Choose the rows to compare, and read their deltas; the parameters are those of the caller."""
+    deltas = spark.table(names.deltas).where(sf.col("table_name") == table)
+    if gateways is not None:
+        deltas = deltas.where(sf.col("gateway").isin(*gateways))
+    if days is not None:
+        deltas = deltas.where(sf.col("day").isin(*days))
+    chosen = (
+        deltas.groupBy(*_KEY)
+        .count()
+        .where(sf.col("count") <= MAX_SAMPLED_DELTAS)
+        .orderBy(sf.xxhash64(*_KEY, sf.lit(seed)))
+        .limit(SAMPLE)
+        .collect()
+    )
+    keys = {(row["gateway"], row["row_id"]) for row in chosen}
+    of_rows = deltas.where(sf.col("row_id").isin(sorted({row for _, row in keys})))
+    return _Sample(keys, of_rows.select(*_DELTA).toArrow().to_pylist())
+
+
+def _states(states: DataFrame, table: str) -> dict[tuple[str, str], tuple[int, RowState]]:
+    """Return `(latest arrival, state)` of state rows, by gateway and row id."""
+    rows = states.select("_gateway", *ROW_COLUMNS).toArrow().to_pylist()
+    return {(row["_gateway"], row["_row"]): (row["_arrival"], stored_row(table, row).state) for row in rows}
 
 
 def _stored_rows(state: DataFrame, columns: Collection[str]) -> DataFrame:

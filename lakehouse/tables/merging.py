@@ -222,35 +222,6 @@ def forget_marks(spark: SparkSession, table: str, names: LakeNames = NAMES) -> N
     spark.sql(f"ALTER TABLE {names.state(table)} UNSET TBLPROPERTIES IF EXISTS ('{MARKS_PROPERTY}')")
 
 
-def _advance_marks(
-    spark: SparkSession, table: StateTable, upto: Mapping[str, int], days: Sequence[date] | None, *, exactly: bool
-) -> dict[str, int]:
-    """Move the marks to `upto`, and return all marks of the table.
-
-    A mark does not move back, and it stays if the merged `days` leave out deltas after it. With `exactly` it is set to
-    `upto` in any case, also back. Of two writers at the same time, one may undo the other's change; the next merge then
-    reads these deltas again, which changes nothing.
-    """
-    marks = merge_marks(read_version(spark, table.name).properties)
-    moved = dict(marks)
-    for gateway, arrival in upto.items():
-        mark = marks.get(gateway)
-        if exactly:
-            moved[gateway] = arrival
-        elif days is None or (mark is not None and _has_every_day(days, mark, arrival)):
-            moved[gateway] = max(arrival, mark or 0)
-    if moved != marks:
-        set_properties(spark, table.name, {MARKS_PROPERTY: json.dumps(moved, sort_keys=True)})
-    return moved
-
-
-def _has_every_day(days: Sequence[date], mark: int, arrival: int) -> bool:
-    """Return whether `days` has every UTC day from a mark to an arrival."""
-    first, last = day_of(mark), day_of(arrival)
-    needed = {first + timedelta(days=number) for number in range((last - first).days + 1)}
-    return needed <= set(days)
-
-
 def history_files(table: Table, snapshot: int | None, increment: Increment) -> HistoryFiles:
     """Return the files of a snapshot that may have an increment's deltas, by column bounds.
 
@@ -299,6 +270,35 @@ def count_deltas(spark: SparkSession, history: HistoryFiles, increment: Incremen
         yield pa.record_batch([pa.array([count], pa.int64())], ["count"])
 
     return pc.sum(in_tasks(spark, len(parts), count_part, "count bigint").toArrow()["count"]).as_py() or 0
+
+
+def _advance_marks(
+    spark: SparkSession, table: StateTable, upto: Mapping[str, int], days: Sequence[date] | None, *, exactly: bool
+) -> dict[str, int]:
+    """Move the marks to `upto`, and return all marks of the table.
+
+    A mark does not move back, and it stays if the merged `days` leave out deltas after it. With `exactly` it is set to
+    `upto` in any case, also back. Of two writers at the same time, one may undo the other's change; the next merge then
+    reads these deltas again, which changes nothing.
+    """
+    marks = merge_marks(read_version(spark, table.name).properties)
+    moved = dict(marks)
+    for gateway, arrival in upto.items():
+        mark = marks.get(gateway)
+        if exactly:
+            moved[gateway] = arrival
+        elif days is None or (mark is not None and _has_every_day(days, mark, arrival)):
+            moved[gateway] = max(arrival, mark or 0)
+    if moved != marks:
+        set_properties(spark, table.name, {MARKS_PROPERTY: json.dumps(moved, sort_keys=True)})
+    return moved
+
+
+def _has_every_day(days: Sequence[date], mark: int, arrival: int) -> bool:
+    """Return whether `days` has every UTC day from a mark to an arrival."""
+    first, last = day_of(mark), day_of(arrival)
+    needed = {first + timedelta(days=number) for number in range((last - first).days + 1)}
+    return needed <= set(days)
 
 
 def _share(table: Table, file: ManifestFile, increment: Increment) -> Literal["none", "part", "whole"]:

@@ -80,6 +80,31 @@ def typed_values(texts: pa.Array, column_type: str) -> pa.Array:
     raise ValueError(f"no such column type: {column_type!r}")
 
 
+def misfits(rows: pa.Table, columns: Sequence[tuple[str, str]]) -> pa.Table:
+    """Return the current values that do not fit their typed column, in the columns `MISFITS`; `value` is the JSON text.
+
+    Args:
+        rows: rows of a state table, with `_gateway`, `_row` and `_cells`.
+        columns: name and schema type of each typed column.
+    """
+    cells = rows["_cells"].combine_chunks()
+    offsets = np.asarray(cells.offsets)
+    row_of_cell = np.repeat(np.arange(rows.num_rows), np.diff(offsets))
+    # `keys` and `items` may also have those of other rows, if `cells` is a slice
+    names, items = (each.slice(offsets[0], offsets[-1] - offsets[0]) for each in (cells.keys, cells.items))
+    texts = pc.struct_field(items, "value")
+    by_column = [MISFITS.empty_table()]  # a table for each column
+    for name, column_type in columns:
+        cells_of_column = np.flatnonzero(np.asarray(pc.equal(names, name)))
+        values = texts.take(pa.array(cells_of_column))
+        unfit = pc.and_(pc.is_null(typed_values(values, column_type)), pc.not_equal(values, "null"))
+        unfit_rows = row_of_cell[cells_of_column[np.asarray(unfit)]]
+        keys = rows.select(["_gateway", "_row"]).take(pa.array(unfit_rows))
+        others = [pa.repeat(name, len(unfit_rows)), pa.repeat(column_type, len(unfit_rows)), values.filter(unfit)]
+        by_column.append(pa.table([*keys.columns, *others], MISFITS))
+    return pa.concat_tables(by_column)
+
+
 def _strings(texts: pa.Array) -> pa.Array:
     """Return the values of JSON strings; null for other JSON."""
     quoted = pc.if_else(pc.starts_with(texts, '"'), texts, pa.scalar(None, pa.string()))
@@ -111,28 +136,3 @@ def _number(text: str | None) -> float | None:
     except ValueError:
         return None
     return number if number is None or math.isfinite(number) else None
-
-
-def misfits(rows: pa.Table, columns: Sequence[tuple[str, str]]) -> pa.Table:
-    """Return the current values that do not fit their typed column, in the columns `MISFITS`; `value` is the JSON text.
-
-    Args:
-        rows: rows of a state table, with `_gateway`, `_row` and `_cells`.
-        columns: name and schema type of each typed column.
-    """
-    cells = rows["_cells"].combine_chunks()
-    offsets = np.asarray(cells.offsets)
-    row_of_cell = np.repeat(np.arange(rows.num_rows), np.diff(offsets))
-    # `keys` and `items` may also have those of other rows, if `cells` is a slice
-    names, items = (each.slice(offsets[0], offsets[-1] - offsets[0]) for each in (cells.keys, cells.items))
-    texts = pc.struct_field(items, "value")
-    by_column = [MISFITS.empty_table()]  # a table for each column
-    for name, column_type in columns:
-        cells_of_column = np.flatnonzero(np.asarray(pc.equal(names, name)))
-        values = texts.take(pa.array(cells_of_column))
-        unfit = pc.and_(pc.is_null(typed_values(values, column_type)), pc.not_equal(values, "null"))
-        unfit_rows = row_of_cell[cells_of_column[np.asarray(unfit)]]
-        keys = rows.select(["_gateway", "_row"]).take(pa.array(unfit_rows))
-        others = [pa.repeat(name, len(unfit_rows)), pa.repeat(column_type, len(unfit_rows)), values.filter(unfit)]
-        by_column.append(pa.table([*keys.columns, *others], MISFITS))
-    return pa.concat_tables(by_column)

@@ -46,11 +46,6 @@ def stored_row(table: str, row: dict[str, Any]) -> StoredRow:
     return StoredRow((table, row["_row"]), row["_arrival"], state)
 
 
-def _stamp(stamp: dict[str, Any] | None) -> tuple[int, str] | None:
-    """Convert a stamp of the lake, a struct, to the gateway's type, a pair."""
-    return None if stamp is None else (stamp["hlc"], stamp["client_id"])
-
-
 MAX_SAMPLED_DELTAS = 1_000
 """Deltas of a sampled row, at most. A row with more is not checked: the gateway's code merges them one by one, slowly.
 """
@@ -99,6 +94,11 @@ def sampled_row_difference(deltas: pa.Table, stored: pa.Table, merged: pa.Table)
         return None
     both = {"gateway": gateway, "row": row, "merged": StoredState.of(merged_state), "expected": StoredState.of(state)}
     return msgspec.json.encode(both).decode()
+
+
+def _stamp(stamp: dict[str, Any] | None) -> tuple[int, str] | None:
+    """Convert a stamp of the lake, a struct, to the gateway's type, a pair."""
+    return None if stamp is None else (stamp["hlc"], stamp["client_id"])
 
 
 def _row_mask(rows: pa.Table, gateway_column: str, gateway: str, row_column: str, row: str) -> pa.ChunkedArray:

@@ -166,6 +166,51 @@ def buckets_of(table: Table) -> int:
     return transform.num_buckets
 
 
+_SEARCHED_ROWS_PER_TASK = 500_000
+"""Rows of a state table that one task searches for values that do not fit, approximately."""
+
+_CELLS = pa.schema([STORED.field(name) for name in ("_gateway", "_row", "_cells")])
+"""The columns of a state table that are read to find values that do not fit."""
+_REJECTED_COLUMNS = (
+    "gateway string, table_name string COMMENT 'NAMESPACE.TABLE where it is not the shared one', row_id string, "
+    "column_name string, type string COMMENT 'that it does not fit', value string COMMENT 'its JSON text'"
+)
+"""The columns of `rejected`."""
+
+
+@lake_errors
+def replace_rejected(spark: SparkSession, table: StateTable, snapshot: int, names: LakeNames) -> int:
+    """Replace a state table's rows in `rejected` by the values of a snapshot that do not fit, and return their number.
+
+    The number is also stored as a property of the state table.
+
+    Args:
+        spark: an open Spark session.
+        table: the state table.
+        snapshot: id of the state table's snapshot to read.
+        names: catalogue and namespaces of the lake's tables.
+
+    Raises:
+        LakeUnavailableError: Spark cannot be reached; the next merge that writes the table repeats it.
+    """
+    qualified_name = names.qualified_name(table.table)
+    if not spark.catalog.tableExists(names.rejected):
+        create_table(spark, names.rejected, _REJECTED_COLUMNS, "table_name")
+    rows = _misfits(spark, table, snapshot).select(
+        sf.col("_gateway").alias("gateway"),
+        sf.lit(qualified_name).alias("table_name"),
+        sf.col("_row").alias("row_id"),
+        sf.col("column").alias("column_name"),
+        "type",
+        "value",
+    )
+    of_table = sf.col("table_name") == qualified_name
+    rows.writeTo(names.rejected).overwrite(of_table)
+    count = spark.table(names.rejected).where(of_table).count()
+    set_properties(spark, table.name, {REJECTED_PROPERTY: str(count)})
+    return count
+
+
 def _read_state(spark: SparkSession, table: StateTable) -> _State:
     """Return a state table's current snapshot, with its files and its number of buckets."""
     with open_table(spark, table.name) as opened:
@@ -305,51 +350,6 @@ def _grow_buckets(spark: SparkSession, table: StateTable, state: _State, history
         old, new = (f"bucket({count}, _row)" for count in (state.buckets, buckets))
         spark.sql(f"ALTER TABLE {table.name} REPLACE PARTITION FIELD {old} WITH {new}")
     return buckets
-
-
-_SEARCHED_ROWS_PER_TASK = 500_000
-"""Rows of a state table that one task searches for values that do not fit, approximately."""
-
-_CELLS = pa.schema([STORED.field(name) for name in ("_gateway", "_row", "_cells")])
-"""The columns of a state table that are read to find values that do not fit."""
-_REJECTED_COLUMNS = (
-    "gateway string, table_name string COMMENT 'NAMESPACE.TABLE where it is not the shared one', row_id string, "
-    "column_name string, type string COMMENT 'that it does not fit', value string COMMENT 'its JSON text'"
-)
-"""The columns of `rejected`."""
-
-
-@lake_errors
-def replace_rejected(spark: SparkSession, table: StateTable, snapshot: int, names: LakeNames) -> int:
-    """Replace a state table's rows in `rejected` by the values of a snapshot that do not fit, and return their number.
-
-    The number is also stored as a property of the state table.
-
-    Args:
-        spark: an open Spark session.
-        table: the state table.
-        snapshot: id of the state table's snapshot to read.
-        names: catalogue and namespaces of the lake's tables.
-
-    Raises:
-        LakeUnavailableError: Spark cannot be reached; the next merge that writes the table repeats it.
-    """
-    qualified_name = names.qualified_name(table.table)
-    if not spark.catalog.tableExists(names.rejected):
-        create_table(spark, names.rejected, _REJECTED_COLUMNS, "table_name")
-    rows = _misfits(spark, table, snapshot).select(
-        sf.col("_gateway").alias("gateway"),
-        sf.lit(qualified_name).alias("table_name"),
-        sf.col("_row").alias("row_id"),
-        sf.col("column").alias("column_name"),
-        "type",
-        "value",
-    )
-    of_table = sf.col("table_name") == qualified_name
-    rows.writeTo(names.rejected).overwrite(of_table)
-    count = spark.table(names.rejected).where(of_table).count()
-    set_properties(spark, table.name, {REJECTED_PROPERTY: str(count)})
-    return count
 
 
 def _misfits(spark: SparkSession, table: StateTable, snapshot: int) -> DataFrame:

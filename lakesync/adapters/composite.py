@@ -127,28 +127,6 @@ class CompositeBase(ArrowAdapterBase):
         return self.adapters
 
 
-def _merge_pages(adapters: Sequence[DatabaseAdapter], query: DeltaQuery) -> ArrowPage:
-    """Return the first deltas of several adapters, in the query's order and each delta once.
-
-    There are `query.limit` at most, and none after the end of an adapter's page that is not its last one, because the
-    adapter may have deltas before them. A page of large deltas is short.
-
-    Args:
-        adapters: at least one. They are read in this order.
-        query: the query; its limit also applies to the merged page.
-    """
-    import pyarrow as pa
-
-    pages = [read_arrow(each, query) for each in adapters]
-    if len(pages) == 1:
-        return pages[0]
-    merged = sort_unique(pa.concat_tables([columns_as_text(page.deltas) for page in pages]), query.order)
-    end = min((page.end for page in pages if page.end is not None), default=None)
-    deltas = (merged if end is None else up_to(merged, query.order, end)).slice(0, query.limit)
-    has_more = end is not None or len(merged) > query.limit
-    return ArrowPage(deltas, last_position(deltas, query.order) if has_more else None)
-
-
 class Route(NamedTuple):
     """Tables that are stored in one adapter."""
 
@@ -357,3 +335,25 @@ def cold_tier_contents(cold: Sequence[DatabaseAdapter]) -> ContentTransform:
         return merged
 
     return merge_tiers
+
+
+def _merge_pages(adapters: Sequence[DatabaseAdapter], query: DeltaQuery) -> ArrowPage:
+    """Return the first deltas of several adapters, in the query's order and each delta once.
+
+    There are `query.limit` at most, and none after the end of an adapter's page that is not its last one, because the
+    adapter may have deltas before them. A page of large deltas is short.
+
+    Args:
+        adapters: at least one. They are read in this order.
+        query: the query; its limit also applies to the merged page.
+    """
+    import pyarrow as pa
+
+    pages = [read_arrow(each, query) for each in adapters]
+    if len(pages) == 1:
+        return pages[0]
+    merged = sort_unique(pa.concat_tables([columns_as_text(page.deltas) for page in pages]), query.order)
+    end = min((page.end for page in pages if page.end is not None), default=None)
+    deltas = (merged if end is None else up_to(merged, query.order, end)).slice(0, query.limit)
+    has_more = end is not None or len(merged) > query.limit
+    return ArrowPage(deltas, last_position(deltas, query.order) if has_more else None)

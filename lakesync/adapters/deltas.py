@@ -163,15 +163,6 @@ class TableSelection(msgspec.Struct, frozen=True):
         return _among(deltas, "table_name", self.without, is_among=False) if self.without else deltas
 
 
-def _among(deltas: pa.Table, column: str, values: Sequence[str], *, is_among: bool = True) -> pa.Table:
-    """Return the deltas whose value in a column is one of `values`; with `is_among` false, the others."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    mask = pc.is_in(deltas.column(column), pa.array(values, pa.string()))
-    return deltas.filter(mask if is_among else pc.invert(mask))
-
-
 class DeltaPage(msgspec.Struct, frozen=True):
     """One page of a query's result."""
 
@@ -351,6 +342,15 @@ def contents_of(deltas: Iterable[StoredDelta]) -> dict[RowId, RowContent]:
     for stored in deltas:
         by_row.setdefault((stored.gateway, stored.delta.row_id), []).append(stored)
     return {row: _content(row_deltas) for row, row_deltas in by_row.items()}
+
+
+def _among(deltas: pa.Table, column: str, values: Sequence[str], *, is_among: bool = True) -> pa.Table:
+    """Return the deltas whose value in a column is one of `values`; with `is_among` false, the others."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    mask = pc.is_in(deltas.column(column), pa.array(values, pa.string()))
+    return deltas.filter(mask if is_among else pc.invert(mask))
 
 
 def _content(deltas: Sequence[StoredDelta]) -> RowContent:

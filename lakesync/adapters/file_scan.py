@@ -63,14 +63,6 @@ class Segment(NamedTuple, Generic[P]):
 class FileAdapter(ArrowAdapterBase, Generic[P]):
     """A `DatabaseAdapter` whose deltas are in files: implements the methods that read them."""
 
-    @abstractmethod
-    def _segments(self, query: DeltaQuery) -> Iterable[Segment[P]]:
-        """Return the files that may contain deltas that match a query, with ranges in the query's order."""
-
-    @abstractmethod
-    def _read(self, file: P) -> pa.Table:
-        """Return the deltas of a file."""
-
     def query_arrow(self, query: DeltaQuery) -> ArrowPage:
         """Return a page, reading only files that may contain matching deltas."""
         return read_page(self._segments(query), self._read, query)
@@ -99,6 +91,14 @@ class FileAdapter(ArrowAdapterBase, Generic[P]):
                 last = last_position(sort_unique(batch, "arrival"), "arrival")
                 newest = last if newest is None else max(newest, last)
         return newest
+
+    @abstractmethod
+    def _segments(self, query: DeltaQuery) -> Iterable[Segment[P]]:
+        """Return the files that may contain deltas that match a query, with ranges in the query's order."""
+
+    @abstractmethod
+    def _read(self, file: P) -> pa.Table:
+        """Return the deltas of a file."""
 
 
 def read_page(segments: Iterable[Segment[P]], read: Callable[[P], pa.Table], query: DeltaQuery) -> ArrowPage:
@@ -238,31 +238,6 @@ def last_position(deltas: pa.Table, order: Order) -> Position:
     return Position(last[order], last["hlc"], last["client_id"], last["delta_id"], last["gateway"])
 
 
-def _is_ascending(deltas: pa.Table, numbers: Sequence[str]) -> bool:
-    """Return whether each delta is greater than the one before, comparing integer columns, most significant first."""
-    import pyarrow.compute as pc
-
-    columns = [deltas.column(name) for name in numbers]
-    return bool(pc.all(_is_greater([(each.slice(1), each.slice(0, len(deltas) - 1)) for each in columns])).as_py())
-
-
-def _is_after(deltas: pa.Table, order: Order, after: Position) -> Any:
-    """Return a mask of the deltas after a position, comparing columns, most significant first."""
-    bounds = dict(zip(_SORT_COLUMNS["arrival"], astuple(after), strict=True))  # in hlc order, the first one is not used
-    return _is_greater([(deltas.column(name), bounds[name]) for name in _SORT_COLUMNS[order]])
-
-
-def _is_greater(pairs: Sequence[tuple[Any, Any]]) -> Any:
-    """Return a mask: whether left is greater than right, comparing `(left, right)` pairs, most significant first."""
-    import pyarrow.compute as pc
-
-    mask: Any = None
-    for left, right in reversed(pairs):
-        greater = pc.greater(left, right)
-        mask = greater if mask is None else pc.or_(greater, pc.and_(pc.equal(left, right), mask))
-    return mask
-
-
 MAX_CACHED_DELTAS = 100_000
 """Default limit of a `FileCache`."""
 
@@ -304,3 +279,28 @@ class FileCache:
                 _, dropped = self._entries.popitem(last=False)
                 self._deltas -= len(dropped)
         return found
+
+
+def _is_ascending(deltas: pa.Table, numbers: Sequence[str]) -> bool:
+    """Return whether each delta is greater than the one before, comparing integer columns, most significant first."""
+    import pyarrow.compute as pc
+
+    columns = [deltas.column(name) for name in numbers]
+    return bool(pc.all(_is_greater([(each.slice(1), each.slice(0, len(deltas) - 1)) for each in columns])).as_py())
+
+
+def _is_after(deltas: pa.Table, order: Order, after: Position) -> Any:
+    """Return a mask of the deltas after a position, comparing columns, most significant first."""
+    bounds = dict(zip(_SORT_COLUMNS["arrival"], astuple(after), strict=True))  # in hlc order, the first one is not used
+    return _is_greater([(deltas.column(name), bounds[name]) for name in _SORT_COLUMNS[order]])
+
+
+def _is_greater(pairs: Sequence[tuple[Any, Any]]) -> Any:
+    """Return a mask: whether left is greater than right, comparing `(left, right)` pairs, most significant first."""
+    import pyarrow.compute as pc
+
+    mask: Any = None
+    for left, right in reversed(pairs):
+        greater = pc.greater(left, right)
+        mask = greater if mask is None else pc.or_(greater, pc.and_(pc.equal(left, right), mask))
+    return mask

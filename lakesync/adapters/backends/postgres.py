@@ -250,16 +250,6 @@ class _PostgresConnection:
             return False
         return True
 
-    def _copy(self, table: str, columns: Sequence[str], form: str, parts: Iterable[memoryview | bytes]) -> None:
-        """Write data to a table with COPY; `form` is its format, `csv` or `binary`."""
-        names = ", ".join(f'"{name}"' for name in columns)
-        with (
-            self._sql.cursor() as cursor,
-            cursor.copy(f"COPY {table} ({names}) FROM STDIN (FORMAT {form})".encode()) as copy,
-        ):
-            for part in parts:
-                copy.write(part)
-
     def statement_error(self, error: BaseException) -> StatementError | None:
         import psycopg
 
@@ -272,6 +262,16 @@ class _PostgresConnection:
     def transaction(self) -> Iterator[None]:
         with self._sql.transaction():
             yield
+
+    def _copy(self, table: str, columns: Sequence[str], form: str, parts: Iterable[memoryview | bytes]) -> None:
+        """Write data to a table with COPY; `form` is its format, `csv` or `binary`."""
+        names = ", ".join(f'"{name}"' for name in columns)
+        with (
+            self._sql.cursor() as cursor,
+            cursor.copy(f"COPY {table} ({names}) FROM STDIN (FORMAT {form})".encode()) as copy,
+        ):
+            for part in parts:
+                copy.write(part)
 
 
 def _message(error: psycopg.Error) -> str:

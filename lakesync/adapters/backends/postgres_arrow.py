@@ -47,43 +47,6 @@ def encode_binary(rows: Iterator[pa.Table]) -> Iterator[memoryview | bytes]:
         yield _TRAILER
 
 
-def _encode_chunk(rows: pa.Table) -> memoryview:
-    """Return rows in COPY's binary format: for each row the number of fields, then length and content of each field."""
-    import numpy as np
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    count = len(rows)
-    if not count:
-        return memoryview(b"")
-    # an array and no scalar, because a join of scalars alone would be a scalar, and all columns may be null
-    fields: list[Any] = [pa.repeat(pa.scalar(rows.num_columns.to_bytes(2, "big"), pa.binary()), count)]
-    for column in rows.columns:
-        if column.null_count == count:
-            fields.append(pa.scalar(_NULL, pa.binary()))
-        elif pa.types.is_integer(column.type):
-            numbers = np.empty((count, _LENGTH_BYTES + _INT64_BYTES), np.uint8)
-            numbers[:, :_LENGTH_BYTES] = (0, 0, 0, _INT64_BYTES)
-            numbers[:, _LENGTH_BYTES:] = column.to_numpy().astype(">i8").view(np.uint8).reshape(count, _INT64_BYTES)
-            fields.append(_binary_array(numbers, _LENGTH_BYTES + _INT64_BYTES))
-        else:
-            values = column.combine_chunks().cast(pa.string())
-            lengths = pc.fill_null(pc.binary_length(values), -1).to_numpy(zero_copy_only=False).astype(">i4")
-            fields += [_binary_array(lengths, _LENGTH_BYTES), pc.fill_null(values, "").cast(pa.binary())]
-    joined = pc.binary_join_element_wise(*fields, b"")
-    _, offsets, data = joined.buffers()
-    ends = np.frombuffer(offsets, np.int32)
-    return memoryview(data)[ends[joined.offset] : ends[joined.offset + count]]
-
-
-def _binary_array(values: Any, width: int) -> pa.Array:
-    """Return a numpy array's bytes as one binary value of `width` bytes per row."""
-    import pyarrow as pa
-
-    buffers = [None, pa.py_buffer(values)]
-    return pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), len(values), buffers).cast(pa.binary())
-
-
 def encode_csv(rows: pa.Table) -> memoryview:
     """Encode rows with columns of any type for `COPY … (FORMAT csv)`."""
     from pyarrow import csv
@@ -137,3 +100,40 @@ def read_columns(
         offsets = pa.py_buffer(np.concatenate([[0], ends]).astype(np.int32))
         arrays.append(pa.StringArray.from_buffers(count, offsets, pa.py_buffer(next(values_of_columns) or b"")))
     return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _encode_chunk(rows: pa.Table) -> memoryview:
+    """Return rows in COPY's binary format: for each row the number of fields, then length and content of each field."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    count = len(rows)
+    if not count:
+        return memoryview(b"")
+    # an array and no scalar, because a join of scalars alone would be a scalar, and all columns may be null
+    fields: list[Any] = [pa.repeat(pa.scalar(rows.num_columns.to_bytes(2, "big"), pa.binary()), count)]
+    for column in rows.columns:
+        if column.null_count == count:
+            fields.append(pa.scalar(_NULL, pa.binary()))
+        elif pa.types.is_integer(column.type):
+            numbers = np.empty((count, _LENGTH_BYTES + _INT64_BYTES), np.uint8)
+            numbers[:, :_LENGTH_BYTES] = (0, 0, 0, _INT64_BYTES)
+            numbers[:, _LENGTH_BYTES:] = column.to_numpy().astype(">i8").view(np.uint8).reshape(count, _INT64_BYTES)
+            fields.append(_binary_array(numbers, _LENGTH_BYTES + _INT64_BYTES))
+        else:
+            values = column.combine_chunks().cast(pa.string())
+            lengths = pc.fill_null(pc.binary_length(values), -1).to_numpy(zero_copy_only=False).astype(">i4")
+            fields += [_binary_array(lengths, _LENGTH_BYTES), pc.fill_null(values, "").cast(pa.binary())]
+    joined = pc.binary_join_element_wise(*fields, b"")
+    _, offsets, data = joined.buffers()
+    ends = np.frombuffer(offsets, np.int32)
+    return memoryview(data)[ends[joined.offset] : ends[joined.offset + count]]
+
+
+def _binary_array(values: Any, width: int) -> pa.Array:
+    """Return a numpy array's bytes as one binary value of `width` bytes per row."""
+    import pyarrow as pa
+
+    buffers = [None, pa.py_buffer(values)]
+    return pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), len(values), buffers).cast(pa.binary())

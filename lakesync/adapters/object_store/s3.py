@@ -33,14 +33,6 @@ _client_lock = threading.Lock()
 """Creating clients is not thread safe; using them is."""
 
 
-@cache
-def _session() -> Any:
-    """Return the process's boto3 session. Loading its description of S3 takes longer than a request."""
-    import boto3
-
-    return boto3.Session()
-
-
 class S3Objects:
     """The object store protocol `LakeAdapter` over a bucket, or a prefix of it; the protocol documents the methods."""
 
@@ -190,6 +182,14 @@ class S3Objects:
             if key is not None and _error_code(error) in _NOT_FOUND_CODES:
                 raise NotFoundError(f"there is no object {key!r} in bucket {self.bucket!r}") from None
             raise AdapterError(f"{what} in bucket {self.bucket!r}: {error}") from error
+
+
+@cache
+def _session() -> Any:
+    """Return the process's boto3 session. Loading its description of S3 takes longer than a request."""
+    import boto3
+
+    return boto3.Session()
 
 
 def _error_code(error: Any) -> str:

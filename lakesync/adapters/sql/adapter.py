@@ -206,14 +206,6 @@ class SqlAdapter(ArrowAdapterBase):
         """Make later inserts and repairs fail once an erasure has begun."""
         self._fence = read_fence(self, name)
 
-    @contextmanager
-    def _fenced_transaction(self, connection: Connection) -> Iterator[None]:
-        """Open a transaction, which fails if an erasure has begun since `fence_writes`."""
-        with connection.transaction():
-            if self._fence is not None:
-                follower_state.move_mark(connection, self._fence)
-            yield
-
     # -- dead letters and suspended tables -----------------------------------------------------------------------------
 
     def suspended_tables(self, follower: str) -> list[SuspendedTable]:
@@ -260,19 +252,6 @@ class SqlAdapter(ArrowAdapterBase):
     ) -> None:
         """Delete deltas and rewrite their rows from the remaining ones, in one transaction."""
         self._delete_or_replace(follower, deltas, scope, transform, are_replaced=False)
-
-    def _delete_or_replace(
-        self, follower: str, deltas: pa.Table, scope: DigestScope, transform: ContentTransform, *, are_replaced: bool
-    ) -> None:
-        """Delete deltas, or replace them by those with the same ids in `deltas`, and rewrite their destination rows."""
-        uncreated = self._ensure_tables(scope.schemas)
-        with self._connect() as connection:
-            writer = DeltaWriter(connection, self._dialect, deltas)
-            with self._fenced_transaction(connection):
-                writer.delete()
-                if are_replaced:
-                    writer.insert()
-                self._write_rows_or_suspend(connection, deltas, scope.schemas, transform, follower, uncreated)
 
     def remove_orphan_rows(self, scope: DigestScope) -> int:
         """Delete rows without stored deltas, table by table.
@@ -338,6 +317,35 @@ class SqlAdapter(ArrowAdapterBase):
             self._reclaim_space(connection, [DEAD_LETTERS_TABLE, *changed])
         return sum(removed.values())
 
+    # -- closing -------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._executor.close()
+
+    # -- internals -----------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _fenced_transaction(self, connection: Connection) -> Iterator[None]:
+        """Open a transaction, which fails if an erasure has begun since `fence_writes`."""
+        with connection.transaction():
+            if self._fence is not None:
+                follower_state.move_mark(connection, self._fence)
+            yield
+
+    def _delete_or_replace(
+        self, follower: str, deltas: pa.Table, scope: DigestScope, transform: ContentTransform, *, are_replaced: bool
+    ) -> None:
+        """Delete deltas, or replace them by those with the same ids in `deltas`, and rewrite their destination rows."""
+        uncreated = self._ensure_tables(scope.schemas)
+        with self._connect() as connection:
+            writer = DeltaWriter(connection, self._dialect, deltas)
+            with self._fenced_transaction(connection):
+                writer.delete()
+                if are_replaced:
+                    writer.insert()
+                self._write_rows_or_suspend(connection, deltas, scope.schemas, transform, follower, uncreated)
+
     def _reclaim_space(self, connection: Connection, tables: Sequence[str]) -> None:
         """Physically remove old row versions of tables, whose names are quoted. Does nothing unless overridden."""
 
@@ -354,14 +362,6 @@ class SqlAdapter(ArrowAdapterBase):
             contents = queries.read_contents(connection, schema.table, chunk)
             destination.rebuild(chunk, transform(schema, chunk, contents))
         return len(rows)
-
-    # -- closing -------------------------------------------------------------------------------------------------------
-
-    def close(self) -> None:
-        """Close every connection."""
-        self._executor.close()
-
-    # -- internals -----------------------------------------------------------------------------------------------------
 
     @contextmanager
     def _connect(self) -> Iterator[Connection]:

@@ -104,16 +104,6 @@ def to_table_rows(deltas: pa.Table) -> pa.Table:
     return sort_unique(rows, "hlc")  # by hlc, then by the rest of the key
 
 
-def _are_short(ids: pa.ChunkedArray) -> bool:
-    """Return whether all ids fit the key unchanged."""
-    import pyarrow.compute as pc
-
-    return (
-        all(hashes_of(chunk) is not None for chunk in ids.chunks)
-        or not pc.any(pc.greater_equal(pc.utf8_length(ids), _MIN_LONG_CHARS)).as_py()
-    )
-
-
 def rows_of_table(deltas: pa.Table, table: str) -> list[RowId]:
     """Return the distinct rows of one table among deltas.
 
@@ -127,11 +117,6 @@ def rows_of_table(deltas: pa.Table, table: str) -> list[RowId]:
     return list(
         dict.fromkeys(zip(of_table.column("gateway").to_pylist(), of_table.column("row_id").to_pylist(), strict=True))
     )
-
-
-def _key_of_long_id(delta_id: str) -> str:
-    """Return the key of a delta whose id is too long for the key column: `#` and a hash of the id."""
-    return "#" + hashlib.sha256(delta_id.encode()).hexdigest()[1:]
 
 
 class DeltaWriter:
@@ -320,6 +305,21 @@ def redact_deltas(connection: Connection, requests: Sequence[RedactionRequest]) 
             [NO_COLUMNS, *values, NO_COLUMNS],
         )
     return RedactionResult(count, touched=tuple(touched))
+
+
+def _are_short(ids: pa.ChunkedArray) -> bool:
+    """Return whether all ids fit the key unchanged."""
+    import pyarrow.compute as pc
+
+    return (
+        all(hashes_of(chunk) is not None for chunk in ids.chunks)
+        or not pc.any(pc.greater_equal(pc.utf8_length(ids), _MIN_LONG_CHARS)).as_py()
+    )
+
+
+def _key_of_long_id(delta_id: str) -> str:
+    """Return the key of a delta whose id is too long for the key column: `#` and a hash of the id."""
+    return "#" + hashlib.sha256(delta_id.encode()).hexdigest()[1:]
 
 
 def _covered_condition(request: RedactionRequest) -> tuple[str, list[Value]]:

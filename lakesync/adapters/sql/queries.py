@@ -48,46 +48,6 @@ SORT_COLUMNS = {
 """The query's order → the columns by which deltas are ordered, most significant first: the fields of a `Position`."""
 
 
-def _conditions(query: DeltaQuery) -> tuple[str, list[Value]]:
-    """Return the WHERE condition of a query and its values, ignoring the limit."""
-    where, values = list[str](), list[Value]()
-    if query.since >= 0:  # an always-true condition could make the planner scan the whole index
-        where.append(f"{query.order} > ?")
-        values.append(query.since)
-    if query.until is not None:
-        where.append(f"{query.order} <= ?")
-        values.append(query.until)
-    if query.after is not None:
-        where.append(f"{query.order} >= ?")  # redundant, but lets the index be used
-        values.append(query.after.value)
-        condition, bounds = _after_condition(query.order, query.after)
-        where.append(condition)
-        values += bounds
-    if query.gateway is not None:
-        where.append("gateway = ?")
-        values.append(query.gateway)
-    for column, selected in (("table_name", query.tables), ("row_id", query.rows)):
-        if selected:
-            where.append(f"{column} IN ({', '.join('?' * len(selected))})")
-            values += selected
-    return " AND ".join(where) or "1 = 1", values
-
-
-def _after_condition(order: Order, after: Position) -> tuple[str, list[Value]]:
-    """Return the condition for deltas after a position.
-
-    It compares column by column, because not every database compares tuples, or uses an index for that.
-    """
-    names = SORT_COLUMNS[order]
-    # in hlc order, the first one is not used
-    bounds: dict[str, Value] = dict(zip(SORT_COLUMNS["arrival"], astuple(after), strict=True))
-    condition, values = f"{names[-1]} > ?", [bounds[names[-1]]]
-    for name in reversed(names[:-1]):
-        condition = f"({name} > ? OR ({name} = ? AND {condition}))"
-        values = [bounds[name], bounds[name], *values]
-    return condition, values
-
-
 _SELECT = ", ".join(f"{ID_EXPRESSION} AS delta_id" if name == "delta_id" else name for name in DELTA_COLUMNS)
 """The columns of a delta in SQL, in the order of `DELTA_COLUMNS`."""
 _MAX_EQUAL_VALUES = 10_001
@@ -170,12 +130,6 @@ def read_contents(connection: Connection, table: str, rows: Sequence[RowId]) -> 
     return found
 
 
-def _all_deltas(connection: Connection, query: DeltaQuery) -> pa.Table:
-    """Return all deltas that a query selects, in any order, ignoring the limit."""
-    where, values = _conditions(query)
-    return connection.query_arrow(f"SELECT {_SELECT} FROM {DELTAS_TABLE} WHERE {where}", values, _schema())
-
-
 def newest_position(connection: Connection, gateway: str | None) -> Position | None:
     """Return the position of the last delta in arrival order; None if there is no delta.
 
@@ -191,14 +145,6 @@ def newest_position(connection: Connection, gateway: str | None) -> Position | N
         f"SELECT {_SELECT} FROM {DELTAS_TABLE} WHERE {where} AND arrival = ?", [*values, last[0][0]], _schema()
     )
     return max(position_of(stored, "arrival") for stored in from_arrow(found))
-
-
-def _schema() -> pa.Schema:
-    """Return the schema of deltas with `columns` as text."""
-    import pyarrow as pa
-
-    schema = arrow_schema()
-    return schema.set(schema.get_field_index("columns"), pa.field("columns", pa.string()))
 
 
 def digests(connection: Connection, dialect: Dialect, scope: DigestScope) -> list[Digest]:
@@ -255,6 +201,60 @@ def delete_orphan_rows(connection: Connection, dialect: Dialect, scope: DigestSc
     stored = f"SELECT 1 FROM {DELTAS_TABLE} WHERE {DELTAS_TABLE}.row_id = {row_id} AND table_name = ?"
     stored += f" AND {DELTAS_TABLE}.gateway = {gateway}"
     return connection.execute(f"DELETE FROM {table} WHERE {where} AND NOT EXISTS ({stored})", [*values, schema.table])
+
+
+def _conditions(query: DeltaQuery) -> tuple[str, list[Value]]:
+    """Return the WHERE condition of a query and its values, ignoring the limit."""
+    where, values = list[str](), list[Value]()
+    if query.since >= 0:  # an always-true condition could make the planner scan the whole index
+        where.append(f"{query.order} > ?")
+        values.append(query.since)
+    if query.until is not None:
+        where.append(f"{query.order} <= ?")
+        values.append(query.until)
+    if query.after is not None:
+        where.append(f"{query.order} >= ?")  # redundant, but lets the index be used
+        values.append(query.after.value)
+        condition, bounds = _after_condition(query.order, query.after)
+        where.append(condition)
+        values += bounds
+    if query.gateway is not None:
+        where.append("gateway = ?")
+        values.append(query.gateway)
+    for column, selected in (("table_name", query.tables), ("row_id", query.rows)):
+        if selected:
+            where.append(f"{column} IN ({', '.join('?' * len(selected))})")
+            values += selected
+    return " AND ".join(where) or "1 = 1", values
+
+
+def _after_condition(order: Order, after: Position) -> tuple[str, list[Value]]:
+    """Return the condition for deltas after a position.
+
+    It compares column by column, because not every database compares tuples, or uses an index for that.
+    """
+    names = SORT_COLUMNS[order]
+    # in hlc order, the first one is not used
+    bounds: dict[str, Value] = dict(zip(SORT_COLUMNS["arrival"], astuple(after), strict=True))
+    condition, values = f"{names[-1]} > ?", [bounds[names[-1]]]
+    for name in reversed(names[:-1]):
+        condition = f"({name} > ? OR ({name} = ? AND {condition}))"
+        values = [bounds[name], bounds[name], *values]
+    return condition, values
+
+
+def _all_deltas(connection: Connection, query: DeltaQuery) -> pa.Table:
+    """Return all deltas that a query selects, in any order, ignoring the limit."""
+    where, values = _conditions(query)
+    return connection.query_arrow(f"SELECT {_SELECT} FROM {DELTAS_TABLE} WHERE {where}", values, _schema())
+
+
+def _schema() -> pa.Schema:
+    """Return the schema of deltas with `columns` as text."""
+    import pyarrow as pa
+
+    schema = arrow_schema()
+    return schema.set(schema.get_field_index("columns"), pa.field("columns", pa.string()))
 
 
 def _delta_digests(connection: Connection, dialect: Dialect, scope: DigestScope) -> list[Digest]:

@@ -143,19 +143,6 @@ def remove_rows(connection: Connection, dialect: Dialect, table: str, rows: Coll
     )
 
 
-def _delete_rows(
-    connection: Connection, dialect: Dialect, table: str, key: Sequence[str], rows: Collection[RowId]
-) -> int:
-    """Delete rows, `(gateway, row id)`, of a destination table with this key, both quoted; return their number."""
-    load_row_keys(connection, dialect, rows)
-    is_same = " AND ".join(
-        f"{_KEYS}.{name} = {table}.{column}" for name, column in zip(("gateway", "row_id"), key, strict=True)
-    )
-    return connection.execute(
-        f"DELETE FROM {table} WHERE EXISTS (SELECT 1 FROM {ROW_KEYS_TABLE} {_KEYS} WHERE {is_same})"
-    )
-
-
 class RowTable:
     """The destination table of one schema, over one connection."""
 
@@ -198,21 +185,6 @@ class RowTable:
             with connection.transaction():
                 for statement in [*create, *self._indexes(())]:
                     connection.execute(statement)
-
-    def _missing_columns(self, present: Iterable[str]) -> list[Column]:
-        """Return the columns, with quoted names, that are not among `present` ones of the database."""
-        dialect = self._dialect
-        present_names = {dialect.folded(dialect.quote(name)) for name in present}
-        return [column for column in self._columns() if dialect.folded(column.name) not in present_names]
-
-    def _add_column(self, column: Column) -> None:
-        """Add a column to the table, unless another process adds it at the same time."""
-        definition = self._dialect.column_definition(column._replace(required=False))
-        try:
-            self._connection.execute(f"ALTER TABLE {self._name} ADD COLUMN {definition}")
-        except Exception:
-            if column in self._missing_columns(self._connection.column_names(table_name(self._schema))):
-                raise
 
     def take_locks(self, rows: Iterable[RowId] | None = None) -> None:
         """Take the locks of rows until the end of the transaction; None takes those of all rows."""
@@ -264,6 +236,21 @@ class RowTable:
         name = dialect.quote(system_column(self._schema, "checksum"))
         source = f"(SELECT {_SCRATCH}.*, {row_checksum(dialect, self._schema)} AS {name} FROM {_SCRATCH})"
         self._connection.execute(dialect.merge_statement(self._name, source, columns, self._key, update))
+
+    def _missing_columns(self, present: Iterable[str]) -> list[Column]:
+        """Return the columns, with quoted names, that are not among `present` ones of the database."""
+        dialect = self._dialect
+        present_names = {dialect.folded(dialect.quote(name)) for name in present}
+        return [column for column in self._columns() if dialect.folded(column.name) not in present_names]
+
+    def _add_column(self, column: Column) -> None:
+        """Add a column to the table, unless another process adds it at the same time."""
+        definition = self._dialect.column_definition(column._replace(required=False))
+        try:
+            self._connection.execute(f"ALTER TABLE {self._name} ADD COLUMN {definition}")
+        except Exception:
+            if column in self._missing_columns(self._connection.column_names(table_name(self._schema))):
+                raise
 
     def _columns(self) -> list[Column]:
         """Return `table_columns` with quoted names."""
@@ -348,6 +335,19 @@ class RowTable:
                 raise
             return rejection.reason
         return None
+
+
+def _delete_rows(
+    connection: Connection, dialect: Dialect, table: str, key: Sequence[str], rows: Collection[RowId]
+) -> int:
+    """Delete rows, `(gateway, row id)`, of a destination table with this key, both quoted; return their number."""
+    load_row_keys(connection, dialect, rows)
+    is_same = " AND ".join(
+        f"{_KEYS}.{name} = {table}.{column}" for name, column in zip(("gateway", "row_id"), key, strict=True)
+    )
+    return connection.execute(
+        f"DELETE FROM {table} WHERE EXISTS (SELECT 1 FROM {ROW_KEYS_TABLE} {_KEYS} WHERE {is_same})"
+    )
 
 
 def _check_lengths(schema: TableSchema, limit: int | None) -> None:

@@ -195,34 +195,6 @@ def new_pages(
         yield NewPage(0, arrow_schema().empty_table(), progress)
 
 
-def _late_queries(
-    progress: FlowProgress, query: DeltaQuery, streams: Mapping[str, Mapping[str, int]]
-) -> Iterator[DeltaQuery]:
-    """Yield queries for deltas that were written since the last run, and that `query` does not read.
-
-    Args:
-        progress: the flow's progress.
-        query: the query of the run's new deltas.
-        streams: how far followers have written, as `WrittenStreams.streams`.
-    """
-    if progress.position is None:
-        return
-    # A stream's new deltas are those after `low` and up to `high`; `query` itself reads what is after `last`.
-    last = query.since if query.after is None else query.after.value
-    ranges: dict[str, tuple[int, int]] = {}  # gateway → the arrivals of its late deltas, without the first one
-    for follower, of_follower in streams.items():
-        before = progress.streams.get(follower, {})
-        for stream, arrival in of_follower.items():
-            low, high = before.get(stream, -1), min(arrival, last)
-            if low < high:
-                gateway = stream.partition("/")[0]
-                lowest, highest = ranges.get(gateway, (low, high))
-                ranges[gateway] = (min(low, lowest), max(high, highest))
-    for gateway, (low, high) in sorted(ranges.items()):
-        if progress.row_filter.has_gateway(gateway):
-            yield DeltaQuery(gateway=gateway, tables=query.tables, since=low, until=high, limit=query.limit)
-
-
 def filtered_pages(
     source: DatabaseAdapter,
     query: DeltaQuery,
@@ -255,6 +227,34 @@ def filtered_pages(
             )
         if scanned:
             yield FilteredPage(scanned, deltas, end)
+
+
+def _late_queries(
+    progress: FlowProgress, query: DeltaQuery, streams: Mapping[str, Mapping[str, int]]
+) -> Iterator[DeltaQuery]:
+    """Yield queries for deltas that were written since the last run, and that `query` does not read.
+
+    Args:
+        progress: the flow's progress.
+        query: the query of the run's new deltas.
+        streams: how far followers have written, as `WrittenStreams.streams`.
+    """
+    if progress.position is None:
+        return
+    # A stream's new deltas are those after `low` and up to `high`; `query` itself reads what is after `last`.
+    last = query.since if query.after is None else query.after.value
+    ranges: dict[str, tuple[int, int]] = {}  # gateway → the arrivals of its late deltas, without the first one
+    for follower, of_follower in streams.items():
+        before = progress.streams.get(follower, {})
+        for stream, arrival in of_follower.items():
+            low, high = before.get(stream, -1), min(arrival, last)
+            if low < high:
+                gateway = stream.partition("/")[0]
+                lowest, highest = ranges.get(gateway, (low, high))
+                ranges[gateway] = (min(low, lowest), max(high, highest))
+    for gateway, (low, high) in sorted(ranges.items()):
+        if progress.row_filter.has_gateway(gateway):
+            yield DeltaQuery(gateway=gateway, tables=query.tables, since=low, until=high, limit=query.limit)
 
 
 def _deltas_of_matching_rows(

@@ -229,20 +229,6 @@ def continued_progress(
     return found if found is not None and found.selection == selection else FollowerProgress(selection, dict(since))
 
 
-def _skip_applied(history: Iterable[pa.RecordBatch], progress: FollowerProgress) -> Iterator[pa.RecordBatch]:
-    """Yield the history without the deltas that were applied already."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    for batch in history:
-        if not batch.num_rows:
-            continue
-        applied = [progress.applied_up_to(stream) for stream in _streams(batch)]
-        missing = batch.filter(pc.greater(batch.column("arrival"), pa.array(applied, pa.int64())))
-        if missing.num_rows:
-            yield missing
-
-
 def count_by_day(chunk: pa.Table) -> dict[str, int]:
     """Return the number of deltas by UTC day of arrival, `YYYY-MM-DD`."""
     counted = chunk.group_by("arrival").aggregate([([], "count_all")])
@@ -250,12 +236,6 @@ def count_by_day(chunk: pa.Table) -> dict[str, int]:
     for arrival, count in zip(*(counted.column(name).to_pylist() for name in ("arrival", "count_all")), strict=True):
         days[day_text(day_of(arrival))] += count
     return dict(days)
-
-
-def _streams(batch: pa.RecordBatch) -> Iterator[str]:
-    """Yield the stream of each delta."""
-    gateways, shards = (batch.column(name).to_pylist() for name in ("gateway", "shard"))
-    return map(stream_name, gateways, shards)
 
 
 def split_chunks(history: Iterable[pa.RecordBatch], key_columns: Sequence[str], min_deltas: int) -> Iterator[pa.Table]:
@@ -287,6 +267,26 @@ def split_chunks(history: Iterable[pa.RecordBatch], key_columns: Sequence[str], 
             pending, count, size = rest.to_batches(), len(rest), rest.nbytes
     if pending:
         yield pa.Table.from_batches(pending)
+
+
+def _skip_applied(history: Iterable[pa.RecordBatch], progress: FollowerProgress) -> Iterator[pa.RecordBatch]:
+    """Yield the history without the deltas that were applied already."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for batch in history:
+        if not batch.num_rows:
+            continue
+        applied = [progress.applied_up_to(stream) for stream in _streams(batch)]
+        missing = batch.filter(pc.greater(batch.column("arrival"), pa.array(applied, pa.int64())))
+        if missing.num_rows:
+            yield missing
+
+
+def _streams(batch: pa.RecordBatch) -> Iterator[str]:
+    """Yield the stream of each delta."""
+    gateways, shards = (batch.column(name).to_pylist() for name in ("gateway", "shard"))
+    return map(stream_name, gateways, shards)
 
 
 def _chunk_end(table: pa.Table, key_columns: Sequence[str], min_deltas: int) -> int | None:

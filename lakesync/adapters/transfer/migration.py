@@ -104,12 +104,6 @@ class MigrationStore:
         """
         return self._resume(self._stored.read(), scope)
 
-    def _resume(self, found: MigrationProgress | None, scope: MigrationScope) -> MigrationProgress:
-        """Return stored progress if it belongs to this scope and division; otherwise that of a new migration."""
-        if found is not None and (found.scope, found.division) == (scope, self._division):
-            return found
-        return MigrationProgress(scope, division=self._division)
-
     def write(self, progress: MigrationProgress) -> None:
         """Store the progress durably.
 
@@ -131,6 +125,12 @@ class MigrationStore:
     def forget(self, scope: MigrationScope) -> None:
         """Forget the progress of a migration of this scope, so that the next run starts at the beginning."""
         self.write(MigrationProgress(scope, division=self._division))
+
+    def _resume(self, found: MigrationProgress | None, scope: MigrationScope) -> MigrationProgress:
+        """Return stored progress if it belongs to this scope and division; otherwise that of a new migration."""
+        if found is not None and (found.scope, found.division) == (scope, self._division):
+            return found
+        return MigrationProgress(scope, division=self._division)
 
 
 class MigrationInMark(MigrationStore):

@@ -84,26 +84,6 @@ def rewrite_outdated_tables(
             _rewrite_or_suspend(adapter, follower, schema, transform, selection, cold)
 
 
-def _rewrite_or_suspend(
-    adapter: StateWriter,
-    follower: str,
-    schema: TableSchema,
-    transform: ContentTransform,
-    selection: TableSelection,
-    cold: Sequence[DatabaseAdapter],
-) -> None:
-    """Rewrite every row of a table; if that fails, suspend the table."""
-    try:
-        rewrite_table(adapter, schema, transform, selection, cold)
-    except (AdapterError, SchemaError) as error:
-        if not isinstance(adapter, SuspendsTables):
-            raise
-        adapter.suspend_table(follower, schema.table, str(error))
-        return
-    if isinstance(adapter, SuspendsTables):
-        adapter.resume_table(follower, schema.table)
-
-
 def rewrite_table(
     adapter: StateWriter,
     schema: TableSchema,
@@ -139,3 +119,23 @@ def rewrite_table(
             rows = list(dict.fromkeys(zip(*ids, strict=True)))
             if rows:
                 adapter.write_states(schema, partial(read_rows, rows))
+
+
+def _rewrite_or_suspend(
+    adapter: StateWriter,
+    follower: str,
+    schema: TableSchema,
+    transform: ContentTransform,
+    selection: TableSelection,
+    cold: Sequence[DatabaseAdapter],
+) -> None:
+    """Rewrite every row of a table; if that fails, suspend the table."""
+    try:
+        rewrite_table(adapter, schema, transform, selection, cold)
+    except (AdapterError, SchemaError) as error:
+        if not isinstance(adapter, SuspendsTables):
+            raise
+        adapter.suspend_table(follower, schema.table, str(error))
+        return
+    if isinstance(adapter, SuspendsTables):
+        adapter.resume_table(follower, schema.table)
