@@ -61,9 +61,8 @@ class CheckInputs:
 
         return history_faults(self.spark, self.store, self.lake.names, self.days)
 
-    @property
     def altered_deltas(self) -> Sequence[msgspec.Struct]:
-        """Days of the history with deltas whose id is not the hash of their contents. Only the audit searches them."""
+        """Search the history for days with deltas whose id is not the hash of their contents; in the audit only."""
         from lakehouse.checks import altered_deltas
 
         return altered_deltas(self.spark, self.lake.names) if self.days is None else []
@@ -104,7 +103,7 @@ HISTORY_CHECKS = (
     Check(
         "ids_equal_contents",
         "In the audit: the id of each delta is the hash of its contents.",
-        lambda inputs: inputs.altered_deltas,
+        CheckInputs.altered_deltas,
         "Do not rebuild tables from these days: restore their files from a backup.",
         blocking=False,
     ),
