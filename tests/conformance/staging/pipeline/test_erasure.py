@@ -11,8 +11,10 @@ from lakesync.model.merge import RowState
 from lakesync.model.types import RowDelta
 from lakesync.rules.keys import BucketIndex
 from lakesync.rules.model import parse_rules
+from lakesync.staging import erasure_tables
 from lakesync.staging.erasing_store import ERASER
 from lakesync.staging.records import LOST, ActionRecord, Checkpoint, ClientRecord, encode_row
+from lakesync.wire.log import decode_body
 from tests.conformance.book import id_sum, make_delta
 from tests.conformance.erased_world import SECRET, World
 
@@ -92,6 +94,36 @@ def test_a_flush_during_an_erasure_agrees_with_the_ledger(world):
     rest = world.store.plan("g", "main", 100)
     world.store.confirm(rest.batch_id, 1, id_sum([tombstone]))
     assert sum(day.count for day in world.store.ledger("g")) == 5
+
+
+@pytest.mark.parametrize("most", [1, 3, 4, 100])
+def test_a_commit_redacts_few_deltas_of_large_pushes(world, monkeypatch, most):
+    """Pushes wait for each of these commits, so the sizes of the log's pushes limit it, not only their number."""
+    monkeypatch.setattr(erasure_tables, "_DELTAS_PER_COMMIT", most)
+    redact = erasure_tables.ErasureStatements.redact
+    decoded: list[list[int]] = []
+
+    def decode_counted(body: bytes):
+        deltas = decode_body(body)
+        decoded[-1].append(len(deltas))
+        return deltas
+
+    monkeypatch.setattr(erasure_tables, "decode_body", decode_counted)
+
+    def redact_counted(self, after, limit, covers):
+        decoded.append([])
+        return redact(self, after, limit, covers)
+
+    monkeypatch.setattr(erasure_tables.ErasureStatements, "redact", redact_counted)
+    for push in range(5):
+        world.clock.advance(1)
+        stamp = world.clock.now_ms << 16
+        world.push("x", *(make_delta("x", stamp + n, f"r{n}", name=f"{SECRET}-{push}") for n in range(3)))
+    erasure = world.store.erase_row("g", "notes", "r1")
+    assert erasure.deltas == 5
+    assert sum(map(sum, decoded)) == 15
+    assert max(map(sum, decoded)) < most + 3
+    assert [delta for delta in world.logged() if delta.row_id == "r1" and delta.columns] == []
 
 
 def test_erasing_a_client_keeps_the_values_of_others(world):
