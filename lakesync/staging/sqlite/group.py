@@ -172,6 +172,7 @@ class GroupCommit:
 
     def _recover(self) -> None:
         """Repeat a rollback of `log.db` that failed, and rebuild rows that were lost by an error."""
+        self._journal.reopen()
         if self._journal.has_transaction:
             self._journal.rollback()
         self._behind.recover_if_lost()

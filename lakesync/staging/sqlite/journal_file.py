@@ -32,6 +32,7 @@ from lakesync.staging.ledger import EMPTY_TALLY, Tally, day_of, signed, unsigned
 from lakesync.staging.rebuild_commit import ANYONE
 from lakesync.staging.records import ClientRecord, LogEntry
 from lakesync.staging.sqlite import bulk
+from lakesync.staging.sqlite.file_copy import FileInUseError, replace_file
 from lakesync.staging.sqlite.files import LOG_FILE, connect, migrate
 from lakesync.staging.table_values import decode_client, decode_config, row_of
 
@@ -76,7 +77,7 @@ class JournalFile:
             sqlite3.Error: it cannot be read or written.
         """
         self.path = folder / LOG_FILE
-        self.sql = connect(self.path)
+        self._open()
         migrate(self.sql, "sqlite/log", self.path)
         self.sql.execute("INSERT INTO store VALUES (1, ?) ON CONFLICT DO NOTHING", (uuid.uuid4().hex,))
         # a random id, by which `state.db` notes to which journal it belongs
@@ -85,6 +86,36 @@ class JournalFile:
     def close(self) -> None:
         """Close the file."""
         self.sql.close()
+
+    def _open(self) -> None:
+        self.sql = connect(self.path)
+        self._is_open = True
+
+    # -- replacement by a rewritten copy; see `file_rewrite` -----------------------------------------------------
+
+    def hold_checkpoints(self) -> None:
+        """Let no commit make a checkpoint: the first one after the copying would have to wait for a large one."""
+        self.sql.execute("PRAGMA wal_autocheckpoint=0")
+
+    def resume_checkpoints(self) -> None:
+        """Make checkpoints again."""
+        self.sql.execute("PRAGMA wal_autocheckpoint=1000")
+
+    def replace(self, copy: Path) -> None:
+        """Replace the file by a copy with the same contents; see `RewritableFile.replace`."""
+        self._is_open = False
+        try:
+            replace_file(self.sql, copy, self.path)
+        except FileInUseError:
+            self._is_open = True
+            raise
+        self._open()
+
+    def reopen(self) -> None:
+        """Open the file if an error has prevented `replace` from doing so."""
+        if not self._is_open:
+            self.sql.close()
+            self._open()
 
     # -- gateways and their configuration ------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ import structlog
 
 from lakesync.staging.head import Head
 from lakesync.staging.sqlite.entry_file import BucketNumbers, EntryFile
+from lakesync.staging.sqlite.file_copy import FileInUseError, replace_file
 from lakesync.staging.sqlite.files import STATE_FILE, connect, migrate
 from lakesync.staging.sqlite.row_file import RowFile
 
@@ -103,21 +104,58 @@ class StateFile:
             StagingVersionError: a newer LakeSync wrote it.
         """
         self.path = folder / STATE_FILE
-        self.sql = connect(self.path, _CACHE_MIB)
-        self.sql.execute("PRAGMA synchronous=NORMAL")  # a commit that a power cut undoes is rebuilt from the log
-        self.sql.execute("PRAGMA wal_autocheckpoint=0").fetchall()  # `Checkpointer` makes the checkpoints
+        self._open()
         migrate(self.sql, "sqlite/state", self.path)
-        self._buckets = BucketNumbers(self.sql)
-        self._rows = RowFile(self.sql)
-        self._entries = EntryFile(self.sql, self._buckets, self._rows)
         self._reset()
         self._bind_to_journal(store_id)
         self._checkpointer = Checkpointer(self.path)
+
+    def _open(self) -> None:
+        self.sql = connect(self.path, _CACHE_MIB)
+        self.sql.execute("PRAGMA synchronous=NORMAL")  # a commit that a power cut undoes is rebuilt from the log
+        self.sql.execute("PRAGMA wal_autocheckpoint=0").fetchall()  # `Checkpointer` makes the checkpoints
+        self._buckets = BucketNumbers(self.sql)
+        self._rows = RowFile(self.sql)
+        self._entries = EntryFile(self.sql, self._buckets, self._rows)
+        self._is_open = True
 
     def close(self) -> None:
         """Close the file. Uncommitted rows are rebuilt from the log when the store is opened again."""
         self._checkpointer.stop()
         self.sql.close()
+
+    # -- replacement by a rewritten copy; see `file_rewrite` -----------------------------------------------------
+
+    def hold_checkpoints(self) -> None:
+        """Do nothing: no commit waits for the checkpoints of another thread."""
+
+    def resume_checkpoints(self) -> None:
+        """Do nothing, as `hold_checkpoints`."""
+
+    def replace(self, copy: Path) -> None:
+        """Replace the file by a copy with the same contents; see `RewritableFile.replace`.
+
+        All rows are written and committed. `intact` is false afterwards: `restart` makes the copy usable.
+        """
+        self._checkpointer.stop()  # it closes its connection
+        self._is_open = False
+        try:
+            replace_file(self.sql, copy, self.path)
+        except FileInUseError:
+            self._is_open = True
+            self._checkpointer = Checkpointer(self.path)
+            raise
+        finally:
+            if not self._is_open:
+                self._reset()
+        self._reopen()
+
+    def _reopen(self) -> None:
+        """Open the file if an error has prevented `replace` from doing so."""
+        if not self._is_open:
+            self.sql.close()
+            self._open()
+            self._checkpointer = Checkpointer(self.path)
 
     def _bind_to_journal(self, store_id: str) -> None:
         """Delete the contents if they were written from another journal, and note the id of this one."""
@@ -198,6 +236,7 @@ class StateFile:
 
     def rollback(self) -> None:
         """Roll back everything since the last commit; `intact` is false afterwards, also if the file raises."""
+        self._reopen()
         try:
             if self.sql.in_transaction:
                 self.sql.execute("ROLLBACK")

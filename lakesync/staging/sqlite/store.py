@@ -26,7 +26,9 @@ from lakesync.staging.notices import Listener, Notices
 from lakesync.staging.pipeline_tables import PipelineTables
 from lakesync.staging.records import LogSource
 from lakesync.staging.sqlite.commit import SqliteCommit, SqliteView
-from lakesync.staging.sqlite.files import LOG_FILE, OwnerLock, check_journal, check_no_rebuild
+from lakesync.staging.sqlite.file_copy import delete_copy
+from lakesync.staging.sqlite.file_rewrite import Rewriter
+from lakesync.staging.sqlite.files import LOG_FILE, STATE_FILE, OwnerLock, check_journal, check_no_rebuild
 from lakesync.staging.sqlite.group import GroupCommit, Owner
 from lakesync.staging.sqlite.journal import Journal
 from lakesync.staging.sqlite.recovery import Recovery
@@ -34,51 +36,6 @@ from lakesync.staging.sqlite.state import State
 from lakesync.staging.sqlite.write_behind import WriteBehind, WriteBehindLimits
 from lakesync.staging.store import Commit, View
 from lakesync.staging.store.push import Replayer
-
-
-def purge(journal: Journal, state: State, behind: WriteBehind) -> None:
-    """Rewrite both files, so that values that an erasure deleted are not left in free pages.
-
-    Call it in the owner thread. No other job runs meanwhile; `docs/durability.md` has the duration. VACUUM is needed,
-    because `PRAGMA secure_delete` leaves fragments of deleted values in pages that were reused.
-
-    Args:
-        journal: the store's `log.db`.
-        state: the store's `state.db`.
-        behind: writes rows to `state.db` that are only in memory, first.
-
-    Raises:
-        StagingUnavailableError: another process reads a file, so its write-ahead log cannot be truncated.
-        sqlite3.Error: a file cannot be read or written.
-    """
-    behind.write()
-    _purge(journal.sql, journal.path)
-    with state.without_checkpoints():  # those of SQLite's write-ahead log
-        _purge(state.sql, state.path)
-
-
-def _purge(connection: sqlite3.Connection, path: Path) -> None:
-    """Rewrite one file, and truncate its write-ahead log.
-
-    Raises:
-        StagingUnavailableError: another process reads the file, so its write-ahead log cannot be truncated.
-    """
-    _rewrite(connection)
-    (busy, *_) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-    if busy:
-        raise StagingUnavailableError(
-            f"{path} is being read, so what was erased is still in its write-ahead log: erase again to complete it"
-        )
-
-
-def _rewrite(connection: sqlite3.Connection) -> None:
-    """Run VACUUM with its copy of the file on disk, because a large file does not fit into memory."""
-    connection.execute("PRAGMA temp_store=FILE")
-    try:
-        connection.execute("VACUUM")
-    finally:
-        connection.execute("PRAGMA temp_store=MEMORY")
-
 
 T = TypeVar("T")
 
@@ -132,6 +89,8 @@ class _Opened:
         with ExitStack() as opening:
             opening.callback(OwnerLock(folder).release)
             check_journal(folder)
+            for name in (LOG_FILE, STATE_FILE):
+                delete_copy(folder / name)
             self.journal = Journal(folder, wall, shard)
             opening.callback(self.journal.close)
             self.state = State(folder, self.journal.store_id)
@@ -141,10 +100,14 @@ class _Opened:
             self.group = GroupCommit(self.journal, self.state, self.behind, notices)
             self.behind.recover_if_lost()
             self.pipeline = _Pipeline(self.journal)
-            self.owner = Owner(self.group, self.behind, f"staging {folder.name}", limits)
+            owner = self.owner = Owner(self.group, self.behind, f"staging {folder.name}", limits)
+            self.rewriter = Rewriter(
+                lambda run: owner.submit(lambda _: run(), writes=False).result(), self.behind.write
+            )
             self._files = opening.pop_all()
 
     def close(self) -> None:
+        self.rewriter.stop()
         self.owner.stop()
         self._files.close()
 
@@ -278,8 +241,13 @@ class SqliteStore(BaseStore):
         return self._wall()
 
     def _purge(self) -> None:
+        """Rewrite both files, so that values that an erasure deleted are not left in free pages.
+
+        `PRAGMA secure_delete` would leave fragments of deleted values in pages that were reused.
+        """
         opened = self._open
-        self._read(lambda: purge(opened.journal, opened.state, opened.behind))
+        for file in (opened.journal, opened.state):
+            opened.rewriter.rewrite(file)
 
     def _read_tables(self, run: Callable[[PipelineTables], T]) -> T:
         pipeline = self._open.pipeline

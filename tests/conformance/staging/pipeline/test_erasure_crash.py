@@ -26,12 +26,17 @@ kind, *target = sys.argv[3:]
 engine.store.erase_row("g", *target) if kind == "row" else engine.store.erase_client("g", *target)
 """
 POINTS = ("erasure.requested", "erasure.redacted", "erasure.applied", "erasure.purged", "staging.after_commit:2")
+REWRITE_POINTS = [f"erasure.{step}:{file}" for step in ("copied", "unlogged", "renamed") for file in (1, 2)]
+"""A place for each step of a SQLite file's rewrite: 1 is `log.db`, 2 `state.db`."""
 
 
-@pytest.mark.parametrize("crash_at", POINTS)
+@pytest.mark.parametrize("crash_at", [*POINTS, *REWRITE_POINTS])
 @pytest.mark.parametrize("target", [("row", "notes", "r1"), ("client", "x")], ids=["row", "client"])
 def test_an_interrupted_erasure_is_completed_on_opening(tmp_path, clock, crash_at, target):
     _crash_and_finish(f"sqlite://{tmp_path / 'staging'}", clock, crash_at, target)
+    files = sorted((tmp_path / "staging").iterdir())
+    assert [file.name for file in files] == ["log.db", "owner.lock", "state.db"]
+    assert [file.name for file in files if SECRET.encode() in file.read_bytes()] == []
 
 
 @pytest.mark.parametrize("crash_at", POINTS)

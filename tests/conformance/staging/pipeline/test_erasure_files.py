@@ -7,13 +7,13 @@ import uuid
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
 
 from lakesync.model.errors import StagingUnavailableError
 from lakesync.model.types import ColumnValue, RowDelta
+from lakesync.staging.sqlite import file_rewrite
 from tests.conformance.book import make_delta
 from tests.conformance.erased_world import SECRET, World
 from tests.conformance.places import postgres
@@ -51,15 +51,12 @@ def test_no_file_contains_erased_values(tmp_path, clock):
     world.close()
 
 
-def test_a_concurrent_reader_of_the_files_delays_an_erasure(tmp_path, clock):
-    """The write-ahead log cannot be truncated then: the erasure fails and reports it."""
+def test_a_concurrent_reader_of_the_files_delays_an_erasure(tmp_path, clock, monkeypatch):
+    """The file cannot be replaced then: the erasure fails and reports it."""
 
+    monkeypatch.setattr(file_rewrite, "READER_SECONDS", 0.0)
     world = World(f"sqlite://{tmp_path / 'staging'}", clock)
     world.write("a", "r1", name=SECRET)
-    world.query("SELECT 1 FROM gateway WHERE id = ?")
-    store: Any = world.store
-    for connection in (store._opened.journal.sql, store._opened.state.sql):
-        connection.execute("PRAGMA busy_timeout=50")
     with closing(sqlite3.connect(tmp_path / "staging" / "log.db", isolation_level=None)) as reader:
         reader.execute("BEGIN")
         reader.execute("SELECT count(*) FROM log").fetchone()
