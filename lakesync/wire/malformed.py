@@ -190,8 +190,8 @@ def has_certainly_plain_hlcs(body: bytes, push: SyncPush) -> bool:
     lowest = min(hlcs, default=_LARGE)
     if lowest < 0 or cursor < 0:
         return False
-    has_default_cursor = cursor == 0 and b'"lastSeenHlc"' not in body
-    if not has_default_cursor and body.rfind(b'"lastSeenHlc":"%d"' % cursor) < 0:
+    # clients write the cursor last, so it is found quickly; without one it is 0
+    if body.rfind(b'"lastSeenHlc":"%d"' % cursor) < 0 and (cursor != 0 or b'"lastSeenHlc"' in body):
         return False
     may_be_rounded = hlcs if lowest < _LARGE else [hlc for hlc in hlcs if hlc % _DOUBLE_STEP == 0]
     position = 0
