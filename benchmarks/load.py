@@ -153,14 +153,12 @@ def pull(port: int, load: PullLoad) -> list[Sample]:
 async def _push_all(ports: Sequence[int], load: PushLoad) -> list[Sample]:
     """Run a `PushLoad` on the event loop; see `push`."""
     samples: list[Sample] = []
-    numbers = iter(range(load.rows, load.rows + load.deltas) if load.shape else range(load.deltas))
-    begun = time.perf_counter()
+    numbers, begun = _numbers(load), time.perf_counter()
     started_ms: list[int] = []
 
     async def client(number: int) -> None:
         name = f"{load.name}-{number}"
-        latest = _LATEST_DELTAS // load.batch if load.shape in ("crossing", "mixture") else 0
-        clock = Clock(started_ms, latest * number // load.clients)
+        clock = _clock(load, number, started_ms)
         claims, bodies = {}, _bodies(name, load, numbers, begun, clock)
         if load.own_team:  # the client writes every `load.clients`-th row, beginning with the one of its own number
             claims = {"team": f"team-{number}"}
@@ -178,6 +176,41 @@ async def _push_all(ports: Sequence[int], load: PushLoad) -> list[Sample]:
 
     await asyncio.gather(*(client(number) for number in range(load.clients)))
     return samples
+
+
+def push_bodies(load: PushLoad) -> list[tuple[str, bytes]]:
+    """Return the pushes of a `PushLoad` without own teams, each as `(client id, JSON body)`; the clients take turns."""
+    numbers, begun, started_ms = _numbers(load), time.perf_counter(), list[int]()
+    names = [f"{load.name}-{number}" for number in range(load.clients)]
+    clients = [
+        _bodies(name, load, numbers, begun, _clock(load, number, started_ms)) for number, name in enumerate(names)
+    ]
+    pushes: list[tuple[str, bytes]] = []
+    while turn := [(name, body) for name, (body, _) in zip(names, map(_next_or_empty, clients), strict=True) if body]:
+        pushes += turn
+    return pushes
+
+
+def _next_or_empty(bodies: Iterator[tuple[bytes, int]]) -> tuple[bytes, int]:
+    """Return a client's next push; an empty one at the end."""
+    return next(bodies, (b"", 0))
+
+
+def _numbers(load: PushLoad) -> Iterator[int]:
+    """Return the numbers of the deltas of a load."""
+    return iter(range(load.rows, load.rows + load.deltas) if load.shape else range(load.deltas))
+
+
+def _clock(load: PushLoad, number: int, started_ms: list[int]) -> Clock:
+    """Return the clock of a client of a load.
+
+    Args:
+        load: the load.
+        number: the client's number.
+        started_ms: the list that all clients of the load share; see `Clock`.
+    """
+    latest = _LATEST_DELTAS // load.batch if load.shape in ("crossing", "mixture") else 0
+    return Clock(started_ms, latest * number // load.clients)
 
 
 def _bodies(
