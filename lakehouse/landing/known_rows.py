@@ -33,6 +33,7 @@ from lakehouse.landing.rows import (
 )
 from lakesync.connectors.base import Page, SourceRow
 from lakesync.connectors.polling import CensusComparison
+from lakesync.model.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -137,7 +138,7 @@ class RowDigests:
     """Digests of the known rows of a table that is read as a whole, so that unchanged rows do not land again."""
 
     def __init__(self, rows: KnownRows) -> None:
-        """Compute the digests, which take about 100 bytes of memory each.
+        """Compute the digests, which take about 100 bytes of memory each, as do the ids of rows that have changed.
 
         Args:
             rows: the known rows.
@@ -147,14 +148,27 @@ class RowDigests:
             for batch in rows.rows()
             for row_id, columns in value_tuples(batch, *KNOWN_ROWS.names)
         }
+        self._changed: dict[str, bytes] = {}
+        """Id of each row that has changed → its new digest."""
 
     def changed(self, page: Page) -> Page:
-        """Return the page with only its new and changed rows. These count as known from now on."""
+        """Return the page with only its new and changed rows. These count as known from now on.
+
+        Raises:
+            ConfigurationError: an earlier row of the read has the same id and other values. In each poll, one of the
+                two would be a change.
+        """
         changed = []
         for row in page.rows:
             digest = _digest(row.row_id, _encode_sorted(row.columns))
+            if self._changed.get(row.row_id, digest) != digest:
+                raise ConfigurationError(
+                    f"{page.table} has several rows with the id {row.row_id!r} and different values: let its query "
+                    "return each id once, for example by GROUP BY, or set another rowIdColumn"
+                )
             if digest not in self._digests:
                 self._digests.add(digest)
+                self._changed[row.row_id] = digest
                 changed.append(row)
         return Page(page.table, changed, page.cursor, page.deleted, page.complete)
 

@@ -235,7 +235,8 @@ class SqlSource:
             last = next((value for value in values if value is not None), None)
             highest, reached = greater(highest, last), greater(reached, last)
             progress = {"at": highest, **settle(cursor, snapshot.horizon, reached)}
-            yield Page(polled.table, rows, {"query": polled.query, **progress})
+            newest = {row.row_id: row for row in rows}  # of several rows with one id, the last has the highest cursor
+            yield Page(polled.table, [*newest.values()], {"query": polled.query, **progress})
 
     def _ids(self, polled: PolledTable) -> Iterator[Sequence[str]]:
         """Yield the row ids of a table, for a census."""

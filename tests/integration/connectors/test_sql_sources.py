@@ -12,6 +12,7 @@ import pytest
 
 from lakesync.adapters.uri import BackendUri
 from lakesync.connectors.base import probes_of
+from lakesync.connectors.seen_rows import SeenRows
 from lakesync.connectors.sql import mysql, postgres
 from lakesync.connectors.sql import source as sql_source
 from lakesync.model.errors import (
@@ -71,6 +72,17 @@ def test_in_postgres_a_late_commit_is_found_after_any_time(in_postgres):
     assert last.rows == 1, "once no transaction is late, polls read from the newest row"
     in_postgres.poll(**BY_CHANGE, query="SELECT * FROM orders WHERE id > 2")
     assert in_postgres.landing.landings > 0
+
+
+def test_of_several_rows_with_one_id_the_one_with_the_highest_cursor_counts(in_postgres):
+    in_postgres.run(order(1, "2026-01-01 10:00+00"))
+    twice = "SELECT id, name || n AS name, changed + n * interval '1 s' AS changed FROM orders, generate_series(1, 2) n"
+    seen, landed = SeenRows(), []
+    for _ in range(2):
+        with in_postgres.source(twice, **BY_CHANGE) as source:
+            (page,) = source.changes("orders", None)
+        landed.append([row.columns["name"] for row in seen.drop_unchanged(page, None).rows])
+    assert landed == [["lamp2"], []]
 
 
 def test_postgres_types_are_kept_and_numbers_that_json_would_round_are_rejected(in_postgres):
