@@ -49,6 +49,8 @@ from lakesync.model.validation import check_shape
 
 Mode = Literal["full", "pushOnly", "pullOnly"]
 """`full` pushes and pulls; `pushOnly` never pulls, `pullOnly` never pushes."""
+MAX_PUSHES_IN_A_ROW = 8
+"""Accepted pushes after which a pull that is due goes first; else an app that always writes would delay it for ever."""
 
 
 class ClientCore:
@@ -100,6 +102,8 @@ class ClientCore:
         """The request that has no response yet."""
         self._receives_broadcasts = False
         """Whether a connection is open on which the gateway can send broadcasts."""
+        self._pushes_in_a_row = 0
+        """Accepted pushes since the latest pull."""
 
     @property
     def client_id(self) -> str:
@@ -325,6 +329,8 @@ class ClientCore:
                 request = candidate.request()
                 if isinstance(request, SyncPush):
                     self._puller.note_push(self._pusher.batch_rows())
+                else:
+                    self._pushes_in_a_row = 0
                 self._pending = request
                 return request
         return Wait(min((candidate.backoff.delay() for candidate in candidates), default=None))
@@ -371,7 +377,8 @@ class ClientCore:
         client that the gateway does not know pulls before it pushes, because only then is it given a checkpoint. A
         reopened file pulls first too, because a file restored from a backup may lack this client's own writes. Neither
         is required: if that pull fails, waiting edits are pushed before its retry, because they must not be held back
-        by pulls that fail again and again. A new client may then get all pages in place of the checkpoint.
+        by pulls that fail again and again. A new client may then get all pages in place of the checkpoint. After
+        `MAX_PUSHES_IN_A_ROW` accepted pushes, one page is pulled: an app that always writes always has waiting edits.
         """
         may_push, may_pull = self.mode != "pullOnly", self.mode != "pushOnly"
         in_doubt = may_push and self._pusher.in_doubt
@@ -382,7 +389,8 @@ class ClientCore:
         )
         may_be_new = may_pull and self._puller.may_be_new_client
         pull = [self._puller] if may_pull and (self._puller.has_work or (may_be_new and push)) else []
-        return [*pull, *push] if may_be_new or self._puller.is_reopened else [*push, *pull]
+        pulls_first = may_be_new or self._puller.is_reopened or self._pushes_in_a_row >= MAX_PUSHES_IN_A_ROW
+        return [*pull, *push] if pulls_first else [*push, *pull]
 
     def _handle_response(self, request: Request | None, response: Response) -> Changes:
         """Pass the response to the part that made the request.
@@ -392,6 +400,7 @@ class ClientCore:
         """
         match request, response:
             case SyncPush(), PushResult():
+                self._pushes_in_a_row += 1
                 # The push's cursor is taken only if no earlier change can be missing. On a connection with broadcasts,
                 # one with an earlier change may be on its way.
                 advance_cursor = not self._receives_broadcasts and self._puller.accepts_cursor_of(response)

@@ -65,6 +65,18 @@ def test_a_new_client_pulls_before_its_first_push_and_pushes_first_afterwards():
     assert isinstance(me.core.next_request(), SyncPush)
 
 
+def test_an_app_that_writes_all_the_time_does_not_delay_pulls_for_ever():
+    me = CoreHarness().after_first_pull()
+    requests = []
+    for number in range(20):
+        me.core.request_pull()
+        me.edit(f"r{number}", None, {"x": number})
+        requests.append(request := me.core.next_request())
+        me.core.receive(PushResult(1, 1) if isinstance(request, SyncPush) else page(1000))
+    pulls = [number for number, request in enumerate(requests) if isinstance(request, SyncPull)]
+    assert pulls == [8, 17]
+
+
 @pytest.mark.parametrize("is_reopened", [False, True])
 def test_edits_are_not_held_back_by_a_first_pull_that_fails(is_reopened):
     me = CoreHarness().after_first_pull().restarted() if is_reopened else CoreHarness()
