@@ -35,6 +35,10 @@ WATCH_SECONDS = 4.5
 """How long a tick (one evaluation of the flush sensor) watches staging. Dagster's daemon starts a tick every 5 s."""
 CHECK_SECONDS = 0.5
 """Seconds between two checks of staging in a tick."""
+ERASURE_SENSOR = "erasure_sensor"
+"""Name of the sensor: value of the tag `REQUESTED_BY` of its runs."""
+_BY_FLUSH_SENSOR = {REQUESTED_BY: FLUSH_SENSOR}
+"""The tags by which the runs of the flush sensor are found."""
 _MADE_BY_FLUSH = ("table", "checkpoint")
 """The parts of the pipeline that a flush run brings up to date."""
 
@@ -58,9 +62,7 @@ def flush_sensor(
         lags: reads which parts of the pipeline are behind; all sensors share it.
         watch_seconds: how long a tick watches staging while no flush is due; 0 to look once.
     """
-    limits = config.flush
-    reader = BacklogReader(limits)
-    tags = {REQUESTED_BY: FLUSH_SENSOR}
+    flush = _FlushRequests(config, days, lags)
 
     @dg.sensor(
         name=FLUSH_SENSOR,
@@ -75,73 +77,12 @@ def flush_sensor(
         ends = time.monotonic() + watch_seconds
         with open_staging() as store:
             while True:
-                result = check(context, store)
+                result = flush.request_if_due(context, store)
                 if isinstance(result, dg.SensorResult) or time.monotonic() + CHECK_SECONDS > ends:
                     return result
                 time.sleep(CHECK_SECONDS)
 
-    def check(context: dg.SensorEvaluationContext, store: PipelineStore) -> dg.SensorResult | dg.SkipReason:
-        """Return a request of a run if a flush is due; otherwise why none is due."""
-        attempts = lags.attempts(FLUSH_SENSOR, context.cursor)
-        backlog = store.backlog()
-        now_ms = OffsetClock(config.clock_offset_file).now_ms()
-        reasons = reader.reasons(store, backlog, now_ms)
-        wanted = due_flush(backlog, now_ms, reasons)
-        # if the backlog alone makes a flush due, the lake, which takes longer to read, is not read
-        ready, _ = attempts.divide(wanted.lags if wanted is not None else [])
-        is_due_by_backlog = bool(ready)
-        if not is_due_by_backlog:
-            wanted = due_flush(backlog, now_ms, reasons, behind(context, store, backlog))
-        if wanted is None:
-            return dg.SkipReason(f"nothing is due: {describe_backlog(backlog, now_ms, limits)}")
-        ready, delayed = attempts.divide(wanted.lags)
-        if not ready:
-            return dg.SkipReason("; ".join(map(str, delayed)))
-        if is_queued_or_running(context.instance, tags):
-            return dg.SkipReason("a flush is under way")
-        if not is_due_by_backlog:  # a run that moves these marks may have ended since they were read
-            wanted = due_flush(backlog, now_ms, reasons, behind(context, store, backlog, read_again=True))
-            ready, _ = attempts.divide(wanted.lags if wanted is not None else [])
-            if wanted is None or not ready:
-                return dg.SkipReason(f"nothing is due: {describe_backlog(backlog, now_ms, limits)}")
-        context.log.info("%s: %s", wanted.reason, ", ".join(lag.key for lag in wanted.lags))
-        request = dg.RunRequest(
-            tags={
-                **range_tags(nearest_key_at(days, wanted.first_ms), nearest_key_at(days, wanted.last_ms)),
-                REASON: wanted.reason,
-                **tags,
-            }
-        )
-        # the run is for all lags, so it counts as an attempt at the delayed ones too
-        return dg.SensorResult(run_requests=[request], cursor=attempts.cursor_after(wanted.lags))
-
-    def behind(
-        context: dg.SensorEvaluationContext,
-        store: PipelineStore,
-        backlog: Sequence[Backlog],
-        *,
-        read_again: bool = False,
-    ) -> list[Lag]:
-        """Return the tables and checkpoints that are behind; none if the lake cannot be read, since no run could help.
-
-        Args:
-            context: the tick's context.
-            store: the staging store.
-            backlog: the store's backlog, as read a moment ago.
-            read_again: True to read the lake now, instead of using a result that is a few seconds old.
-        """
-        try:
-            found = lags.read(store, lambda: context.instance, backlog, read_again=read_again)
-        except LakeUnavailableError as error:
-            context.log.warning("%s", error)
-            return []
-        return [lag for lag in found if lag.part in _MADE_BY_FLUSH]
-
     return watch
-
-
-ERASURE_SENSOR = "erasure_sensor"
-"""Name of the sensor: value of the tag `REQUESTED_BY` of its runs."""
 
 
 def erasure_sensor(open_staging: OpenStaging, lags: PipelineLags) -> dg.SensorDefinition:
@@ -196,3 +137,68 @@ def open_erasures(store: ErasureStore) -> list[Lag]:
                 Lag("erasure", name="", gateway=gateway, mark=first.seq - 1, deltas=0, since_ms=first.requested_ms)
             )
     return found
+
+
+class _FlushRequests:
+    """Decides in each tick of the flush sensor whether a flush is due; see `flush_sensor` for the arguments."""
+
+    def __init__(self, config: Config, days: dg.TimeWindowPartitionsDefinition, lags: PipelineLags) -> None:
+        self._config = config
+        self._days = days
+        self._lags = lags
+        self._reader = BacklogReader(config.flush)
+
+    def request_if_due(
+        self, context: dg.SensorEvaluationContext, store: PipelineStore
+    ) -> dg.SensorResult | dg.SkipReason:
+        """Return a request of a run if a flush is due; otherwise why none is due."""
+        attempts = self._lags.attempts(FLUSH_SENSOR, context.cursor)
+        backlog = store.backlog()
+        now_ms = OffsetClock(self._config.clock_offset_file).now_ms()
+        reasons = self._reader.reasons(store, backlog, now_ms)
+        wanted = due_flush(backlog, now_ms, reasons)
+        # if the backlog alone makes a flush due, the lake, which takes longer to read, is not read
+        ready, _ = attempts.divide(wanted.lags if wanted is not None else [])
+        is_due_by_backlog = bool(ready)
+        if not is_due_by_backlog:
+            wanted = due_flush(backlog, now_ms, reasons, self._behind(context, store, backlog))
+        if wanted is None:
+            return dg.SkipReason(f"nothing is due: {describe_backlog(backlog, now_ms, self._config.flush)}")
+        ready, delayed = attempts.divide(wanted.lags)
+        if not ready:
+            return dg.SkipReason("; ".join(map(str, delayed)))
+        if is_queued_or_running(context.instance, _BY_FLUSH_SENSOR):
+            return dg.SkipReason("a flush is under way")
+        if not is_due_by_backlog:  # a run that moves these marks may have ended since they were read
+            wanted = due_flush(backlog, now_ms, reasons, self._behind(context, store, backlog, read_again=True))
+            ready, _ = attempts.divide(wanted.lags if wanted is not None else [])
+            if wanted is None or not ready:
+                return dg.SkipReason(f"nothing is due: {describe_backlog(backlog, now_ms, self._config.flush)}")
+        context.log.info("%s: %s", wanted.reason, ", ".join(lag.key for lag in wanted.lags))
+        days = range_tags(nearest_key_at(self._days, wanted.first_ms), nearest_key_at(self._days, wanted.last_ms))
+        request = dg.RunRequest(tags={**days, REASON: wanted.reason, **_BY_FLUSH_SENSOR})
+        # the run is for all lags, so it counts as an attempt at the delayed ones too
+        return dg.SensorResult(run_requests=[request], cursor=attempts.cursor_after(wanted.lags))
+
+    def _behind(
+        self,
+        context: dg.SensorEvaluationContext,
+        store: PipelineStore,
+        backlog: Sequence[Backlog],
+        *,
+        read_again: bool = False,
+    ) -> list[Lag]:
+        """Return the tables and checkpoints that are behind; none if the lake cannot be read, since no run could help.
+
+        Args:
+            context: the tick's context.
+            store: the staging store.
+            backlog: the store's backlog, as read a moment ago.
+            read_again: True to read the lake now, instead of using a result that is a few seconds old.
+        """
+        try:
+            found = self._lags.read(store, lambda: context.instance, backlog, read_again=read_again)
+        except LakeUnavailableError as error:
+            context.log.warning("%s", error)
+            return []
+        return [lag for lag in found if lag.part in _MADE_BY_FLUSH]
