@@ -39,6 +39,8 @@ TIMESTAMP = "X-LakeSync-Timestamp"
 """The header with the time of a request, in seconds since 1970."""
 SIGNATURE = "X-LakeSync-Signature"
 """The header with a request's signature; see `signed`."""
+RUNS_PER_TICK = 50
+"""Number of ended runs that a tick reads, at most."""
 
 
 class Alert(msgspec.Struct, frozen=True, tag_field="kind", omit_defaults=True):
@@ -91,10 +93,6 @@ class AlertError(Exception):
     """The webhook did not accept an alert. The sensor's next tick sends it again."""
 
 
-class _UnavailableError(Exception):
-    """The webhook did not answer, or answered that a repetition may succeed. The message does not contain its URL."""
-
-
 class Alerts:
     """Sends alerts to the log and to a webhook."""
 
@@ -136,37 +134,6 @@ class Alerts:
         self._undelivered.discard(body)
 
 
-def _post(url: str, body: bytes, secret: SecretStr | None) -> None:
-    """Send one request. No error contains the URL, which may be a secret: stamina logs the error of each attempt.
-
-    Raises:
-        _UnavailableError: a repetition may succeed.
-        AlertError: the webhook rejected the alert, redirects, or its URL is invalid.
-    """
-    headers = {"Content-Type": "application/json", **signed(body, secret)}
-    fault, status = "", 0
-    try:
-        # after a redirect, requests would send a GET without the alert
-        response = requests.post(
-            url, data=body, headers=headers, timeout=_POST_SECONDS, auth=no_auth, allow_redirects=False
-        )
-        status = response.status_code
-    except requests.RequestException as error:
-        fault = type(error).__name__
-        is_transient = isinstance(error, requests.ConnectionError | requests.Timeout)
-    else:
-        is_transient = status >= 500 or status in _TRANSIENT
-    if 200 <= status < 300:
-        return
-    # not raised in the handler above: there the new error would refer to the one of requests, which contains the URL
-    raise _UnavailableError(fault or status) if is_transient else AlertError(_message(fault or status))
-
-
-def _message(reason: object) -> str:
-    """Return the message of an AlertError."""
-    return f"the alert webhook did not accept an alert ({reason}); the next tick sends it again"
-
-
 def signed(body: bytes, secret: SecretStr | None) -> dict[str, str]:
     """Return the headers by which a receiver verifies the sender and the time of a request.
 
@@ -181,10 +148,6 @@ def signed(body: bytes, secret: SecretStr | None) -> dict[str, str]:
         return {}
     stamp = str(int(time.time()))
     return {TIMESTAMP: stamp, SIGNATURE: sign(secret.get_secret_value(), stamp, body)}
-
-
-RUNS_PER_TICK = 50
-"""Number of ended runs that a tick reads, at most."""
 
 
 class AlertCursor(msgspec.Struct):
@@ -248,18 +211,6 @@ def run_failure_sensor(alerts: Alerts) -> dg.SensorDefinition:
     return send
 
 
-def _kind_of(run: dg.DagsterRun) -> str:
-    """Return what a run does as text: job, assets and, for maintenance, the partition.
-
-    All polls of a connector do the same, whatever tables they include: after a failure, only some of them are due.
-    """
-    if CONNECTOR in run.tags:
-        return f"{run.job_name} {run.tags[CONNECTOR]}"
-    assets = sorted(key.to_user_string() for key in run.asset_selection or ())
-    part = run.tags.get("dagster/partition", "") if run.job_name == MAINTENANCE.to_user_string() else ""
-    return " ".join([run.job_name, *assets, part]).strip()
-
-
 def check_failure_sensor(alerts: Alerts) -> dg.SensorDefinition:
     """Create the sensor that sends an alert when a check begins to fail, and when it passes again.
 
@@ -293,6 +244,53 @@ def check_failure_sensor(alerts: Alerts) -> dg.SensorDefinition:
         return dg.SkipReason(f"{sent} alerts sent" if sent else f"{len(failing)} of {len(keys)} checks still fail")
 
     return send
+
+
+class _UnavailableError(Exception):
+    """The webhook did not answer, or answered that a repetition may succeed. The message does not contain its URL."""
+
+
+def _post(url: str, body: bytes, secret: SecretStr | None) -> None:
+    """Send one request. No error contains the URL, which may be a secret: stamina logs the error of each attempt.
+
+    Raises:
+        _UnavailableError: a repetition may succeed.
+        AlertError: the webhook rejected the alert, redirects, or its URL is invalid.
+    """
+    headers = {"Content-Type": "application/json", **signed(body, secret)}
+    fault, status = "", 0
+    try:
+        # after a redirect, requests would send a GET without the alert
+        response = requests.post(
+            url, data=body, headers=headers, timeout=_POST_SECONDS, auth=no_auth, allow_redirects=False
+        )
+        status = response.status_code
+    except requests.RequestException as error:
+        fault = type(error).__name__
+        is_transient = isinstance(error, requests.ConnectionError | requests.Timeout)
+    else:
+        is_transient = status >= 500 or status in _TRANSIENT
+    if 200 <= status < 300:
+        return
+    # not raised in the handler above: there the new error would refer to the one of requests, which contains the URL
+    raise _UnavailableError(fault or status) if is_transient else AlertError(_message(fault or status))
+
+
+def _message(reason: object) -> str:
+    """Return the message of an AlertError."""
+    return f"the alert webhook did not accept an alert ({reason}); the next tick sends it again"
+
+
+def _kind_of(run: dg.DagsterRun) -> str:
+    """Return what a run does as text: job, assets and, for maintenance, the partition.
+
+    All polls of a connector do the same, whatever tables they include: after a failure, only some of them are due.
+    """
+    if CONNECTOR in run.tags:
+        return f"{run.job_name} {run.tags[CONNECTOR]}"
+    assets = sorted(key.to_user_string() for key in run.asset_selection or ())
+    part = run.tags.get("dagster/partition", "") if run.job_name == MAINTENANCE.to_user_string() else ""
+    return " ".join([run.job_name, *assets, part]).strip()
 
 
 def _alert_of_run(instance: dg.DagsterInstance, run: dg.DagsterRun, alerts: Alerts) -> RunFailed:

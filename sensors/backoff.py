@@ -25,6 +25,15 @@ from lakesync.model.errors import LakeUnavailableError, StagingUnavailableError
 _Context = TypeVar("_Context")
 """What Dagster passes to the function of a sensor or schedule."""
 _Result = TypeVar("_Result")
+FIRST_PAUSE = 5.0
+"""Seconds between the first two requests. Each further pause is twice as long, up to `LONGEST_EARLY_PAUSE`."""
+LONGEST_EARLY_PAUSE = 40.0
+"""Longest pause between the first `EARLY_REQUESTS` requests, in seconds. So work continues within a minute after a
+fault ends."""
+EARLY_REQUESTS = 90
+"""Number of requests with pauses of at most `LONGEST_EARLY_PAUSE`. Together they take about an hour."""
+LATE_PAUSE = 300.0
+"""Seconds between later requests. With shorter pauses, a part that always fails would cause 2,000 runs a day."""
 
 
 def skip_during_outage(evaluate: Callable[[_Context], _Result]) -> Callable[[_Context], _Result | dg.SkipReason]:
@@ -45,17 +54,6 @@ def skip_during_outage(evaluate: Callable[[_Context], _Result]) -> Callable[[_Co
             return dg.SkipReason(str(error))
 
     return evaluated
-
-
-FIRST_PAUSE = 5.0
-"""Seconds between the first two requests. Each further pause is twice as long, up to `LONGEST_EARLY_PAUSE`."""
-LONGEST_EARLY_PAUSE = 40.0
-"""Longest pause between the first `EARLY_REQUESTS` requests, in seconds. So work continues within a minute after a
-fault ends."""
-EARLY_REQUESTS = 90
-"""Number of requests with pauses of at most `LONGEST_EARLY_PAUSE`. Together they take about an hour."""
-LATE_PAUSE = 300.0
-"""Seconds between later requests. With shorter pauses, a part that always fails would cause 2,000 runs a day."""
 
 
 def pause_after(count: int) -> float:

@@ -102,6 +102,22 @@ def due_tables(connector: PolledConnector, marks: Mapping[str, str], now_ms: int
     return [table for table, poll in times.items() if not poll.mark <= now_ms < poll.next_ms]
 
 
+def next_tick_ms(cron: str, after_ms: int) -> int:
+    """Return the next time of a schedule, in milliseconds since 1970.
+
+    Dagster has no public function for this, but it computes the windows of partitions that begin at a schedule's times.
+
+    Args:
+        cron: the schedule as a cron expression, in UTC.
+        after_ms: the time after which to search, in milliseconds since 1970.
+    """
+    earliest = datetime.fromtimestamp((after_ms + 1) / 1000, UTC)
+    windows = dg.TimeWindowPartitionsDefinition(earliest, fmt=_MINUTE, cron_schedule=cron, timezone="UTC")
+    following = windows.get_next_partition_window(earliest, respect_bounds=False)
+    assert following is not None  # without bounds there is always one
+    return round(following.start.timestamp() * 1000)
+
+
 class _PollTime(NamedTuple):
     """Times of a connector's table, in milliseconds of server wall time."""
 
@@ -119,22 +135,6 @@ def _poll_times(connector: PolledConnector, marks: Mapping[str, str], now_ms: in
         pause_ms = max(round(pause_after(failed.count) * 1000), failed.ended_ms - failed.begun_ms)
         times[table] = _PollTime(failed.ended_ms, failed.ended_ms + pause_ms)
     return times
-
-
-def next_tick_ms(cron: str, after_ms: int) -> int:
-    """Return the next time of a schedule, in milliseconds since 1970.
-
-    Dagster has no public function for this, but it computes the windows of partitions that begin at a schedule's times.
-
-    Args:
-        cron: the schedule as a cron expression, in UTC.
-        after_ms: the time after which to search, in milliseconds since 1970.
-    """
-    earliest = datetime.fromtimestamp((after_ms + 1) / 1000, UTC)
-    windows = dg.TimeWindowPartitionsDefinition(earliest, fmt=_MINUTE, cron_schedule=cron, timezone="UTC")
-    following = windows.get_next_partition_window(earliest, respect_bounds=False)
-    assert following is not None  # without bounds there is always one
-    return round(following.start.timestamp() * 1000)
 
 
 def _migrations(config: Config, marks: Mapping[str, str], now_ms: int) -> Iterator[Timed]:

@@ -82,6 +82,53 @@ def days_of_asset(
     return arrival_days(store, lags_of_asset, now_ms - allowed_seconds * 1000)
 
 
+def freshness_sensor(
+    config: Config, snapshot: SchemaSnapshot, open_staging: OpenStaging, lags: PipelineLags
+) -> dg.SensorDefinition:
+    """Create the sensor of the checks named `fresh`.
+
+    The sensor's cursor has, for each asset, what it reported last.
+
+    Args:
+        config: the project's configuration, which says after how many seconds a delta is late.
+        snapshot: the registered tables and connectors.
+        open_staging: opens the staging store.
+        lags: reads which parts of the pipeline are behind; all sensors share it.
+    """
+
+    @dg.sensor(
+        name="freshness_sensor",
+        minimum_interval_seconds=60,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description="Reports for each day of arrival whether the history, tables and destinations have it in time.",
+    )
+    @skip_during_outage
+    def watch(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
+        reported = msgspec.json.decode(context.cursor or "{}", type=dict[str, _Reported])  # by name of the asset
+        now = time.time()
+        gateway_now_ms = OffsetClock(config.clock_offset_file).now_ms()  # the clock by which arrivals are stamped
+        allowed = config.dagster.late_after_seconds
+        events = []
+        with open_staging() as store:
+            behind = lags.read(store, lambda: context.instance)
+            for key in fresh_assets(snapshot, config):
+                name = key.to_user_string()
+                days = days_of_asset(store, key, behind, allowed_seconds=allowed, now_ms=gateway_now_ms)
+                newest = next(iter(context.instance.fetch_materializations(key, limit=1).records), None)
+                report = _Reported([day.day for day in days if day.late], newest.storage_id if newest else 0, now)
+                last = reported.get(name)
+                is_due = last is None or report.differs(last) or now - last.at >= REPEAT_SECONDS
+                # a late check must pass again although all days are erased
+                if is_due and (days or (last is not None and last.late_days)):
+                    events.append(_evaluation(key, days, newest))
+                    reported[name] = report
+        if not events:
+            return dg.SkipReason("no asset has become late or caught up since the last report")
+        return dg.SensorResult(asset_events=events, cursor=json.dumps(reported))
+
+    return watch
+
+
 def _is_lag_of(key: dg.AssetKey, lag: Lag) -> bool:
     """Return whether a lag is that of an asset. No lag is of the history: `arrival_days` compares it with staging."""
     if lag.part == "table":
@@ -164,50 +211,3 @@ class _Reported(NamedTuple):
     def differs(self, other: "_Reported") -> bool:
         """Return whether the days or the materialisation differ."""
         return (self.late_days, self.newest) != (other.late_days, other.newest)
-
-
-def freshness_sensor(
-    config: Config, snapshot: SchemaSnapshot, open_staging: OpenStaging, lags: PipelineLags
-) -> dg.SensorDefinition:
-    """Create the sensor of the checks named `fresh`.
-
-    The sensor's cursor has, for each asset, what it reported last.
-
-    Args:
-        config: the project's configuration, which says after how many seconds a delta is late.
-        snapshot: the registered tables and connectors.
-        open_staging: opens the staging store.
-        lags: reads which parts of the pipeline are behind; all sensors share it.
-    """
-
-    @dg.sensor(
-        name="freshness_sensor",
-        minimum_interval_seconds=60,
-        default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Reports for each day of arrival whether the history, tables and destinations have it in time.",
-    )
-    @skip_during_outage
-    def watch(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
-        reported = msgspec.json.decode(context.cursor or "{}", type=dict[str, _Reported])  # by name of the asset
-        now = time.time()
-        gateway_now_ms = OffsetClock(config.clock_offset_file).now_ms()  # the clock by which arrivals are stamped
-        allowed = config.dagster.late_after_seconds
-        events = []
-        with open_staging() as store:
-            behind = lags.read(store, lambda: context.instance)
-            for key in fresh_assets(snapshot, config):
-                name = key.to_user_string()
-                days = days_of_asset(store, key, behind, allowed_seconds=allowed, now_ms=gateway_now_ms)
-                newest = next(iter(context.instance.fetch_materializations(key, limit=1).records), None)
-                report = _Reported([day.day for day in days if day.late], newest.storage_id if newest else 0, now)
-                last = reported.get(name)
-                is_due = last is None or report.differs(last) or now - last.at >= REPEAT_SECONDS
-                # a late check must pass again although all days are erased
-                if is_due and (days or (last is not None and last.late_days)):
-                    events.append(_evaluation(key, days, newest))
-                    reported[name] = report
-        if not events:
-            return dg.SkipReason("no asset has become late or caught up since the last report")
-        return dg.SensorResult(asset_events=events, cursor=json.dumps(reported))
-
-    return watch

@@ -68,20 +68,6 @@ ReadFollowers = Callable[[PipelineMarks], Sequence[FollowerPosition]]
 """Reads from staging how far each destination is."""
 
 
-class _FlushedTo(NamedTuple):
-    """What flushes and checkpoints change in staging, for one gateway and shard."""
-
-    gateway: str
-    shard: str
-    """One of the gateway's stores."""
-    epoch: int
-    """When that store was created."""
-    seq: int
-    """Number of the last flushed push."""
-    checkpoint: int | None
-    """Arrival of the newest checkpoint; None without one."""
-
-
 class PipelineLags:
     """Reads the lags of the pipeline once for all sensors, which Dagster runs in several threads.
 
@@ -256,21 +242,6 @@ class PipelineLags:
             yield msgspec.structs.replace(each, since_ms=since_ms)
 
 
-def _destination_dead_letters(name: str, text: str) -> Iterator[DeadLetters]:
-    """Yield the dead letters of one adapter of a destination, as its latest run reported them to staging.
-
-    Args:
-        name: the mark's name, `destinations/DESTINATION/ADAPTER`.
-        text: the mark's value.
-    """
-    mark, target = msgspec.json.decode(text, type=FollowerMark), name.partition("/")[2]
-    # the caller sets the time, 0 here; `!` marks a suspended table
-    for table in mark.set_aside:
-        yield DeadLetters("destination", f"{target}!{table}", gateway="", count=1, since_ms=0)
-    for gateway, count in mark.dead_letters.items():
-        yield DeadLetters("destination", target, gateway, count, since_ms=0)
-
-
 def queued_runs(instance: dg.DagsterInstance) -> list[QueuedRun]:
     """Return the runs that were requested more than `QUEUED_SECONDS` ago and have not started.
 
@@ -301,3 +272,32 @@ def is_queued_or_running(instance: dg.DagsterInstance, tags: Mapping[str, str], 
     """
     wanted = dg.RunsFilter(job_name=job_name, tags=tags, statuses=list(UNFINISHED))
     return bool(instance.get_run_records(wanted, limit=1))
+
+
+class _FlushedTo(NamedTuple):
+    """What flushes and checkpoints change in staging, for one gateway and shard."""
+
+    gateway: str
+    shard: str
+    """One of the gateway's stores."""
+    epoch: int
+    """When that store was created."""
+    seq: int
+    """Number of the last flushed push."""
+    checkpoint: int | None
+    """Arrival of the newest checkpoint; None without one."""
+
+
+def _destination_dead_letters(name: str, text: str) -> Iterator[DeadLetters]:
+    """Yield the dead letters of one adapter of a destination, as its latest run reported them to staging.
+
+    Args:
+        name: the mark's name, `destinations/DESTINATION/ADAPTER`.
+        text: the mark's value.
+    """
+    mark, target = msgspec.json.decode(text, type=FollowerMark), name.partition("/")[2]
+    # the caller sets the time, 0 here; `!` marks a suspended table
+    for table in mark.set_aside:
+        yield DeadLetters("destination", f"{target}!{table}", gateway="", count=1, since_ms=0)
+    for gateway, count in mark.dead_letters.items():
+        yield DeadLetters("destination", target, gateway, count, since_ms=0)
