@@ -26,6 +26,9 @@ from lakesync.staging.store import TransactionStore
 from lakesync.staging.store.operations import FlushJobCommit
 from lakesync.wire.json import encode_json
 
+_NO_LIMIT = 1 << 31
+"""More than any number of jobs."""
+
 
 class FlushedTable(msgspec.Struct, frozen=True, rename="camel"):
     """What a flush changed in one table."""
@@ -191,14 +194,6 @@ class FlushQueue(ABC):
         self._change(job.context.gateway_id, remove)
 
 
-def _failed(stored: JobChange, job: FlushJob) -> FlushJob:
-    """Return a job that was set aside; raise NotFoundError if it was not."""
-    failed = stored.find_failed(job)
-    if failed is None:
-        raise NotFoundError(f"no job {job.job_id!r} was set aside")
-    return failed
-
-
 class MemoryFlushQueue(FlushQueue):
     """`FlushQueue` in memory. Its jobs are lost when the process ends; use another queue if that matters."""
 
@@ -222,32 +217,6 @@ class MemoryFlushQueue(FlushQueue):
     def _change(self, gateway_id: str, change: Callable[[JobChange], None]) -> None:  # noqa: ARG002 job ids are unique
         with self._lock:
             change(self._stored)
-
-
-class _JobsInMemory:
-    """`JobChange` of all gateways; the queue's lock guards it."""
-
-    def __init__(self) -> None:
-        self.pending: dict[str, FlushJob] = {}
-        """The jobs to run, by id."""
-        self.failed: dict[str, FlushJob] = {}
-        """The dead letters, by id."""
-
-    def add(self, job: FlushJob) -> None:
-        self.pending.setdefault(job.job_id, job)
-
-    def put(self, job: FlushJob, *, set_aside: bool = False) -> None:
-        (self.failed if set_aside else self.pending)[job.job_id] = job
-
-    def remove(self, job: FlushJob, *, set_aside: bool = False) -> None:
-        (self.failed if set_aside else self.pending).pop(job.job_id, None)
-
-    def find_failed(self, job: FlushJob) -> FlushJob | None:
-        return self.failed.get(job.job_id)
-
-
-_NO_LIMIT = 1 << 31
-"""More than any number of jobs."""
 
 
 class StagingFlushQueue(FlushQueue):
@@ -278,6 +247,28 @@ class StagingFlushQueue(FlushQueue):
         self._store.submit(gateway_id, lambda commit: change(_JobsInStaging(commit))).result()
 
 
+class _JobsInMemory:
+    """`JobChange` of all gateways; the queue's lock guards it."""
+
+    def __init__(self) -> None:
+        self.pending: dict[str, FlushJob] = {}
+        """The jobs to run, by id."""
+        self.failed: dict[str, FlushJob] = {}
+        """The dead letters, by id."""
+
+    def add(self, job: FlushJob) -> None:
+        self.pending.setdefault(job.job_id, job)
+
+    def put(self, job: FlushJob, *, set_aside: bool = False) -> None:
+        (self.failed if set_aside else self.pending)[job.job_id] = job
+
+    def remove(self, job: FlushJob, *, set_aside: bool = False) -> None:
+        (self.failed if set_aside else self.pending).pop(job.job_id, None)
+
+    def find_failed(self, job: FlushJob) -> FlushJob | None:
+        return self.failed.get(job.job_id)
+
+
 class _JobsInStaging:
     """`JobChange` in a transaction of the staging store."""
 
@@ -297,3 +288,11 @@ class _JobsInStaging:
     def find_failed(self, job: FlushJob) -> FlushJob | None:
         body = self._commit.take_flush_job(job.job_id, set_aside=True)
         return None if body is None else decode_job(body)
+
+
+def _failed(stored: JobChange, job: FlushJob) -> FlushJob:
+    """Return a job that was set aside; raise NotFoundError if it was not."""
+    failed = stored.find_failed(job)
+    if failed is None:
+        raise NotFoundError(f"no job {job.job_id!r} was set aside")
+    return failed
