@@ -74,15 +74,6 @@ def check_page(headers: Headers, origins: Collection[str]) -> None:
         )
 
 
-def _is_local_url(url: str) -> bool:
-    """Return whether a URL's host is this machine."""
-    try:
-        host = urlsplit(url).hostname or ""
-    except ValueError:
-        return False
-    return host == "localhost" or host.endswith(".localhost") or is_loopback(host)
-
-
 def is_loopback(address: str) -> bool:
     """Return whether an IP address is a loopback address; False for a host name."""
     try:
@@ -92,3 +83,12 @@ def is_loopback(address: str) -> bool:
     if isinstance(parsed, ipaddress.IPv6Address) and parsed.ipv4_mapped is not None:
         return parsed.ipv4_mapped.is_loopback
     return parsed.is_loopback
+
+
+def _is_local_url(url: str) -> bool:
+    """Return whether a URL's host is this machine."""
+    try:
+        host = urlsplit(url).hostname or ""
+    except ValueError:
+        return False
+    return host == "localhost" or host.endswith(".localhost") or is_loopback(host)

@@ -101,41 +101,6 @@ class Backends:
         self._closing.close()
 
 
-def _outlet(config: Config, opening: ExitStack) -> Outlet | None:
-    """Open the target of the server's own flushes; None if the pipeline flushes."""
-    if not config.flush.to_uri:
-        return None
-    adapter = _opened(config.flush.to_uri, opening)
-    queue = open_object_queue(config.flush.queue, opening) if config.flush.queue else None
-    return Outlet(adapter, FlushSettings.of_section(config.flush), queue)
-
-
-def _source(config: Config, uri_or_backend: str, opening: ExitStack) -> Adapter:
-    """Open the adapter of a URI, or of a declared backend, whose name has no colon."""
-    if ":" in uri_or_backend:
-        return _opened(uri_or_backend, opening)
-    backend = open_backend(resolve_backend(config, uri_or_backend))
-    opening.callback(backend.close)
-    return backend
-
-
-def _opened(uri: str, opening: ExitStack) -> Adapter:
-    """Open the adapter of a URI; `opening` closes it."""
-    adapter = open_adapter(uri)
-    opening.callback(adapter.close)
-    return adapter
-
-
-def _record_flush(report: FlushReport, metrics: Metrics) -> None:
-    """Count and log a flush by this server itself."""
-    metrics.flushes.inc()
-    metrics.flushed.inc(report.deltas)
-    metrics.flush_seconds.observe(report.seconds)
-    log.info(
-        "flushed", gateway=report.gateway_id, deltas=report.deltas, bytes=report.bytes, ms=round(report.seconds * 1000)
-    )
-
-
 class Declarations:
     """The declared schemas and rules, read from their files, and the declared connectors."""
 
@@ -191,6 +156,41 @@ class Declarations:
                 gateway.set_rules(rules)
             else:
                 log.info("active rules differ from the declared ones: not changed", gateway=name)
+
+
+def _outlet(config: Config, opening: ExitStack) -> Outlet | None:
+    """Open the target of the server's own flushes; None if the pipeline flushes."""
+    if not config.flush.to_uri:
+        return None
+    adapter = _opened(config.flush.to_uri, opening)
+    queue = open_object_queue(config.flush.queue, opening) if config.flush.queue else None
+    return Outlet(adapter, FlushSettings.of_section(config.flush), queue)
+
+
+def _source(config: Config, uri_or_backend: str, opening: ExitStack) -> Adapter:
+    """Open the adapter of a URI, or of a declared backend, whose name has no colon."""
+    if ":" in uri_or_backend:
+        return _opened(uri_or_backend, opening)
+    backend = open_backend(resolve_backend(config, uri_or_backend))
+    opening.callback(backend.close)
+    return backend
+
+
+def _opened(uri: str, opening: ExitStack) -> Adapter:
+    """Open the adapter of a URI; `opening` closes it."""
+    adapter = open_adapter(uri)
+    opening.callback(adapter.close)
+    return adapter
+
+
+def _record_flush(report: FlushReport, metrics: Metrics) -> None:
+    """Count and log a flush by this server itself."""
+    metrics.flushes.inc()
+    metrics.flushed.inc(report.deltas)
+    metrics.flush_seconds.observe(report.seconds)
+    log.info(
+        "flushed", gateway=report.gateway_id, deltas=report.deltas, bytes=report.bytes, ms=round(report.seconds * 1000)
+    )
 
 
 def _register_connector(engine: Engine, name: str, declared: DeclaredConnector) -> None:

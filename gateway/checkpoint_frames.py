@@ -77,13 +77,6 @@ def visible_frames(files: Iterable[FrameFile], rules: SyncRules | None, claims: 
                     yield encode_checkpoint_frame(visible)
 
 
-def _in_any_bucket(rules: SyncRules | None, table: str) -> bool:
-    """Return whether any client may see rows of a table; without rules every client sees all rows."""
-    if rules is None or not rules.buckets:
-        return True
-    return any(not bucket.tables or table in bucket.tables for bucket in rules.buckets)
-
-
 def visible_rows(message: bytes, rules: SyncRules, claims: Claims) -> bytes:
     """Return a frame's message with only the rows that the rules show to a client; empty if they show none.
 
@@ -108,6 +101,13 @@ def visible_rows(message: bytes, rules: SyncRules, claims: Claims) -> bytes:
         if matches(rules, table, _column_values(page.deltas, columns), claims):
             kept.append(row)
     return b"".join([*kept, message[tail:]]) if kept else b""
+
+
+def _in_any_bucket(rules: SyncRules | None, table: str) -> bool:
+    """Return whether any client may see rows of a table; without rules every client sees all rows."""
+    if rules is None or not rules.buckets:
+        return True
+    return any(not bucket.tables or table in bucket.tables for bucket in rules.buckets)
 
 
 def _row_offsets(message: bytes) -> tuple[list[int], int]:

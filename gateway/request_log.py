@@ -186,12 +186,12 @@ class RequestLogMiddleware:
             record.finish(method, self._metrics)
 
 
+def new_request_id() -> str:
+    """Return a random id for a request that has none."""
+    return f"{random.getrandbits(128):032x}"
+
+
 def _request_id(scope: Scope) -> str:
     """Return the request id of the header `X-Request-Id`, or a new one if it is absent or invalid."""
     given = header(scope, b"x-request-id")
     return given if given is not None and _REQUEST_ID.fullmatch(given) else new_request_id()
-
-
-def new_request_id() -> str:
-    """Return a random id for a request that has none."""
-    return f"{random.getrandbits(128):032x}"

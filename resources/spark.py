@@ -109,11 +109,6 @@ class SparkStatus:
         return found
 
 
-def _has_tag(job: dict[str, Any], tag: str) -> bool:
-    """Return whether a job has a tag. Spark Connect prefixes tags with the user and the session."""
-    return any(each.endswith(f"_Tag_{tag}") for each in job.get("jobTags", ()))
-
-
 class SparkConnectResource(LazyPySparkResource):
     """A Spark Connect session on the server that `lakesync up` starts, or on another one.
 
@@ -183,3 +178,8 @@ class SparkConnectResource(LazyPySparkResource):
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
         """Stop the session at the end of the run."""
         self.renew()
+
+
+def _has_tag(job: dict[str, Any], tag: str) -> bool:
+    """Return whether a job has a tag. Spark Connect prefixes tags with the user and the session."""
+    return any(each.endswith(f"_Tag_{tag}") for each in job.get("jobTags", ()))

@@ -98,13 +98,6 @@ def open_iceberg(name: str, uri: str, settings: Mapping[str, str]) -> Catalog:
     return SqlCatalog(name, uri=with_limits(uri), init_catalog_tables="false", **properties)
 
 
-def _s3_settings(settings: Mapping[str, str]) -> dict[str, str]:
-    """Return pyiceberg's settings for S3 from the variables that AWS's own tools read."""
-    region = settings.get("client.region") or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-    variables = {"s3.endpoint": os.environ.get("AWS_ENDPOINT_URL"), "s3.region": region}
-    return {key: value for key, value in variables.items() if value}
-
-
 def may_have_catalogue(config: Config) -> bool:
     """Return False if the catalogue is a file that the first flush has not created yet."""
     _, is_file, path = config.lake.catalog_uri.partition("sqlite:///")
@@ -287,6 +280,13 @@ def column_bounds(table: Table, file: DataFile, column: str) -> tuple[str | int 
         None if low is None else from_bytes(iceberg_type, low),
         None if high is None else from_bytes(iceberg_type, high),
     )
+
+
+def _s3_settings(settings: Mapping[str, str]) -> dict[str, str]:
+    """Return pyiceberg's settings for S3 from the variables that AWS's own tools read."""
+    region = settings.get("client.region") or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    variables = {"s3.endpoint": os.environ.get("AWS_ENDPOINT_URL"), "s3.region": region}
+    return {key: value for key, value in variables.items() if value}
 
 
 def _unavailable(config: Config, error: Exception | None = None) -> LakeUnavailableError:

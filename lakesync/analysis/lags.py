@@ -254,14 +254,6 @@ def compare_marks(
     return behind
 
 
-def _shards_of(table: str, shards: ShardMap | None) -> frozenset[str]:
-    """Return the shards with a table's deltas. Deltas from before sharding are in the stream of the default shard."""
-    if shards is None:
-        return frozenset()
-    shard = shards.of(table)
-    return frozenset((shard, MAIN_SHARD)) if shard == shards.default else frozenset((shard,))
-
-
 class ArrivalDay(msgspec.Struct, frozen=True):
     """One UTC day of arrival, over all gateways."""
 
@@ -291,6 +283,14 @@ def arrival_days(store: FlushStore, asset_lags: Sequence[Lag], due_ms: int) -> l
         return history
     first, last = day_of(start_of(min(late_since_ms))), day_of(start_of(due_ms))
     return [msgspec.structs.replace(day, late=day.late or first <= day.day <= last) for day in history]
+
+
+def _shards_of(table: str, shards: ShardMap | None) -> frozenset[str]:
+    """Return the shards with a table's deltas. Deltas from before sharding are in the stream of the default shard."""
+    if shards is None:
+        return frozenset()
+    shard = shards.of(table)
+    return frozenset((shard, MAIN_SHARD)) if shard == shards.default else frozenset((shard,))
 
 
 def _days_of_history(store: FlushStore, due_ms: int) -> list[ArrivalDay]:

@@ -83,21 +83,6 @@ def row_history(config: Config, table: str, row: str, gateway: str | None = None
     return [entry for _, history in gateways for entry in provenance(list(history))]
 
 
-def _flushed(deltas: Table, table: str, row: str, gateway: str | None) -> dict[_LogPosition, ArrivedDelta]:
-    """Return the row's deltas in the lake."""
-    row_filter = all_of(condition("table_name", "=", table), condition("row_id", "=", row))
-    if gateway is not None:
-        row_filter = all_of(row_filter, condition("gateway", "=", gateway))
-    scan = deltas.scan(row_filter=row_filter, selected_fields=_ROW_COLUMNS)
-    return {
-        (each["gateway"], each["shard"], each["epoch"], each["seq"], each["ordinal"]): ArrivedDelta(
-            each["gateway"], each["arrival"], True, delta_of_row({**each, "columns": sorted(each["columns"] or ())})
-        )
-        for batch in scan.to_arrow_batch_reader()
-        for each in batch.to_pylist()
-    }
-
-
 class ColumnProvenance(msgspec.Struct, frozen=True):
     """One column of a delta, and what became of its value."""
 
@@ -191,6 +176,21 @@ def provenance(history: Sequence[ArrivedDelta]) -> list[DeltaProvenance]:
     for column, index in owners.items():
         verdicts[index][column] = ("live", "", None)
     return [_describe(arrived, verdicts[index], notes[index]) for index, arrived in enumerate(history)]
+
+
+def _flushed(deltas: Table, table: str, row: str, gateway: str | None) -> dict[_LogPosition, ArrivedDelta]:
+    """Return the row's deltas in the lake."""
+    row_filter = all_of(condition("table_name", "=", table), condition("row_id", "=", row))
+    if gateway is not None:
+        row_filter = all_of(row_filter, condition("gateway", "=", gateway))
+    scan = deltas.scan(row_filter=row_filter, selected_fields=_ROW_COLUMNS)
+    return {
+        (each["gateway"], each["shard"], each["epoch"], each["seq"], each["ordinal"]): ArrivedDelta(
+            each["gateway"], each["arrival"], True, delta_of_row({**each, "columns": sorted(each["columns"] or ())})
+        )
+        for batch in scan.to_arrow_batch_reader()
+        for each in batch.to_pylist()
+    }
 
 
 def _explain_loss(delta: RowDelta, owner: RowDelta) -> _Verdict:

@@ -111,21 +111,6 @@ class RulesCache:
         return True
 
 
-def _row_test(index: BucketIndex, claims: Claims) -> Callable[[StoredRow], bool]:
-    """Return a function that returns whether the rules show a row to the claims, by the row's values.
-
-    It ignores the stored bucket keys, which may be those of earlier rules while a re-index is running.
-    """
-
-    def sees(row: StoredRow) -> bool:
-        keys = keys_of(row, index)
-        if not keys:
-            return False
-        return not index.client_keys_among(claims, keys).isdisjoint(keys)
-
-    return sees
-
-
 class Reindexer:
     """Gives the rows of one gateway their new bucket keys. It continues where this or an earlier process stopped.
 
@@ -186,3 +171,18 @@ class Reindexer:
     def _update_some(self, commit: RowCommit, last: Reindex | None) -> Reindex:
         """Update the next rows by the rules that are active in this commit."""
         return reindex_some(commit, self._rules.index(commit.config), last, self._rows)
+
+
+def _row_test(index: BucketIndex, claims: Claims) -> Callable[[StoredRow], bool]:
+    """Return a function that returns whether the rules show a row to the claims, by the row's values.
+
+    It ignores the stored bucket keys, which may be those of earlier rules while a re-index is running.
+    """
+
+    def sees(row: StoredRow) -> bool:
+        keys = keys_of(row, index)
+        if not keys:
+            return False
+        return not index.client_keys_among(claims, keys).isdisjoint(keys)
+
+    return sees

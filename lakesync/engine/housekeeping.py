@@ -120,29 +120,6 @@ class PeriodicTask:
         return self._interval_seconds
 
 
-def _next_call(due: float, wait: float, now: float) -> float:
-    """Return the time of the next call, after one that ended at `now`.
-
-    Args:
-        due: when that call was due, in seconds; later than `now` if the task was woken early.
-        wait: seconds between calls.
-        now: a time of the same clock.
-
-    Returns:
-        The first time after `now` among `due`, `due + wait`, `due + 2 * wait`, and so on.
-    """
-    return due + max(0, int((now - due) // wait) + 1) * wait
-
-
-class _Retry(NamedTuple):
-    """When a failed flush is retried."""
-
-    failures: int
-    """Number of failures in a row."""
-    at: float
-    """The monotonic time of the retry."""
-
-
 class Housekeeping:
     """Flushes gateways whose flush is due, and updates the destination's tables, in two threads until `stop`."""
 
@@ -275,3 +252,26 @@ class Housekeeping:
             self._tables.wake()
             if self._on_flushed is not None:
                 self._on_flushed(report)
+
+
+def _next_call(due: float, wait: float, now: float) -> float:
+    """Return the time of the next call, after one that ended at `now`.
+
+    Args:
+        due: when that call was due, in seconds; later than `now` if the task was woken early.
+        wait: seconds between calls.
+        now: a time of the same clock.
+
+    Returns:
+        The first time after `now` among `due`, `due + wait`, `due + 2 * wait`, and so on.
+    """
+    return due + max(0, int((now - due) // wait) + 1) * wait
+
+
+class _Retry(NamedTuple):
+    """When a failed flush is retried."""
+
+    failures: int
+    """Number of failures in a row."""
+    at: float
+    """The monotonic time of the retry."""

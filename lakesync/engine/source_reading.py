@@ -130,6 +130,26 @@ def read_all(adapter: DatabaseAdapter, query: DeltaQuery) -> Iterator[StoredDelt
         query = msgspec.structs.replace(query, after=page.end)
 
 
+def with_deletes(deltas: Sequence[RowDelta], record: ClientRecord) -> list[RowDelta]:
+    """Put a DELETE before each INSERT of a row that the client may have from a source.
+
+    The feed sends an INSERT if it has never sent the row to the client. But the client may have the row from a source,
+    and then an INSERT would fail at a client that applies plain SQL.
+
+    Args:
+        deltas: a page of the gateway's own feed.
+        record: the client's record, which has the tables of the rows that it was sent from sources.
+    """
+    tables = {table for known in record.sources for table in known.tables}
+    result: list[RowDelta] = []
+    for delta in deltas:
+        has_delete = result and result[-1].key == delta.key and result[-1].op == "DELETE"
+        if delta.op == "INSERT" and delta.table in tables and not has_delete:
+            result.append(_delete_before(delta))
+        result.append(delta)
+    return result
+
+
 class _History(NamedTuple):
     """All deltas of a row, in order of arrival, the gateway's timestamp of their commit."""
 
@@ -218,26 +238,6 @@ def _may_show(period: AccessPeriod, table: str) -> bool:
     """Return whether a period's rules show any version of rows of a table."""
     buckets = period.rules.buckets
     return not buckets or any(not bucket.tables or table in bucket.tables for bucket in buckets)
-
-
-def with_deletes(deltas: Sequence[RowDelta], record: ClientRecord) -> list[RowDelta]:
-    """Put a DELETE before each INSERT of a row that the client may have from a source.
-
-    The feed sends an INSERT if it has never sent the row to the client. But the client may have the row from a source,
-    and then an INSERT would fail at a client that applies plain SQL.
-
-    Args:
-        deltas: a page of the gateway's own feed.
-        record: the client's record, which has the tables of the rows that it was sent from sources.
-    """
-    tables = {table for known in record.sources for table in known.tables}
-    result: list[RowDelta] = []
-    for delta in deltas:
-        has_delete = result and result[-1].key == delta.key and result[-1].op == "DELETE"
-        if delta.op == "INSERT" and delta.table in tables and not has_delete:
-            result.append(_delete_before(delta))
-        result.append(delta)
-    return result
 
 
 def _delete_before(delta: RowDelta) -> RowDelta:

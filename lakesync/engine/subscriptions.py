@@ -73,33 +73,6 @@ def subscribe(
     return [shared.setdefault(state.sharing_key(), state) for state in states]
 
 
-def _subscribe_one(commit: ClientCommit, newcomer: Newcomer, rules: RulesCache, now_ms: int) -> SubscriptionState:
-    """Subscribe one client; see `subscribe`."""
-    client_id, claims, state = newcomer
-    access = rules.access(commit, claims)
-    subscription = subscription_of(commit, claims, access, state.subscription, rules)
-    known = current_record(commit.client(client_id), commit, access.keys)
-    record = known or ClientRecord(client_id, commit.epoch, now_ms)
-    if not record.scopes and state.cursor <= NEVER_PULLED:  # it pulled from an empty gateway, or never
-        record = with_newest_scope(record, access, commit.arrival)
-        record = with_last_scope(record, msgspec.structs.replace(record.scopes[0], first_cursor=0))
-    record = with_subscription(record, access)
-    if record != known:
-        commit.put_client(record)
-    scope = scope_under(record, access)
-    has_cursor_of_scope = scope is not None and scope.has_complete_cursor and scope.first_cursor <= state.cursor
-    can_share = has_cursor_of_scope and not record.sources  # a shared page does not consider rows of a source
-    may_hold_unknown_rows = (record.may_hold_unknown_rows or state.has_not_pulled) and not state.knows_resync
-    has_other_claims = can_share and not cursors_belong_to(record, access)
-    return replace(
-        state,
-        access=access if can_share else None,
-        subscription=subscription,
-        may_hold_unknown_rows=may_hold_unknown_rows,
-        has_other_claims=has_other_claims,
-    )
-
-
 def resume(commit: ClientCommit, client_id: str, claims: Claims, rules: RulesCache) -> int | None:
     """Return a cursor from which a client can get broadcasts before it pulls: the last one that it confirmed.
 
@@ -193,6 +166,59 @@ def subscriber_position(state: SubscriptionState, access: Access, newest: int) -
     )
 
 
+def refreshed(view: ClientView, state: SubscriptionState, rules: RulesCache) -> SubscriptionState:
+    """Return the state with what its subscribers may see now.
+
+    The `access` is None if the rules changed, or if bucket keys came into use that the subscribers may see. Each client
+    then needs a page of its own: its record must have these keys before it is sent rows under them.
+
+    Args:
+        view: a consistent read of the gateway's store.
+        state: the subscribers' state.
+        rules: the gateway's cache of compiled sync rules.
+    """
+    access = state.access
+    if access is None:
+        return state
+    if access.rules_version != view.config.rules_version:
+        return replace(state, access=None)
+    if not state.subscription.prefixes:
+        return state
+    latest = rules.access(view, access.claims)
+    if latest.keys - access.keys:
+        return replace(state, access=None)
+    return replace(
+        state, access=latest, subscription=subscription_of(view, latest.claims, latest, state.subscription, rules)
+    )
+
+
+def _subscribe_one(commit: ClientCommit, newcomer: Newcomer, rules: RulesCache, now_ms: int) -> SubscriptionState:
+    """Subscribe one client; see `subscribe`."""
+    client_id, claims, state = newcomer
+    access = rules.access(commit, claims)
+    subscription = subscription_of(commit, claims, access, state.subscription, rules)
+    known = current_record(commit.client(client_id), commit, access.keys)
+    record = known or ClientRecord(client_id, commit.epoch, now_ms)
+    if not record.scopes and state.cursor <= NEVER_PULLED:  # it pulled from an empty gateway, or never
+        record = with_newest_scope(record, access, commit.arrival)
+        record = with_last_scope(record, msgspec.structs.replace(record.scopes[0], first_cursor=0))
+    record = with_subscription(record, access)
+    if record != known:
+        commit.put_client(record)
+    scope = scope_under(record, access)
+    has_cursor_of_scope = scope is not None and scope.has_complete_cursor and scope.first_cursor <= state.cursor
+    can_share = has_cursor_of_scope and not record.sources  # a shared page does not consider rows of a source
+    may_hold_unknown_rows = (record.may_hold_unknown_rows or state.has_not_pulled) and not state.knows_resync
+    has_other_claims = can_share and not cursors_belong_to(record, access)
+    return replace(
+        state,
+        access=access if can_share else None,
+        subscription=subscription,
+        may_hold_unknown_rows=may_hold_unknown_rows,
+        has_other_claims=has_other_claims,
+    )
+
+
 def _scan_group(
     view: ClientView, group: SubscriberGroup, rules: RulesCache, shared: dict[tuple[object, ...], SubscriptionState]
 ) -> ScanResult:
@@ -278,29 +304,3 @@ def _cursors_belong_to(view: ClientView, stored: ClientRecord | None, access: Ac
     """Return whether complete cursors that a client is sent now belong to `access`, by its stored record."""
     record = current_record(stored, view)
     return record is not None and cursors_belong_to(record, access)
-
-
-def refreshed(view: ClientView, state: SubscriptionState, rules: RulesCache) -> SubscriptionState:
-    """Return the state with what its subscribers may see now.
-
-    The `access` is None if the rules changed, or if bucket keys came into use that the subscribers may see. Each client
-    then needs a page of its own: its record must have these keys before it is sent rows under them.
-
-    Args:
-        view: a consistent read of the gateway's store.
-        state: the subscribers' state.
-        rules: the gateway's cache of compiled sync rules.
-    """
-    access = state.access
-    if access is None:
-        return state
-    if access.rules_version != view.config.rules_version:
-        return replace(state, access=None)
-    if not state.subscription.prefixes:
-        return state
-    latest = rules.access(view, access.claims)
-    if latest.keys - access.keys:
-        return replace(state, access=None)
-    return replace(
-        state, access=latest, subscription=subscription_of(view, latest.claims, latest, state.subscription, rules)
-    )

@@ -48,6 +48,20 @@ def reindex_some(commit: RowCommit, index: BucketIndex, last: Reindex | None, li
     return Reindex(version, rows[-1].key if rows else after, done=not rows)
 
 
+def rewrite_rows(commit: RowCommit, rows: Sequence[StoredRow], index: BucketIndex) -> None:
+    """Store rows whose values an erasure changed, with the bucket keys of their new values.
+
+    Moves into and out of buckets are stored too, at each row's arrival.
+
+    Args:
+        commit: the open transaction in the gateway's store.
+        rows: copies of the rows, changed; their bucket keys are set here.
+        index: the bucket index of the active rules.
+    """
+    moves = [move for row in rows for move in change_keys(row, keys_of(row, index), row.arrival)]
+    commit.put_rows(rows, moves)
+
+
 def _update_keys(commit: RowCommit, rows: list[StoredRow], index: BucketIndex) -> None:
     """Store the rows whose bucket keys differ by the active rules, with their moves, at a new arrival for each row.
 
@@ -62,17 +76,3 @@ def _update_keys(commit: RowCommit, rows: list[StoredRow], index: BucketIndex) -
     for (row, keys), arrival in zip(changed, commit.next_arrivals(len(changed)), strict=True):
         moves += change_keys(row, keys, arrival)
     commit.put_rows([row for row, _ in changed], moves)
-
-
-def rewrite_rows(commit: RowCommit, rows: Sequence[StoredRow], index: BucketIndex) -> None:
-    """Store rows whose values an erasure changed, with the bucket keys of their new values.
-
-    Moves into and out of buckets are stored too, at each row's arrival.
-
-    Args:
-        commit: the open transaction in the gateway's store.
-        rows: copies of the rows, changed; their bucket keys are set here.
-        index: the bucket index of the active rules.
-    """
-    moves = [move for row in rows for move in change_keys(row, keys_of(row, index), row.arrival)]
-    commit.put_rows(rows, moves)

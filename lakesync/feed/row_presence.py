@@ -29,19 +29,6 @@ from lakesync.model.types import Stamp
 from lakesync.staging.records import DELETED, NO_BASE, Entry, StoredRow
 
 
-class _OwnWrites(Enum):
-    """How a client wrote to a row since its base."""
-
-    INSERTED = "inserted"
-    """It inserted the row, and has it by that INSERT; `Writer.own_copy` is the INSERT's arrival."""
-    UPDATED = "updated"
-    """It only updated the row."""
-    DELETED = "deleted"
-    """It deleted the row."""
-    ASTRAY = "astray"
-    """Its copy may differ from the row since its last write."""
-
-
 class RowPresence(Enum):
     """Whether a client has a row."""
 
@@ -84,45 +71,6 @@ def presence_of_visible(row: StoredRow, history: Sequence[Entry], client_id: str
         return RowPresence.OWN if stayed and not has_lost_columns else RowPresence.UNSURE
     has_updated = sent is RowPresence.YES and written is _OwnWrites.UPDATED
     return RowPresence.YES if has_updated else RowPresence.UNSURE
-
-
-def _presence_by_history(row: StoredRow, history: Sequence[Entry], position: Position) -> RowPresence:
-    """Return whether the client has a row that it may see, apart from its own writes.
-
-    One entry that shows the row suffices. But if the row has lost columns since the base, by a DELETE or an erasure, a
-    client that had the row is `UNSURE`: it has those columns, and an UPDATE cannot remove them.
-
-    Args:
-        row: the row as it is now.
-        history: the row's entries that concern the client.
-        position: the client's position.
-    """
-    by_entries = {_presence_by_entry_and_row(entry, row, position) for entry in history}
-    if RowPresence.YES in by_entries:
-        return RowPresence.UNSURE if row.no_update_before > position.base else RowPresence.YES
-    return RowPresence.UNSURE if RowPresence.UNSURE in by_entries else RowPresence.NO
-
-
-def _lost_own_writes(row: StoredRow, client_id: str, position: Position) -> bool:
-    """Return whether the client lost its own writes to the row, because its database was restored from a backup."""
-    if position.own_writes_up_to is None:
-        return False
-    own = [origin.hlc for origin in row.state.origins if origin.client_id == client_id]
-    if row.state.inserted is not None and row.state.inserted[1] == client_id:
-        own.append(row.state.inserted[0])
-    if not own:  # others overwrote all of it, so the time of its write is unknown
-        return _written_since(row, client_id, position) is not None
-    return any(hlc > position.own_writes_up_to for hlc in own)
-
-
-def _columns_removed_by_others(row: StoredRow, client_id: str, position: Position) -> bool:
-    """Return whether another client's DELETE, or an erasure, removed columns of the row since the base.
-
-    A client that inserted the row again may still have those columns.
-    """
-    tombstone = row.state.tombstone
-    # `no_update_before` is 0 if nothing was ever removed, which is above `NO_BASE`
-    return row.no_update_before > max(position.base, 0) and (tombstone is None or tombstone[1] != client_id)
 
 
 def writers_known_from(position: Position) -> int:
@@ -171,6 +119,58 @@ def may_hold_hidden(row: StoredRow, history: Sequence[Entry], client_id: str, po
     if row.writers_floor > writers_known_from(position) and any(_was_shown(entry, position) for entry in history):
         return True  # the client may be a writer that the row no longer stores
     return any(_may_hold(entry, position) for entry in history)
+
+
+class _OwnWrites(Enum):
+    """How a client wrote to a row since its base."""
+
+    INSERTED = "inserted"
+    """It inserted the row, and has it by that INSERT; `Writer.own_copy` is the INSERT's arrival."""
+    UPDATED = "updated"
+    """It only updated the row."""
+    DELETED = "deleted"
+    """It deleted the row."""
+    ASTRAY = "astray"
+    """Its copy may differ from the row since its last write."""
+
+
+def _presence_by_history(row: StoredRow, history: Sequence[Entry], position: Position) -> RowPresence:
+    """Return whether the client has a row that it may see, apart from its own writes.
+
+    One entry that shows the row suffices. But if the row has lost columns since the base, by a DELETE or an erasure, a
+    client that had the row is `UNSURE`: it has those columns, and an UPDATE cannot remove them.
+
+    Args:
+        row: the row as it is now.
+        history: the row's entries that concern the client.
+        position: the client's position.
+    """
+    by_entries = {_presence_by_entry_and_row(entry, row, position) for entry in history}
+    if RowPresence.YES in by_entries:
+        return RowPresence.UNSURE if row.no_update_before > position.base else RowPresence.YES
+    return RowPresence.UNSURE if RowPresence.UNSURE in by_entries else RowPresence.NO
+
+
+def _lost_own_writes(row: StoredRow, client_id: str, position: Position) -> bool:
+    """Return whether the client lost its own writes to the row, because its database was restored from a backup."""
+    if position.own_writes_up_to is None:
+        return False
+    own = [origin.hlc for origin in row.state.origins if origin.client_id == client_id]
+    if row.state.inserted is not None and row.state.inserted[1] == client_id:
+        own.append(row.state.inserted[0])
+    if not own:  # others overwrote all of it, so the time of its write is unknown
+        return _written_since(row, client_id, position) is not None
+    return any(hlc > position.own_writes_up_to for hlc in own)
+
+
+def _columns_removed_by_others(row: StoredRow, client_id: str, position: Position) -> bool:
+    """Return whether another client's DELETE, or an erasure, removed columns of the row since the base.
+
+    A client that inserted the row again may still have those columns.
+    """
+    tombstone = row.state.tombstone
+    # `no_update_before` is 0 if nothing was ever removed, which is above `NO_BASE`
+    return row.no_update_before > max(position.base, 0) and (tombstone is None or tombstone[1] != client_id)
 
 
 def _was_shown(entry: Entry, position: Position) -> bool:

@@ -133,34 +133,6 @@ class TableStats(msgspec.Struct, frozen=True, rename="camel"):
     """Number of deltas."""
 
 
-class _PushSummary(NamedTuple):
-    """What the statistics need of an unflushed push."""
-
-    seq: int
-    """Sequence number in the log."""
-    bytes: int
-    """Stored bytes in the log."""
-    columns: int
-    """Number of columns of all deltas together."""
-    table_bytes: Mapping[str, int]
-    """Table → its share of the stored bytes."""
-    table_deltas: Counter[str]
-    """Table → number of its deltas."""
-    rows: frozenset[RowKey]
-    """The rows with deltas."""
-
-
-class _Shard:
-    """The unflushed pushes of one shard (a staging store for some tables), oldest first, as far as they were read."""
-
-    def __init__(self, epoch: int, last_read: int) -> None:
-        self.epoch = epoch
-        """Identifies the log. A rebuilt store has another epoch, and its log is read from the start."""
-        self.last_read = last_read
-        """Sequence number of the last push that was read."""
-        self.pushes: deque[_PushSummary] = deque()
-
-
 class BacklogStats:
     """Statistics of one gateway's backlog. Safe to use from several threads.
 
@@ -310,6 +282,34 @@ class Thresholds:
         now_ms, max_age_ms = self._wall(), self._settings.max_buffer_age_ms
         oldest = [shard.oldest_ms for shard in backlog if shard.oldest_ms is not None]
         return any(abs(now_ms - oldest_ms) >= max_age_ms for oldest_ms in oldest)
+
+
+class _PushSummary(NamedTuple):
+    """What the statistics need of an unflushed push."""
+
+    seq: int
+    """Sequence number in the log."""
+    bytes: int
+    """Stored bytes in the log."""
+    columns: int
+    """Number of columns of all deltas together."""
+    table_bytes: Mapping[str, int]
+    """Table → its share of the stored bytes."""
+    table_deltas: Counter[str]
+    """Table → number of its deltas."""
+    rows: frozenset[RowKey]
+    """The rows with deltas."""
+
+
+class _Shard:
+    """The unflushed pushes of one shard (a staging store for some tables), oldest first, as far as they were read."""
+
+    def __init__(self, epoch: int, last_read: int) -> None:
+        self.epoch = epoch
+        """Identifies the log. A rebuilt store has another epoch, and its log is read from the start."""
+        self.last_read = last_read
+        """Sequence number of the last push that was read."""
+        self.pushes: deque[_PushSummary] = deque()
 
 
 def _summary(push: LoggedPush) -> _PushSummary:

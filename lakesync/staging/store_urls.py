@@ -120,13 +120,6 @@ def upgrade_stores(urls: Mapping[str, str]) -> dict[str, list[Upgrade]]:
     return {name: upgrade_store(url) for name, url in urls.items()}
 
 
-def _check_postgres(url: str) -> None:
-    """Raise ConfigurationError unless the URL is of Postgres."""
-    if not url.startswith(_POSTGRES):
-        kind = url.partition(":")[0]
-        raise ConfigurationError(f"staging at a {kind!r} URL has nothing that outlives its process: there is no schema")
-
-
 @contextmanager
 def replacement_stores(
     urls: Mapping[str, str], wall: Callable[[], int], replayer: Replayer, *, replace: bool
@@ -160,6 +153,13 @@ def replacement_stores(
             elif name != main:
                 stores[name] = opened.enter_context(_replacement_store(name, url, wall, replayer, replace=replace))
         yield stores
+
+
+def _check_postgres(url: str) -> None:
+    """Raise ConfigurationError unless the URL is of Postgres."""
+    if not url.startswith(_POSTGRES):
+        kind = url.partition(":")[0]
+        raise ConfigurationError(f"staging at a {kind!r} URL has nothing that outlives its process: there is no schema")
 
 
 def _nested_store(

@@ -98,6 +98,20 @@ def explain(
     return replace(explanation, reasons=tuple(reasons_of(explanation, key, view.config.schemas)))
 
 
+def next_pull(view: FeedView, key: RowKey, client_id: str, position: Position, access: Access) -> tuple[Op, ...]:
+    """Return the operations on one row that the client's next pull contains, in order; none if it has the row.
+
+    Args:
+        view: a consistent read of the gateway's store.
+        key: the row's table and id.
+        client_id: the client that pulls.
+        position: the position from which the client pulls.
+        access: the claims and bucket keys that decide what the client may see.
+    """
+    page = pull_page(_OneRowView(view, key), client_id, position, access, _NO_LIMIT)
+    return tuple(delta.op for delta in page.deltas)
+
+
 def _unconfirmed(
     view: ClientView, key: RowKey, client_id: str, record: ClientRecord | None, access: Access, tracked: TrackedCursor
 ) -> tuple[Op, ...]:
@@ -145,20 +159,6 @@ class _OneRowView:
     def read_range(self, *_: object) -> None:
         """Return None: ranges are encoded pages of many rows."""
         return
-
-
-def next_pull(view: FeedView, key: RowKey, client_id: str, position: Position, access: Access) -> tuple[Op, ...]:
-    """Return the operations on one row that the client's next pull contains, in order; none if it has the row.
-
-    Args:
-        view: a consistent read of the gateway's store.
-        key: the row's table and id.
-        client_id: the client that pulls.
-        position: the position from which the client pulls.
-        access: the claims and bucket keys that decide what the client may see.
-    """
-    page = pull_page(_OneRowView(view, key), client_id, position, access, _NO_LIMIT)
-    return tuple(delta.op for delta in page.deltas)
 
 
 def _verdict(row: StoredRow | None, pending_ops: tuple[Op, ...], *, shown: bool) -> Verdict:

@@ -188,6 +188,28 @@ def reasons_of(explanation: Explanation, key: RowKey, tables: Collection[str]) -
         yield "the row is stored under other bucket keys than by the active rules: a change of rules is being applied"
 
 
+def bucket_reasons(
+    bucket: str, table: str, filters: Iterable[ExplainedFilter], *, covers: bool, shows: bool
+) -> Iterator[str]:
+    """Yield why a bucket shows the row to the client, or does not.
+
+    Args:
+        bucket: the bucket's name.
+        table: the row's table.
+        filters: the bucket's filters, evaluated for the row.
+        covers: whether the bucket's tables include the row's table.
+        shows: whether the bucket shows the row.
+    """
+    if not covers:
+        yield f"bucket {bucket!r} does not contain table {table!r}"
+        return
+    if shows:
+        yield f"bucket {bucket!r} shows it"
+    for each in filters:
+        if not each.holds:
+            yield f"bucket {bucket!r} does not show it: {_mismatch(each)}"
+
+
 def _verdict(explanation: Explanation, named: str) -> Iterator[str]:
     """Yield the sentences about the verdict."""
     if explanation.verdict == "waiting":
@@ -240,28 +262,6 @@ def _deleted(explanation: Explanation, named: str) -> str:
         f"{named} is deleted, by client {row.tombstone_client_id!r} at {iso_time(wall_of(row.tombstone_hlc))} "
         "of its clock: deltas with a timestamp up to that have no effect"
     )
-
-
-def bucket_reasons(
-    bucket: str, table: str, filters: Iterable[ExplainedFilter], *, covers: bool, shows: bool
-) -> Iterator[str]:
-    """Yield why a bucket shows the row to the client, or does not.
-
-    Args:
-        bucket: the bucket's name.
-        table: the row's table.
-        filters: the bucket's filters, evaluated for the row.
-        covers: whether the bucket's tables include the row's table.
-        shows: whether the bucket shows the row.
-    """
-    if not covers:
-        yield f"bucket {bucket!r} does not contain table {table!r}"
-        return
-    if shows:
-        yield f"bucket {bucket!r} shows it"
-    for each in filters:
-        if not each.holds:
-            yield f"bucket {bucket!r} does not show it: {_mismatch(each)}"
 
 
 def _mismatch(failed: ExplainedFilter) -> str:

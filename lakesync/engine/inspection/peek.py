@@ -41,31 +41,6 @@ class PeekPage(NamedTuple):
     """Whether more pages follow now; if not, the cursor returns later changes."""
 
 
-class _PeekCursor(NamedTuple):
-    """A decoded cursor."""
-
-    epoch: int
-    """The store's epoch, which changes when the store is rebuilt: it may then lack rows that were returned before."""
-    rules_version: int
-    """Version of the rules under which it was returned."""
-    after: int
-    """Everything up to this arrival was returned."""
-    base: int = NO_BASE
-    """The `base` of the pages: the arrival after which they begin; `NO_BASE` if they began with all rows."""
-    until: int | None = None
-    """The newest arrival when the pages began; None after the last page."""
-
-    def text(self) -> str:
-        """Return the cursor as `_CURSOR` describes it."""
-        rest = "" if self.until is None else f"-{self.base - NO_BASE}-{self.until}"
-        return f"{self.epoch}.{self.rules_version}-{self.after}{rest}"
-
-    def is_possible(self, view: ClientView, access: Access) -> bool:
-        """Return whether `peek` may have returned this cursor from the same store under the active rules."""
-        is_in_feed = max(self.after, self.until or 0) <= view.arrival and self.base <= self.after
-        return (self.epoch, self.rules_version) == (view.epoch, access.rules_version) and is_in_feed
-
-
 def peek(
     view: ClientView, claims: Claims, since: str | None, limit: int, rules: RulesCache, max_bytes: int = MAX_PAGE_BYTES
 ) -> PeekPage:
@@ -105,6 +80,31 @@ def invalid_cursor(since: str) -> ValidationError:
     return ValidationError(
         f"since is {since[:60]!r}, which is not a cursor of this route: omit it in the first request"
     )
+
+
+class _PeekCursor(NamedTuple):
+    """A decoded cursor."""
+
+    epoch: int
+    """The store's epoch, which changes when the store is rebuilt: it may then lack rows that were returned before."""
+    rules_version: int
+    """Version of the rules under which it was returned."""
+    after: int
+    """Everything up to this arrival was returned."""
+    base: int = NO_BASE
+    """The `base` of the pages: the arrival after which they begin; `NO_BASE` if they began with all rows."""
+    until: int | None = None
+    """The newest arrival when the pages began; None after the last page."""
+
+    def text(self) -> str:
+        """Return the cursor as `_CURSOR` describes it."""
+        rest = "" if self.until is None else f"-{self.base - NO_BASE}-{self.until}"
+        return f"{self.epoch}.{self.rules_version}-{self.after}{rest}"
+
+    def is_possible(self, view: ClientView, access: Access) -> bool:
+        """Return whether `peek` may have returned this cursor from the same store under the active rules."""
+        is_in_feed = max(self.after, self.until or 0) <= view.arrival and self.base <= self.after
+        return (self.epoch, self.rules_version) == (view.epoch, access.rules_version) and is_in_feed
 
 
 def _end(view: ClientView, access: Access) -> _PeekCursor:

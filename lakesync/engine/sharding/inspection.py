@@ -51,23 +51,6 @@ def oldest_unsent(
     return [_oldest(by_shard) for by_shard in by_client]
 
 
-def _in_shard(name: str, query: LagQuery, tracked: TrackedCursor) -> LagQuery:
-    """Return a query for the shard `name`, with this shard's part of the previous result."""
-    return LagQuery(query.client_id, tracked, query.before.shards.get(name) if query.before is not None else None)
-
-
-def _oldest(by_shard: Mapping[str, Unsent]) -> Unsent | None:
-    """Return the oldest of the shards' results; None if the client pulled from no shard.
-
-    The result is complete if every shard's feed was read to its end, or to an unsent row.
-    """
-    if not by_shard:
-        return None
-    # a shard's `since` is 0 if everything was sent
-    oldest = min((each.since for each in by_shard.values() if each.since), default=0)
-    return Unsent(oldest, is_complete=all(each.is_complete for each in by_shard.values()), shards=by_shard)
-
-
 def explain(
     shard: ShardGateway,
     name: str,
@@ -97,6 +80,23 @@ def explain(
     explaining = shard.submit_explain(client_id, table, row_id, claims, by_shard[name])
     explanation: Explanation = yield from of_shard(name, explaining)
     return explanation
+
+
+def _in_shard(name: str, query: LagQuery, tracked: TrackedCursor) -> LagQuery:
+    """Return a query for the shard `name`, with this shard's part of the previous result."""
+    return LagQuery(query.client_id, tracked, query.before.shards.get(name) if query.before is not None else None)
+
+
+def _oldest(by_shard: Mapping[str, Unsent]) -> Unsent | None:
+    """Return the oldest of the shards' results; None if the client pulled from no shard.
+
+    The result is complete if every shard's feed was read to its end, or to an unsent row.
+    """
+    if not by_shard:
+        return None
+    # a shard's `since` is 0 if everything was sent
+    oldest = min((each.since for each in by_shard.values() if each.since), default=0)
+    return Unsent(oldest, is_complete=all(each.is_complete for each in by_shard.values()), shards=by_shard)
 
 
 def _in_shards(

@@ -104,6 +104,54 @@ def pull(shards: Mapping[str, ShardGateway], vectors: Vectors, request: PullRequ
     return SyncPage(deltas, issued.cursor, read.has_more)
 
 
+def joined(pages: Sequence[Sequence[RowDelta]]) -> Sequence[RowDelta]:
+    """Return the deltas of several pages as one sequence; it stays encoded as JSON if all pages are."""
+    if len(pages) == 1:
+        return pages[0]
+    encoded = [page for page in pages if isinstance(page, EncodedDeltas)]
+    if pages and len(encoded) == len(pages):
+        return EncodedDeltas([part for page in encoded for part in page.parts], sum(len(page) for page in encoded))
+    return [delta for page in pages for delta in page]
+
+
+def peek(shards: Mapping[str, ShardGateway], claims: Claims, since: str | None, limit: int) -> Steps[PeekPage]:
+    """Read a page of what claims may see, without a client's record; see `inspection.peek`.
+
+    The cursor is text with one cursor per shard: `SHARD=CURSOR,SHARD=CURSOR`. It names every shard, in the order in
+    which the next page reads them: first those that this page did not reach, last the one that filled it, so that a
+    busy shard does not delay the others.
+
+    Args:
+        shards: the gateway of each shard, by shard name.
+        claims: the verified claims of a client's token.
+        since: the cursor that the previous page returned; None for all rows; `now` for later changes only.
+        limit: deltas at which the page is full.
+
+    Raises:
+        ValidationError: `since` is not a cursor that `peek` returned.
+        ResyncRequiredError: the shards or the rules changed since the cursor was returned.
+        StagingUnavailableError: a shard cannot be reached.
+    """
+    cursors = dict.fromkeys(shards, since) if since is None or since == NOW else _split_cursor(since)
+    if cursors.keys() != shards.keys():
+        raise ResyncRequiredError(
+            f"the shards changed since the cursor {str(since)[:60]!r} was returned: read without one"
+        )
+    unread = list(cursors)
+    pages: list[Sequence[RowDelta]] = []
+    deltas_left, bytes_left, more = limit, MAX_PAGE_BYTES, False
+    while unread and deltas_left > 0 and bytes_left > 0:
+        name = unread.pop(0)
+        part_page = shards[name].submit_peek_part(claims, cursors.pop(name), deltas_left, bytes_left)
+        page = yield from of_shard(name, part_page)
+        cursors[name], more = page.cursor, more or page.has_more  # at the end now: the next page reads it last
+        if page.deltas:
+            pages.append(page.deltas)
+            deltas_left, bytes_left = deltas_left - len(page.deltas), bytes_left - encoded_size(page.deltas)
+    more = more or bool(unread)  # possibly; the next page shows it
+    return PeekPage(joined(pages), ",".join(f"{name}={cursor or ''}" for name, cursor in cursors.items()), more)
+
+
 class _ShardPages(NamedTuple):
     """The parts of one page that were read from all shards."""
 
@@ -170,54 +218,6 @@ def _has_changes(name: str, part: ShardGateway, request: PullRequest) -> Steps[b
     submit = part.submit_restart if restarts else part.submit_has_changes
     has_changes: bool = yield from of_shard(name, submit(request))
     return has_changes
-
-
-def joined(pages: Sequence[Sequence[RowDelta]]) -> Sequence[RowDelta]:
-    """Return the deltas of several pages as one sequence; it stays encoded as JSON if all pages are."""
-    if len(pages) == 1:
-        return pages[0]
-    encoded = [page for page in pages if isinstance(page, EncodedDeltas)]
-    if pages and len(encoded) == len(pages):
-        return EncodedDeltas([part for page in encoded for part in page.parts], sum(len(page) for page in encoded))
-    return [delta for page in pages for delta in page]
-
-
-def peek(shards: Mapping[str, ShardGateway], claims: Claims, since: str | None, limit: int) -> Steps[PeekPage]:
-    """Read a page of what claims may see, without a client's record; see `inspection.peek`.
-
-    The cursor is text with one cursor per shard: `SHARD=CURSOR,SHARD=CURSOR`. It names every shard, in the order in
-    which the next page reads them: first those that this page did not reach, last the one that filled it, so that a
-    busy shard does not delay the others.
-
-    Args:
-        shards: the gateway of each shard, by shard name.
-        claims: the verified claims of a client's token.
-        since: the cursor that the previous page returned; None for all rows; `now` for later changes only.
-        limit: deltas at which the page is full.
-
-    Raises:
-        ValidationError: `since` is not a cursor that `peek` returned.
-        ResyncRequiredError: the shards or the rules changed since the cursor was returned.
-        StagingUnavailableError: a shard cannot be reached.
-    """
-    cursors = dict.fromkeys(shards, since) if since is None or since == NOW else _split_cursor(since)
-    if cursors.keys() != shards.keys():
-        raise ResyncRequiredError(
-            f"the shards changed since the cursor {str(since)[:60]!r} was returned: read without one"
-        )
-    unread = list(cursors)
-    pages: list[Sequence[RowDelta]] = []
-    deltas_left, bytes_left, more = limit, MAX_PAGE_BYTES, False
-    while unread and deltas_left > 0 and bytes_left > 0:
-        name = unread.pop(0)
-        part_page = shards[name].submit_peek_part(claims, cursors.pop(name), deltas_left, bytes_left)
-        page = yield from of_shard(name, part_page)
-        cursors[name], more = page.cursor, more or page.has_more  # at the end now: the next page reads it last
-        if page.deltas:
-            pages.append(page.deltas)
-            deltas_left, bytes_left = deltas_left - len(page.deltas), bytes_left - encoded_size(page.deltas)
-    more = more or bool(unread)  # possibly; the next page shows it
-    return PeekPage(joined(pages), ",".join(f"{name}={cursor or ''}" for name, cursor in cursors.items()), more)
 
 
 def _split_cursor(since: str) -> dict[str, str | None]:
