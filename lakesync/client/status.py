@@ -37,7 +37,7 @@ class SyncReport(msgspec.Struct, frozen=True):
     pushed: int
     """Number of edits (changes of this client) that the gateway accepted."""
     pulled: int
-    """Number of rows that other clients changed."""
+    """Number of rows that other clients changed. If everything is pulled, as in a first sync, own rows count too."""
     refused: tuple[Edit, ...]
     """Edits that the gateway rejected; `Client.retry` pushes them again, and `Client.drop` deletes them."""
 
