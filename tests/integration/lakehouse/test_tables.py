@@ -15,14 +15,13 @@ from tests.lake_support import arrivals, fill
 pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute on a busy machine
 
 
-SLICES = pytest.mark.parametrize(
-    ("limit", "value"),
-    [("ROWS_PER_SLICE", slices.ROWS_PER_SLICE), ("ROWS_PER_SLICE", 3), ("BYTES_PER_SLICE", 500)],
-)
-"""How a merge is divided into slices: into one, by rows, and by bytes, as if the rows were wide."""
+SLICES = ("ROWS_PER_SLICE", slices.ROWS_PER_SLICE), ("ROWS_PER_SLICE", 3)
+"""How a merge is divided into slices: into one, and by rows."""
+BY_BYTES = ("BYTES_PER_SLICE", 500)
+"""A division by bytes, as if the rows were wide."""
 
 
-@SLICES
+@pytest.mark.parametrize(("limit", "value"), [*SLICES, BY_BYTES])
 def test_b4_state_equals_the_merge_of_deltas_in_any_steps(spark, names, monkeypatch, limit, value):
     monkeypatch.setattr(slices, limit, value)
     rng = random.Random(1)
@@ -60,7 +59,7 @@ def test_b4_state_equals_the_merge_of_deltas_in_any_steps(spark, names, monkeypa
     assert content(spark, names) == before
 
 
-@SLICES
+@pytest.mark.parametrize(("limit", "value"), [*SLICES, pytest.param(*BY_BYTES, marks=pytest.mark.deep)])
 def test_b4_merge_on_read_equals_copy_on_write(spark, names, monkeypatch, limit, value):
     monkeypatch.setattr(slices, limit, value)
     rng = random.Random(2)
