@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from lakesync.client.sqlite.database import LocalDB
     from lakesync.client.sqlite.tables import Row, SyncTracker, Table
     from lakesync.client.status import Event, Progress, SyncReport, SyncStatus, TableCheck, Version
+    from lakesync.client.sync.action_queue import ActionQueue, QueuedAction
     from lakesync.client.sync.coordinator import SyncCoordinator
-    from lakesync.client.sync.outbox import ActionQueue, Outbox, QueuedAction
+    from lakesync.client.sync.outbox import Outbox
     from lakesync.client.sync.schema_synchroniser import SchemaSynchroniser
     from lakesync.client.transports.base import (
         ActionTransport,
@@ -54,7 +55,8 @@ _MODULES = {
     "sqlite.database": ("LocalDB",),
     "errors": ("DbError", "TableError", "UnreachableError"),
     "factory": ("create_client", "open_client"),
-    "sync.outbox": ("ActionQueue", "Outbox", "QueuedAction"),
+    "sync.action_queue": ("ActionQueue", "QueuedAction"),
+    "sync.outbox": ("Outbox",),
     "queries": ("Watch",),
     "queues": ("MemoryQueue", "QueueEntry", "SyncQueue"),
     "status": ("Event", "Progress", "SyncReport", "SyncStatus", "TableCheck", "Version"),

@@ -17,8 +17,8 @@ from lakesync.client.core import Edit
 from lakesync.client.sqlite.database import LocalDB
 from lakesync.client.sqlite.tables import Row, Table
 from lakesync.client.status import Event, SyncReport, SyncStatus, TableCheck, Version, versions
+from lakesync.client.sync.action_queue import QueuedAction
 from lakesync.client.sync.coordinator import SyncCoordinator
-from lakesync.client.sync.outbox import QueuedAction
 from lakesync.client.transports.base import TokenTransport
 from lakesync.client.transports.tokens import Token
 from lakesync.model.action_handlers import ConnectorDescriptor

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from lakesync.client.errors import UnreachableError
 from lakesync.client.status import EventListeners
+from lakesync.client.sync.action_queue import ActionQueue
 from lakesync.client.sync.exchange import CycleResult
-from lakesync.client.sync.outbox import ActionQueue
 from lakesync.client.transports.base import ActionTransport, SyncTransport
 from lakesync.model.errors import ConfigurationError, LakeSyncError
 from lakesync.model.types import Action, ActionFailure, ActionPush, ActionResult

@@ -24,9 +24,10 @@ from lakesync.client.sqlite.client_store import stored_position
 from lakesync.client.sqlite.database import LocalDB
 from lakesync.client.sqlite.tables import SyncTracker, Tables
 from lakesync.client.status import Event, EventListeners, SyncReport, SyncStatus, TableCheck
+from lakesync.client.sync.action_queue import ActionQueue
 from lakesync.client.sync.auto_sync import AutoSync
 from lakesync.client.sync.exchange import CycleResult
-from lakesync.client.sync.outbox import ActionQueue, Outbox
+from lakesync.client.sync.outbox import Outbox
 from lakesync.client.sync.replica import Replica
 from lakesync.client.sync.sync_session import SyncSession
 from lakesync.client.sync.verification import checksums, record_untracked_changes

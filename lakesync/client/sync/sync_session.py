@@ -16,10 +16,10 @@ from contextlib import ExitStack, contextmanager
 from lakesync.client.core import NoResponse, Wait
 from lakesync.client.sqlite.database import SyncLock
 from lakesync.client.status import EventListeners, SyncReport
+from lakesync.client.sync.action_queue import ActionQueue
 from lakesync.client.sync.action_sender import ActionSender
 from lakesync.client.sync.custom_deltas import CustomDeltaPusher
 from lakesync.client.sync.exchange import CycleResult, Exchange
-from lakesync.client.sync.outbox import ActionQueue
 from lakesync.client.sync.replica import Replica
 from lakesync.client.sync.schema_synchroniser import SchemaFetcher
 from lakesync.client.transports.base import SyncTransport
