@@ -15,7 +15,7 @@ from sys import intern
 from typing import NamedTuple
 
 from lakesync.model.merge import intern_names
-from lakesync.model.types import RowDelta, RowKey
+from lakesync.model.types import RowDelta, RowKey, column_names
 from lakesync.staging.records import ARRIVAL_STEP, StoredRow
 from lakesync.staging.records.rows import MAX_UNMERGED_COLUMNS
 
@@ -49,8 +49,10 @@ def by_row(deltas: Sequence[RowDelta]) -> PushRows:
     Args:
         deltas: the push's deltas, at least one.
     """
-    names = [intern_names(tuple([cell.column for cell in delta.columns])) for delta in deltas]
-    cells, distinct = sum(map(len, names)), set(names)
+    names = column_names(deltas)
+    interned = {each: intern_names(each) for each in set(names)}
+    names = [interned[each] for each in names]
+    cells, distinct = sum(map(len, names)), set(interned.values())
     largest = max([len(cell.value) for delta in deltas for cell in delta.columns], default=0)
     # most pushes have one delta for each row
     single: dict[RowKey, Sequence[RowDelta]] = {(intern(delta.table), delta.row_id): (delta,) for delta in deltas}

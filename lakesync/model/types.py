@@ -106,6 +106,21 @@ class RowDelta(DeltaProperties, msgspec.Struct, frozen=True, rename="camel", gc=
         return self.op == "UPDATE" and not self.columns
 
 
+def column_names(deltas: Sequence[RowDelta]) -> list[tuple[str, ...]]:
+    """Return the column names of each delta, in order; one tuple object if all deltas have the same.
+
+    Args:
+        deltas: the deltas, at least one.
+    """
+    first = tuple([cell.column for cell in deltas[0].columns])
+    # many pushes have the same columns in each delta, and one comparison is faster than a tuple for each
+    if {len(delta.columns) for delta in deltas} == {len(first)}:
+        names = [cell.column for delta in deltas for cell in delta.columns]
+        if names == [*first] * len(deltas):
+            return [first] * len(deltas)
+    return [tuple([cell.column for cell in delta.columns]) for delta in deltas]
+
+
 class SyncPush(msgspec.Struct, frozen=True, rename="camel"):
     """A client's push."""
 

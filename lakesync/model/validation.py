@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from lakesync.model.errors import Rejection, ValidationError
 from lakesync.model.schema import IDENTIFIER_FORM, is_identifier
-from lakesync.model.types import RowDelta
+from lakesync.model.types import RowDelta, column_names
 
 _IMPORT = "import:"
 """The beginning of the client ids of imports."""
@@ -191,7 +191,7 @@ def _all_well_formed(deltas: Sequence[RowDelta]) -> bool:
     ids += {delta.client_id for delta in deltas}
     lengths = [*map(len, ids)]
     stamps = [delta.hlc for delta in deltas]
-    names = {tuple([cell.column for cell in delta.columns]) for delta in deltas}  # few, if many deltas have the same
+    names = set(column_names(deltas))
     return (
         min(lengths) > 0
         and max(lengths) <= MAX_ID_CHARS
