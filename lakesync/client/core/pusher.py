@@ -61,6 +61,10 @@ class Pusher:
         """Whether an edit waits to be pushed."""
         return bool(self._state.store.edits("waiting", 1))
 
+    def has_only_edits_after(self, number: int) -> bool:
+        """Return whether no push is in doubt, and all waiting edits have numbers above `number`."""
+        return not self.in_doubt and all(edit.number > number for edit in self._state.store.edits("waiting", 1))
+
     @property
     def is_overloaded(self) -> bool:
         """Whether the gateway answered the newest push with an overload error."""

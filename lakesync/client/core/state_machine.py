@@ -126,6 +126,11 @@ class ClientCore:
         return self._pending is not None
 
     @property
+    def edit_count(self) -> int:
+        """The number of edits ever made, which is the newest edit's number."""
+        return self._state.position.edit_count
+
+    @property
     def caught_up(self) -> bool:
         """Whether the newest page was the gateway's last one."""
         return self._state.position.caught_up
@@ -311,11 +316,15 @@ class ClientCore:
         if self._pending is not None:
             self.receive(NoResponse("the connection was closed"))
 
-    def next_request(self) -> Request | Wait:
+    def next_request(self, last_edit: int | None = None) -> Request | Wait:
         """Return the request to send now, or how long to wait. The request is then pending.
 
         Pass its response to `receive`, or `NoResponse` if none arrives. While the first candidate waits after a
         failure, the second one is sent.
+
+        Args:
+            last_edit: once no pull is to be sent, and only edits with higher numbers wait, return `Wait(0)`. Without
+                it, the synchronisation of an app that writes all the time would not end.
 
         Raises:
             RuntimeError: a request has no response yet.
@@ -324,16 +333,18 @@ class ClientCore:
         if self.mode != "pullOnly":
             self._state.restamp_future_edits()
         candidates = self._candidates()
-        for candidate in candidates:
-            if candidate.backoff.is_over:
-                request = candidate.request()
-                if isinstance(request, SyncPush):
-                    self._puller.note_push(self._pusher.batch_rows())
-                else:
-                    self._pushes_in_a_row = 0
-                self._pending = request
-                return request
-        return Wait(min((candidate.backoff.delay() for candidate in candidates), default=None))
+        ready = [candidate for candidate in candidates if candidate.backoff.is_over]
+        if not ready:
+            return Wait(min((candidate.backoff.delay() for candidate in candidates), default=None))
+        if last_edit is not None and ready == [self._pusher] and self._pusher.has_only_edits_after(last_edit):
+            return Wait(0.0)
+        request = ready[0].request()
+        if isinstance(request, SyncPush):
+            self._puller.note_push(self._pusher.batch_rows())
+        else:
+            self._pushes_in_a_row = 0
+        self._pending = request
+        return request
 
     def receive(self, response: Response) -> Changes:
         """Apply a response or a broadcast of the gateway.

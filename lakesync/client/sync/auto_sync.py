@@ -221,9 +221,10 @@ class AutoSync:
         with session.exclusive():
             self._request_pull_if_due(self._heartbeat)
             session.custom_deltas.push(result, self._stopping.is_set)
+            last_edit = replica.record()  # later ones are left to the next call
             waits: list[float | None] = []
             while not self._stopping.is_set():
-                request = replica.next_request()
+                request = replica.next_request(last_edit)
                 if isinstance(request, Wait):
                     waits = [request.seconds, session.action_sender.send_due(result)]
                     break
@@ -266,7 +267,7 @@ class AutoSync:
         self._session.exchange.apply(None, Broadcast(page), result)
 
     def _wait_for_broadcast(self, subscription: Subscription, seconds: float) -> None:
-        """Wait at most some seconds for a broadcast and apply it; return immediately if there is something to send.
+        """Wait at most some seconds for a broadcast and apply it; do not wait if there is something to send.
 
         Raises:
             LakeSyncError: the subscription has failed, or the machine slept meanwhile.
@@ -274,7 +275,8 @@ class AutoSync:
         replica, session = self._session.replica, self._session
         deadline = time.monotonic() + max(0.0, seconds)
         version = replica.data_version()
-        while not (self._stopping.is_set() or self._woken.is_set()) and (remaining := deadline - time.monotonic()) > 0:
+        while not self._stopping.is_set():
+            remaining = 0.0 if self._woken.is_set() else max(0.0, deadline - time.monotonic())
             message = subscription.receive(min(remaining, POLL_INTERVAL))
             before, self._clock_difference = self._clock_difference, self._wall() - time.monotonic()
             if self._clock_difference - before > SLEEP_GAP:
@@ -285,6 +287,6 @@ class AutoSync:
                     self._apply_broadcast(message.page, result)
                     session.finish(result)
                 break
-            if replica.data_version() != version:
+            if remaining == 0 or replica.data_version() != version:
                 break
         self._woken.clear()

@@ -164,6 +164,14 @@ class Replica:
             finally:
                 self._step_thread = None
 
+    def record(self) -> int:
+        """Turn what the app has written so far into edits. Raises as `step` does.
+
+        Returns:
+            The number of the newest edit.
+        """
+        return self.step(lambda core: core.edit_count)
+
     def check_usable(self) -> None:
         """Check that a step would not use a closed database, or wait for its own thread.
 
@@ -174,8 +182,11 @@ class Replica:
         if not isinstance(threading.current_thread(), SyncThread) and self.app_blocks_this_thread():
             raise ConfigurationError("a transaction is open on db.conn: commit it or roll it back first")
 
-    def next_request(self) -> Request | Wait:
+    def next_request(self, last_edit: int | None = None) -> Request | Wait:
         """Return the core's next request. Raises as `step` does.
+
+        Args:
+            last_edit: number of the last edit that belongs to this synchronisation; None if it has no last one.
 
         Raises:
             TableError: a table has lost its triggers, so that changes are no longer tracked.
@@ -184,7 +195,7 @@ class Replica:
         def request(core: ClientCore) -> Request | Wait:
             if self.store.has_recreated_tables_after_schema_change():
                 self._resync(core)
-            return core.next_request()
+            return core.next_request(last_edit)
 
         return self.step(request)
 

@@ -116,20 +116,23 @@ class SyncSession:
     def send_all(self, result: CycleResult, should_stop: Callable[[], bool]) -> float | None:
         """Push the custom deltas, and then send the core's requests until it has none.
 
-        A thread pulls pages in advance. Its pull in progress is awaited at the end if the core has no more requests,
-        otherwise cancelled.
+        Edits that the app makes meanwhile may be left to the next call; otherwise an app that writes all the time would
+        never let this one end. A thread pulls pages in advance. Its pull in progress is awaited at the end if the core
+        has no more requests, otherwise cancelled.
 
         Args:
             result: the outcomes are added to it.
             should_stop: called before each request of the core; True ends the method.
 
         Returns:
-            Seconds until the core has another request; None if it waits for an edit, or the method was stopped.
+            Seconds until the core has another request, 0 if edits were left; None if it waits for an edit, or the
+            method was stopped.
         """
         try:
             self.custom_deltas.push(result, should_stop)
+            last_edit = self.replica.record()
             while not should_stop():
-                request = self.replica.next_request()
+                request = self.replica.next_request(last_edit)
                 if isinstance(request, Wait):
                     self.exchange.prefetcher.stop()  # waits for a pull in progress, so that none is left to cancel
                     return request.seconds

@@ -263,6 +263,7 @@ def test_resync_required_restarts_the_client_and_keeps_its_edits(served: Served,
     alice.sync()
     alice["todos"].update("b", n=3)
     replica = alice.coordinator.replica
+    replica.record()
     ahead = replace(replica.store.position(), cursor=replica.store.position().cursor + (1 << 40))
     replica.step(lambda _: replica.store.commit(Changes(position=ahead)))
     replica._core = replica._create_core()

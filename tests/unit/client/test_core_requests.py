@@ -301,3 +301,20 @@ def test_a_reopened_file_pulls_before_it_pushes_and_sends_its_own_hlc():
     back.push_ok(10 << 16)
     back.core.request_pull()
     assert back.core.next_request().own_hlc is None
+
+
+def test_edits_after_the_last_one_of_a_synchronisation_are_left_to_the_next_one():
+    me = CoreHarness().after_first_pull()
+    me.edit("r1", None, {"x": 1})
+    last = me.core.edit_count
+    assert isinstance(me.core.next_request(last), SyncPush)
+    me.core.receive(PushResult(1, 1))
+    me.edit("r2", None, {"x": 2})
+    me.core.request_pull()
+    assert isinstance(me.core.next_request(last), SyncPush), "edits go before pulls also if they are later"
+    me.core.receive(PushResult(1, 1))
+    assert isinstance(me.core.next_request(last), SyncPull)
+    me.core.receive(page(1000))
+    me.edit("r3", None, {"x": 3})
+    assert me.core.next_request(last) == Wait(0)
+    assert isinstance(me.core.next_request(me.core.edit_count), SyncPush)
