@@ -23,6 +23,10 @@ from lakesync.staging.sqlite.files import connect, size_of
 _COPY = ".rewriting"
 """Suffix of a copy's name, after that of the file."""
 
+_CUT_OFF_SIZE = 2
+"""Size in bytes to which a replaced file is cut, so that a handle on it finds no database. SQLite takes a file of 0
+bytes, or of 1, for an empty database, and deletes the write-ahead log of its name: that of the new file."""
+
 
 class FileInUseError(Exception):
     """Another connection reads a file that is to be replaced."""
@@ -146,7 +150,7 @@ def replace_file(sql: sqlite3.Connection, copy: Path, path: Path) -> None:
 
     - Leaving WAL mode copies the WAL into the old file and deletes it. It fails while another connection reads.
     - The exclusive lock then keeps others from the old file until it is cut off. A process that has opened it, and
-      has not read yet, gets an error: the file is no database.
+      has not read yet, gets an error: the file is no database, or a malformed one.
 
     Args:
         sql: the only open connection of this thread to the database, without a transaction.
@@ -176,7 +180,7 @@ def replace_file(sql: sqlite3.Connection, copy: Path, path: Path) -> None:
         copy.rename(path)
         crash_point("erasure.renamed")
         _sync_folder(path.parent)
-        os.ftruncate(old, 1)  # not 0: SQLite deletes the WAL beside an empty file
+        os.ftruncate(old, _CUT_OFF_SIZE)
     finally:
         sql.close()
         if old is not None:

@@ -145,14 +145,23 @@ def test_a_reader_that_ends_lets_the_rewrite_continue(world, tmp_path, monkeypat
     assert "later" in world.pull("c")
 
 
-def test_a_handle_on_the_old_file_never_reads_the_new_write_ahead_log(world, tmp_path):
-    """A process that opened the file, and has not read yet when it is replaced, gets an error instead of wrong rows."""
-    with closing(sqlite3.connect(f"file:{tmp_path}/staging/log.db?mode=ro", uri=True)) as reader:
+@pytest.mark.parametrize("mode", ["ro", "rw"])
+def test_a_handle_on_the_old_file_leaves_the_new_write_ahead_log(world, tmp_path, mode):
+    """A process that opened the file, and has not read yet when it is replaced, gets an error instead of wrong rows.
+
+    For SQLite, a file of at most one byte is an empty database, whose write-ahead log it deletes. That log would be the
+    one of the new file, so the next crash would lose pushes.
+    """
+    log = tmp_path / "staging" / "log.db-wal"
+    with closing(sqlite3.connect(f"file:{tmp_path}/staging/log.db?mode={mode}", uri=True)) as reader:
         world.store.erase_row("g", "notes", "r1")
         for number in range(5):
             world.write("a", f"later-{number}", name="kept")
-        with pytest.raises(sqlite3.DatabaseError):
-            reader.execute("SELECT count(*) FROM log").fetchone()
+        before = log.stat().st_ino
+        for statement in ("SELECT count(*) FROM log", "PRAGMA wal_checkpoint(TRUNCATE)"):
+            with pytest.raises(sqlite3.DatabaseError, match=r"not a database|malformed"):
+                reader.execute(statement).fetchone()
+    assert log.stat().st_ino == before
     world.write("a", "later", name="kept")
     assert "later" in world.pull("c")
     world.close()
