@@ -62,6 +62,9 @@ class FileCopy:
                 " what was erased is still in unused parts of the file: free some, then erase again to complete it"
             )
         make_private_file(self.path)
+        if os.geteuid() == 0:  # as SQLite does for its WAL: root may erase in the store of another user
+            owner = self._source.stat()
+            os.chown(self.path, owner.st_uid, owner.st_gid)
         self._open()
         self._execute("VACUUM INTO ?", (str(self.path),))
         self._sync()

@@ -235,6 +235,19 @@ def test_a_disk_without_room_for_the_copy_is_reported_before_copying(world, monk
     assert "later" in world.pull("c")
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files to another user")
+def test_the_new_files_belong_to_the_owner_of_the_old_ones(world, tmp_path):
+    """Root may run `lakesync erase` while the gateway, which runs as another user, is stopped."""
+    names = ["log.db", "state.db"]
+    for name in names:
+        os.chown(tmp_path / "staging" / name, 4321, 8765)
+    world.store.erase_row("g", "notes", "r1")
+    world.write("a", "later", name="kept")
+    names += [f"{name}-wal" for name in names]
+    owned = [(tmp_path / "staging" / name).stat() for name in names]
+    assert {(file.st_uid, file.st_gid, file.st_mode & 0o777) for file in owned} == {(4321, 8765, 0o600)}
+
+
 def test_closing_the_store_interrupts_a_rewrite(world, tmp_path, monkeypatch):
     """The copying ends at once with an error, and the next start completes the erasure."""
     create = FileCopy.create
