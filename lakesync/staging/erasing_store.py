@@ -212,17 +212,28 @@ class ErasingStore(ABC):
             self._required_replayer().rewrite_rows(commit, changed)
 
     def _finish_erasures(self) -> None:
-        """Complete the erasures that a crash interrupted.
+        """Complete the erasures that a crash interrupted, and purge the files once for all of them.
 
         One that cannot be completed now stays open: it must not keep the store from serving all gateways.
         """
-        for gateway in self.gateways():
-            for erasure in self.erasures(gateway):
-                if erasure.done_ms is None:
-                    try:
-                        self._execute(erasure)
-                    except StagingUnavailableError as error:
-                        log.warning("erasure not completed", gateway=gateway, erasure=erasure.seq, reason=str(error))
+        removed: list[Erasure] = []
+        for erasure in [each for gateway in self.gateways() for each in self.erasures(gateway)]:
+            if erasure.done_ms is None:
+                try:
+                    self._remove(erasure)
+                except StagingUnavailableError as error:
+                    _warn(erasure, error)
+                else:
+                    removed.append(erasure)
+        try:
+            if removed:
+                self._purge()
+            while removed:
+                self._finish(removed[0])
+                del removed[0]
+        except StagingUnavailableError as error:
+            for erasure in removed:
+                _warn(erasure, error)
 
     def _erase(
         self,
@@ -283,6 +294,13 @@ class ErasingStore(ABC):
         Each step counts its deltas and rows in the commit that changes them, because a repeat after an interruption
         finds only the others.
         """
+        self._remove(erasure)
+        self._purge()
+        crash_point("erasure.purged")
+        return self._finish(erasure)
+
+    def _remove(self, erasure: Erasure) -> None:
+        """Run the steps of an erasure before the purge."""
         self._redact(erasure)
         crash_point("erasure.redacted")
         if erasure.client_id is None:
@@ -294,8 +312,9 @@ class ErasingStore(ABC):
         else:
             self._remove_columns_of(erasure, erasure.client_id)
         crash_point("erasure.applied")
-        self._purge()
-        crash_point("erasure.purged")
+
+    def _finish(self, erasure: Erasure) -> Erasure:
+        """Record that staging has executed an erasure, and return it."""
 
         def finish(commit: Commit) -> Erasure:
             stored = _stored(commit, erasure.seq)
@@ -396,6 +415,11 @@ def _stored(commit: Commit, seq: int) -> Erasure:
     if erasure is None:
         raise NotFoundError(f"gateway {commit.gateway!r} has no erasure {seq}")
     return erasure
+
+
+def _warn(erasure: Erasure, error: StagingUnavailableError) -> None:
+    """Log that an erasure could not be completed."""
+    log.warning("erasure not completed", gateway=erasure.gateway, erasure=erasure.seq, reason=str(error))
 
 
 def _count(commit: Commit, erasure: Erasure, *, deltas: int = 0, rows: int = 0) -> None:

@@ -176,8 +176,8 @@ class Rewriter:
             while not self._run(lambda: self._try_replace(file, copy, changed)):
                 if monotonic() > deadline:
                     raise StagingUnavailableError(
-                        f"{file.path} is being read, so it was not rewritten, and what was erased is still in unused"
-                        " parts of it: erase again to complete it"
+                        f"{file.path} is open in another process, so it was not rewritten, and what was erased is still"
+                        " in unused parts of it: end that process, then erase again to complete it"
                     )
                 threading.Event().wait(_POLL_SECONDS)
                 self._update(copy, changed)

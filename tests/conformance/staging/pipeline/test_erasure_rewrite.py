@@ -248,6 +248,31 @@ def test_the_new_files_belong_to_the_owner_of_the_old_ones(world, tmp_path):
     assert {(file.st_uid, file.st_gid, file.st_mode & 0o777) for file in owned} == {(4321, 8765, 0o600)}
 
 
+def test_opening_completes_all_open_erasures_with_one_rewrite(world, tmp_path, monkeypatch):
+    """The store serves nobody meanwhile, so it must not rewrite its files for each erasure."""
+    rows = ["r1", "kept-1", "kept-2"]
+    with monkeypatch.context() as patched:
+        patched.setattr(file_copy, "size_of", lambda _: 1 << 60)
+        for row in rows:
+            world.write("x", row, name=SECRET)
+            with pytest.raises(StagingUnavailableError):
+                world.store.erase_row("g", "notes", row)
+    world.close()
+    create, copied = FileCopy.create, []
+
+    def create_and_count(self) -> None:
+        copied.append(self.path.name)
+        create(self)
+
+    monkeypatch.setattr(FileCopy, "create", create_and_count)
+    world.open()
+    assert copied == ["log.db.rewriting", "state.db.rewriting"]
+    assert [(each.row_id, each.done_ms is not None) for each in world.store.erasures("g")] == [
+        (row, True) for row in rows
+    ]
+    assert files_with(tmp_path / "staging", SECRET) == []
+
+
 def test_closing_the_store_interrupts_a_rewrite(world, tmp_path, monkeypatch):
     """The copying ends at once with an error, and the next start completes the erasure."""
     create = FileCopy.create
