@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import msgspec
+import zstandard
 
 from lakesync.engine import Engine
 from lakesync.model.types import RowDelta, SyncPull, SyncPush
@@ -13,6 +17,31 @@ from lakesync.wire.log import decode_body
 from tests.conformance.book import make_delta
 
 SECRET = "the-erased-text"
+_FRAME = b"\x28\xb5\x2f\xfd"
+"""The first bytes of compressed data, by RFC 8878."""
+
+
+def files_with(folder: Path, text: str) -> list[str]:
+    """Return the names of the files that contain a text, also compressed, as the bodies of the log are.
+
+    Another process reads the files: this one would end SQLite's locks on a file by closing it.
+    """
+    found = []
+    for file in sorted(folder.iterdir()):
+        content = subprocess.run(["cat", file], capture_output=True, check=True).stdout
+        if text.encode() in content + _decompressed(content):
+            found.append(file.name)
+    return found
+
+
+def _decompressed(content: bytes) -> bytes:
+    """Return what the compressed frames within a file contain."""
+    parts, start = [], content.find(_FRAME)
+    while start >= 0:
+        with contextlib.suppress(zstandard.ZstdError):  # the remains of a frame
+            parts.append(zstandard.ZstdDecompressor().decompressobj().decompress(content[start:]))
+        start = content.find(_FRAME, start + 1)
+    return b"\n".join(parts)
 
 
 class World:

@@ -18,12 +18,7 @@ from lakesync.model.errors import StagingUnavailableError
 from lakesync.staging.sqlite import file_copy
 from lakesync.staging.sqlite.file_copy import FileCopy
 from tests.conformance.book import make_delta
-from tests.conformance.erased_world import SECRET, World
-
-
-def files_with(folder: Path, text: str) -> list[str]:
-    """Return the names of the files that contain a text."""
-    return [file.name for file in folder.iterdir() if text.encode() in file.read_bytes()]
+from tests.conformance.erased_world import SECRET, World, files_with
 
 
 @pytest.fixture
@@ -81,6 +76,7 @@ def test_pushes_and_pulls_go_on_while_the_files_are_rewritten(world, tmp_path, c
 
         monkeypatch.setattr(FileCopy, step, beside)
     erasing = threading.current_thread()
+    assert any(name.startswith("log.db") for name in files_with(tmp_path / "staging", SECRET))
     world.store.erase_row("g", "notes", "r1")
     assert files_with(tmp_path / "staging", SECRET) == []
     assert set(world.pull("c")) == rows
