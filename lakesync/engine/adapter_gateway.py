@@ -147,11 +147,11 @@ class AdapterGateway(GatewayBase):
         if deltas is None:
             stored_deltas = read_all(self.flusher.destination, DeltaQuery(gateway=self.gateway_id))
             deltas = (stored.delta for stored in stored_deltas)
-        self.mark_client_records_lost()
+        self._mark_client_records_lost()
         remaining = iter(deltas)
         total = 0
         while chunk := list(islice(remaining, _DELTAS_PER_READ)):
-            self.restore(chunk)
+            self._restore(chunk)
             total += len(chunk)
             if from_adapter:
                 # They are in the adapter already, so `adopt` marks them as flushed without writing them. It compares
@@ -161,7 +161,7 @@ class AdapterGateway(GatewayBase):
                 self.flusher.adopt([StoredDelta(self.gateway_id, 0, delta).identity for delta in chunk])
         return total
 
-    def mark_client_records_lost(self) -> None:
+    def _mark_client_records_lost(self) -> None:
         """If the store is empty, record that the clients' records are lost; a sharded gateway does so in each shard.
 
         Any client may then have any row, as after a rebuild.
@@ -169,10 +169,8 @@ class AdapterGateway(GatewayBase):
         if not any(shard.last_seq for shard in self.backlog()):
             self._store.submit(self.gateway_id, lambda commit: commit.put_client(ANY_CLIENT)).result()
 
-    def restore(self, deltas: Sequence[RowDelta]) -> None:
+    def _restore(self, deltas: Sequence[RowDelta]) -> None:
         """Commit deltas as pushes of the clients that wrote them, unchecked; a sharded gateway overrides this.
-
-        Apps call `rehydrate`, which also calls `mark_client_records_lost` first.
 
         Known deltas are recognised by their ids and change nothing. Each client gets a record, as if it had pushed the
         deltas itself. The deltas may be in any order.

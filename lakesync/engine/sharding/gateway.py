@@ -259,13 +259,13 @@ class ShardedGateway(SyncGateway):
         if errors:
             raise errors[0]
 
-    def mark_client_records_lost(self) -> None:
-        """Like `AdapterGateway.mark_client_records_lost`, in every shard: some may get no delta."""
+    def _mark_client_records_lost(self) -> None:
+        """Like `_mark_client_records_lost` of `AdapterGateway`, in every shard: some may get no delta."""
         for shard in self._shards.values():
             shard.mark_client_records_lost()
 
-    def restore(self, deltas: Sequence[RowDelta]) -> None:
-        """Like `AdapterGateway.restore`, each delta in its shard."""
+    def _restore(self, deltas: Sequence[RowDelta]) -> None:
+        """Like `_restore` of `AdapterGateway`, each delta in its shard."""
         for name, own in self._shard_map.divide(deltas).items():
             self._shards[name].restore(own)
 

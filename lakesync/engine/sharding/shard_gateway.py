@@ -8,6 +8,7 @@ is a change of a row, an *arrival* the gateway's own timestamp of a commit. *Cla
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import TypeVar
 
@@ -21,7 +22,7 @@ from lakesync.engine.pushing import PushRequest, dry_run_push
 from lakesync.feed.client_state import current_record
 from lakesync.model.errors import StagingUnavailableError
 from lakesync.model.schema import TableSchema
-from lakesync.model.types import Claims, PushResult, SyncPage, SyncPull
+from lakesync.model.types import Claims, PushResult, RowDelta, SyncPage, SyncPull
 from lakesync.staging.cut_point import advance_to
 from lakesync.staging.records import CutPoint
 from lakesync.staging.store.feed import ClientView
@@ -74,6 +75,18 @@ class ShardGateway(SyncGateway):
                 raise NewNamesError  # rolls back the names
 
         return self._submit_checked(check)
+
+    def mark_client_records_lost(self) -> None:
+        """If this shard is empty, record that the clients' records are lost, before deltas are restored."""
+        self._mark_client_records_lost()
+
+    def restore(self, deltas: Sequence[RowDelta]) -> None:
+        """Commit this shard's part of the deltas that `rehydrate` restores.
+
+        Raises:
+            StagingUnavailableError: the store does not respond; a repeat continues.
+        """
+        self._restore(deltas)
 
     def submit_push_part(self, request: PushRequest) -> Future[PushResult]:
         """Commit this shard's part of a push.
