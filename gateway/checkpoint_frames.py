@@ -49,7 +49,10 @@ def frame_files(checkpoint: Checkpoint, rules: SyncRules | None = None) -> list[
         FileNotFoundError: a file is missing.
     """
     files = [
-        FrameFile(uri) for table in checkpoint.tables if _in_any_bucket(rules, table.table) for uri in table.frames
+        FrameFile(uri)
+        for table in checkpoint.tables
+        if rules is None or rules.covers(table.table)
+        for uri in table.frames
     ]
     for file in files:
         file.check()
@@ -93,7 +96,7 @@ def visible_rows(message: bytes, rules: SyncRules, claims: Claims) -> bytes:
         return b""
     first_row = message[starts[0] : starts[1] if len(starts) > 1 else tail]
     table = protobuf.parse(SyncResponse(), first_row).deltas[0].table
-    buckets = [bucket for bucket in rules.buckets if not bucket.tables or table in bucket.tables]
+    buckets = [bucket for bucket in rules.buckets if bucket.covers(table)]
     columns = {condition.column for bucket in buckets for condition in bucket.filters}
     kept = []
     for row in _candidates(message, starts, tail, _required_bytes(buckets, claims)):
@@ -101,13 +104,6 @@ def visible_rows(message: bytes, rules: SyncRules, claims: Claims) -> bytes:
         if matches(rules, table, _column_values(page.deltas, columns), claims):
             kept.append(row)
     return b"".join([*kept, message[tail:]]) if kept else b""
-
-
-def _in_any_bucket(rules: SyncRules | None, table: str) -> bool:
-    """Return whether any client may see rows of a table; without rules every client sees all rows."""
-    if rules is None or not rules.buckets:
-        return True
-    return any(not bucket.tables or table in bucket.tables for bucket in rules.buckets)
 
 
 def _row_offsets(message: bytes) -> tuple[list[int], int]:

@@ -192,7 +192,7 @@ def _deltas_for(history: _History, access_periods: Sequence[AccessPeriod]) -> li
             _overlaps(period, position, replaced_at)
             and (
                 _shows(period, history.key[0], state)
-                or (_was_emptied(stored.delta) and _may_show(period, history.key[0]))
+                or (_was_emptied(stored.delta) and period.rules.covers(history.key[0]))
             )
             for period in access_periods
         )
@@ -232,12 +232,6 @@ def _shows(period: AccessPeriod, table: str, state: RowState) -> bool:
         return False
     values = {column: msgspec.json.decode(raw) for column, raw in state.values().items()}
     return matches(period.rules, table, values, period.claims)
-
-
-def _may_show(period: AccessPeriod, table: str) -> bool:
-    """Return whether a period's rules show any version of rows of a table."""
-    buckets = period.rules.buckets
-    return not buckets or any(not bucket.tables or table in bucket.tables for bucket in buckets)
 
 
 def _delete_before(delta: RowDelta) -> RowDelta:

@@ -67,6 +67,7 @@ class BucketIndex:
             rules: the rules.
             max_computed_keys: see `MAX_COMPUTED_KEYS`; tests set a lower number.
         """
+        self._rules = rules
         self._buckets = [_BucketKeys(bucket, max_computed_keys) for bucket in rules.buckets]
         self._claims = frozenset(
             condition.claim for bucket in rules.buckets for condition in bucket.filters if condition.claim is not None
@@ -81,7 +82,7 @@ class BucketIndex:
 
     def covers_table(self, table: str) -> bool:
         """Return whether a row of this table can be in a bucket."""
-        return not self._buckets or any(not bucket.tables or table in bucket.tables for bucket in self._buckets)
+        return self._rules.covers(table)
 
     def row_keys(self, table: str, values: Mapping[str, msgspec.Raw]) -> frozenset[str]:
         """Return the keys of a visible row.

@@ -77,6 +77,10 @@ class Bucket(msgspec.Struct, frozen=True):
     """The tables; empty for all tables."""
     filters: tuple[Filter, ...]
 
+    def covers(self, table: str) -> bool:
+        """Return whether rows of a table can be in the bucket."""
+        return not self.tables or table in self.tables
+
 
 class SyncRules(msgspec.Struct, frozen=True):
     """The rules of one gateway. A client sees the rows of all buckets; without buckets, every client sees every row."""
@@ -84,6 +88,10 @@ class SyncRules(msgspec.Struct, frozen=True):
     version: int
     """A number that the author of the rules chooses. The gateway numbers changes of rules by itself."""
     buckets: tuple[Bucket, ...]
+
+    def covers(self, table: str) -> bool:
+        """Return whether any client may see rows of a table."""
+        return not self.buckets or any(bucket.covers(table) for bucket in self.buckets)
 
 
 def parse_rules(obj: Any) -> SyncRules:
@@ -256,7 +264,7 @@ def text_of_raw(raw: msgspec.Raw) -> str:
 
 def _in_bucket(bucket: Bucket, table: str, values: Mapping[str, Any], claims: Claims) -> bool:
     """Return whether a row is in a bucket for a client with these claims; see `matches`."""
-    if bucket.tables and table not in bucket.tables:
+    if not bucket.covers(table):
         return False
     return all(
         condition.column in values

@@ -194,7 +194,7 @@ def _bucket(bucket: Bucket, table: str, row: StoredRow | None, claims: Claims) -
         operands = tuple(operands_of(condition, claims))
         passes = text is not None and holds(condition.op, text, operands)
         filters.append(ExplainedFilter(condition.column, condition.op, condition.value, text, operands, passes))
-    covers = not bucket.tables or table in bucket.tables
+    covers = bucket.covers(table)
     visible = row is not None and row.state.visible
     shows = visible and covers and all(each.holds for each in filters)
     reasons = tuple(bucket_reasons(bucket.name, table, filters, covers=covers, shows=shows))
