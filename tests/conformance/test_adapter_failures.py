@@ -32,6 +32,7 @@ from tests.conformance.test_adapters import batch, everything
 from tests.conformance.wire import Wire
 from tests.integration.gateway_support import until
 from tests.postgres_server import database, postgres_server
+from tests.small_disk import mounted
 
 _KEYS = {"region": "us-east-1", "access_key": "k", "secret_key": "secret"}
 SOME = batch(1, *(make_delta("c", n, f"r{n}", x="v" * 100) for n in range(1, 500)))
@@ -310,11 +311,8 @@ def test_a_rejected_login_is_reported_without_the_password(kind, request):
 def small_disk():
     """A disk of 2 MB."""
     folder = Path(tempfile.mkdtemp(prefix="lakesync-small-", dir="/tmp"))  # the server's own user must reach it too
-    mount = ["mount", "-t", "tmpfs", "-o", "size=2m,mode=755", "tmpfs", str(folder)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
-        pytest.skip("this machine cannot mount file systems")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+    with mounted(folder, 2):
+        yield folder
     folder.rmdir()
 
 

@@ -14,18 +14,14 @@ import requests
 from lakesync.cli.up.process import accepts, free_ports
 from tests.forked import Forked, gateway
 from tests.integration.gateway_support import DEADLINE, SECRET, Client, delta, until
+from tests.small_disk import mounted
 
 
 @pytest.fixture
 def small_disk(tmp_path) -> Iterator[Path]:
     """A separate file system of 8 MiB."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(folder)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
-        pytest.skip("this machine cannot mount file systems")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+    with mounted(tmp_path / "small", 8) as folder:
+        yield folder
 
 
 def ready(url: str) -> str:

@@ -6,7 +6,6 @@ import os
 import random
 import shutil
 import sqlite3
-import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -19,6 +18,7 @@ from lakesync.staging.sqlite import file_copy
 from lakesync.staging.sqlite.file_copy import FileCopy
 from tests.conformance.book import make_delta
 from tests.conformance.erased_world import SECRET, World, files_with
+from tests.small_disk import mounted
 
 
 @pytest.fixture
@@ -36,15 +36,8 @@ def world(tmp_path, clock):
 @pytest.fixture
 def small_disk(tmp_path):
     """A file system of 16 MB."""
-    mounted = tmp_path / "disk"
-    mounted.mkdir()
-    made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(mounted)], capture_output=True, check=False
-    )
-    if made.returncode:
-        pytest.skip(f"this machine cannot mount a small file system: {made.stderr.decode().strip()}")
-    yield mounted
-    subprocess.run(["umount", "--lazy", str(mounted)], check=True)
+    with mounted(tmp_path / "disk", 16) as folder:
+        yield folder
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -245,7 +238,7 @@ def test_the_new_files_belong_to_the_owner_of_the_old_ones(world, tmp_path):
 
 
 def test_opening_completes_all_open_erasures_with_one_rewrite(world, tmp_path, monkeypatch):
-    """The store serves nobody meanwhile, so it must not rewrite its files for each erasure."""
+    """The store answers no request meanwhile, so it must not rewrite its files for each erasure."""
     rows = ["r1", "kept-1", "kept-2"]
     with monkeypatch.context() as patched:
         patched.setattr(file_copy, "size_of", lambda _: 1 << 60)

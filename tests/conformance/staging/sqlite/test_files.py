@@ -18,6 +18,7 @@ from lakesync.staging.encoded_feed import Reader
 from lakesync.staging.records import encode_row
 from lakesync.staging.sqlite import SqliteStore, WriteBehindLimits, recovery
 from tests.conformance.book import Book, contents, id_sum, make_delta
+from tests.small_disk import mounted
 
 LAZY = WriteBehindLimits(seconds=3600, rows=10**9, bytes=10**12)
 
@@ -366,15 +367,8 @@ def test_write_behind_is_triggered_by_time_rows_and_bytes(folder, clock, book, b
 @pytest.fixture
 def small_disk(tmp_path):
     """A file system of 2 MB."""
-    mounted = tmp_path / "disk"
-    mounted.mkdir()
-    made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(mounted)], capture_output=True, check=False
-    )
-    if made.returncode:
-        pytest.skip(f"this machine cannot mount a small file system: {made.stderr.decode().strip()}")
-    yield mounted
-    subprocess.run(["umount", str(mounted)], check=True)
+    with mounted(tmp_path / "disk", 2) as folder:
+        yield folder
 
 
 @pytest.mark.parametrize("behind", [LAZY, WriteBehindLimits(seconds=3600, rows=50)], ids=["lazy", "eager"])
