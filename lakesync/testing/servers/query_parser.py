@@ -10,14 +10,21 @@ import operator
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 Record = TypeVar("Record")
 """What a query searches."""
 T = TypeVar("T")
 
-Condition = tuple[Callable[[Record], bool], int]
-"""Whether a record matches a condition, and a lower bound: no record of an earlier time matches. 0 for no bound."""
+
+class Condition(NamedTuple, Generic[Record]):
+    """A condition of a query."""
+
+    matches: Callable[[Record], bool]
+    """Whether a record matches it."""
+    bound: int = 0
+    """No record of an earlier time matches; 0 for no bound."""
+
 
 COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq,
@@ -117,22 +124,26 @@ class QueryParser(ABC, Generic[Record]):
         conditions = [self.parse_and()]
         while self.take_word("OR"):
             conditions.append(self.parse_and())
+        if len(conditions) == 1:
+            return conditions[0]
         tests, bounds = zip(*conditions, strict=True)
-        return conditions[0] if len(tests) == 1 else (lambda record: any(test(record) for test in tests), min(bounds))
+        return Condition(lambda record: any(test(record) for test in tests), min(bounds))
 
     def parse_and(self) -> Condition[Record]:
         """Parse conditions joined by AND, or a single one."""
         conditions = [self.parse_term()]
         while self.take_word("AND"):
             conditions.append(self.parse_term())
+        if len(conditions) == 1:
+            return conditions[0]
         tests, bounds = zip(*conditions, strict=True)
-        return conditions[0] if len(tests) == 1 else (lambda record: all(test(record) for test in tests), max(bounds))
+        return Condition(lambda record: all(test(record) for test in tests), max(bounds))
 
     def parse_term(self) -> Condition[Record]:
         """Parse a negation, a condition in brackets, or a comparison."""
         if self.take_word("NOT"):
-            test, _ = self.parse_term()
-            return lambda record: not test(record), 0
+            negated = self.parse_term().matches
+            return Condition(lambda record: not negated(record))
         if self.take_word("("):
             inner = self.parse_or()
             self.expect(")")

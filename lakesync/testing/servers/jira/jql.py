@@ -105,10 +105,10 @@ class _Parser(QueryParser[Issue]):
     def query(self) -> Query:
         """Parse the whole query."""
         has_condition = self.next_word() not in ("ORDER", "")
-        test, since = self.parse_or() if has_condition else (lambda _: True, 0)
+        condition = self.parse_or() if has_condition else Condition[Issue](lambda _: True)
         order = self.parse_order(_order_of)
         self.expect_end()
-        return Query(test, has_condition, order, since)
+        return Query(condition.matches, has_condition, order, condition.bound)
 
     def unexpected(self, token: str | None, expected: str) -> JqlError:
         """Return Jira's error."""
@@ -125,15 +125,15 @@ class _Parser(QueryParser[Issue]):
         if sign.upper() == "IN":
             values = self.parse_list(_unquoted)
             lowered = {value.lower() for value in values}
-            return lambda issue: (_texts(field, issue).isdisjoint(lowered)) == negated, 0
+            return Condition(lambda issue: _texts(field, issue).isdisjoint(lowered) == negated)
         if sign not in COMPARE or negated or (field in _TEXT_FIELDS and sign not in ("=", "!=")):
             raise JqlError(f"Error in the JQL Query: The operator '{sign}' is not supported by the '{field}' field.")
         if field in _TIME_FIELDS:
             compare, moment = COMPARE[sign], self._parse_time(field, _unquoted(self.take()))
             since = moment if field == "updated" and sign in (">=", ">", "=") else 0
-            return lambda issue: compare(_TIME_FIELDS[field](issue), moment), since
+            return Condition(lambda issue: compare(_TIME_FIELDS[field](issue), moment), since)
         value = _unquoted(self.take()).lower()
-        return lambda issue: (value in _texts(field, issue)) == (sign == "="), 0
+        return Condition(lambda issue: (value in _texts(field, issue)) == (sign == "="))
 
     def _parse_time(self, field: str, text: str) -> int:
         """Return the time that a field is compared with, in milliseconds since 1970.

@@ -98,7 +98,7 @@ class _Parser(QueryParser[Record]):
         if self._kind not in FIELDS:
             raise SoqlError("INVALID_TYPE", f"sObject type '{self._kind}' is not supported.")
         fields = tuple(self._field(name) for name in names)
-        test, _ = self.parse_or() if self.take_word("WHERE") else (lambda _: True, 0)
+        matches = self.parse_or().matches if self.take_word("WHERE") else lambda _: True
         order = self.parse_order(self._field)
         limit = None
         if self.take_word("LIMIT"):
@@ -106,7 +106,7 @@ class _Parser(QueryParser[Record]):
                 raise self.unexpected(count, "a number")
             limit = int(count)
         self.expect_end()
-        return Query(self._kind, fields, test, order, limit)
+        return Query(self._kind, fields, matches, order, limit)
 
     def unexpected(self, token: str | None, expected: str) -> SoqlError:  # noqa: ARG002 Salesforce does not send it
         """Return Salesforce's error."""
@@ -123,18 +123,18 @@ class _Parser(QueryParser[Record]):
             values = self.parse_list(_value)
             for value in values:
                 _check_time(name, value)
-            return lambda record: (_comparable(self._org.field_of(record, name)) in values) != negated, 0
+            return Condition(lambda record: (_comparable(self._org.field_of(record, name)) in values) != negated)
         if sign == "LIKE" and not negated:
             text = str(_value(self.take()))
             pattern = re.compile(re.escape(text).replace("%", ".*").replace("_", "."), re.IGNORECASE | re.DOTALL)
-            return lambda record: pattern.fullmatch(str(self._org.field_of(record, name) or "")) is not None, 0
+            return Condition(lambda record: pattern.fullmatch(str(self._org.field_of(record, name) or "")) is not None)
         if sign not in _COMPARE or negated:
             raise self.unexpected(sign, "an operator")
         value, compare = _value(self.take()), _COMPARE[sign]
         _check_time(name, value)
         if name in TIMES and isinstance(value, float):
             time_ms = TIMES[name]  # faster than formatting and parsing the time: organisations have a million records
-            return lambda record: compare(time_ms(record) / 1000, value), 0
+            return Condition(lambda record: compare(time_ms(record) / 1000, value))
 
         def test(record: Record) -> bool:
             actual = _comparable(self._org.field_of(record, name))
@@ -145,7 +145,7 @@ class _Parser(QueryParser[Record]):
             except TypeError:
                 return False
 
-        return test, 0
+        return Condition(test)
 
     def _field(self, name: str) -> str:
         """Return a field's name as the object spells it; that of a related object's field, unchecked, as given."""
