@@ -157,12 +157,12 @@ class Channel:
 
     def _start(self) -> None:
         """Start the task if it does not run, and a due connection can receive a broadcast."""
-        if self._task is None and any(connection.is_ready for connection in self._due):
+        if self._task is None and any(connection.check_ready() for connection in self._due):
             self._task = asyncio.ensure_future(self._run())
 
     def _next_batch(self) -> list[LiveConnection]:
         """Return the next due connections that can receive a broadcast."""
-        ready = (connection for connection in self._due if connection.is_ready)
+        ready = (connection for connection in self._due if connection.check_ready())
         return list(islice(ready, _BATCH))
 
     async def _run(self) -> None:
@@ -300,7 +300,7 @@ class Channel:
         # whether the read considered the client's siblings, over which it may have been sent other changes
         knew_siblings = client in group.multi_connected or client not in self._clients.multi_connected
         unchanged = connection.subscriber is subscriber and subscriber.state is group.state
-        return unchanged and connection.is_ready and knew_siblings and not subscriber.has_own_changes
+        return unchanged and connection.check_ready() and knew_siblings and not subscriber.has_own_changes
 
     def _group(self, state: SubscriptionState, members: Sequence[tuple[LiveConnection, Subscriber]]) -> SubscriberGroup:
         """Return connections with the same state as a group that one read of the store serves.
@@ -352,7 +352,7 @@ class Channel:
             connection.close(*close_code_of(page))
         elif isinstance(page, BaseException):
             raise page
-        elif not (connection.subscriber is subscriber and subscriber.state is before and connection.is_ready):
+        elif not (connection.subscriber is subscriber and subscriber.state is before and connection.check_ready()):
             self._requeue((connection,))
         else:
             subscriber.after_page(page.server_hlc, has_more=page.has_more)

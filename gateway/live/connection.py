@@ -105,9 +105,9 @@ class LiveConnection:
         self.connection_id = token_hex(8)
         """Random id, unique among the connections of all processes."""
         self.is_announced = False
-        """Whether the connection was announced to all processes of the gateway."""
+        """Whether the channel has announced the connection to all processes of the gateway."""
         self.has_sibling = False
-        """Whether the client has, or had, a connection to another process (a sibling), or pulls over HTTP too."""
+        """Whether the channel has learnt of a sibling at another process, or that the client pulls over HTTP too."""
         self._broadcasts = 0
         """Number of broadcasts that were sent."""
         self._bytes_in = self._bytes_out = 0
@@ -157,7 +157,7 @@ class LiveConnection:
                     timer.cancel()
 
     async def _serve(self, message: Message) -> None:
-        """Serve one message and send the response. An error closes the connection."""
+        """Serve one message and send the response. After an error, `run` closes the connection."""
         self._messages += 1
         record = RequestRecord(f"{self._opening.request_id}-{self._messages}", route=ROUTE)
         record.gateway, record.client = self._opening.gateway, self._opening.client
@@ -171,9 +171,9 @@ class LiveConnection:
                 method = _METHODS[tag]
                 response = await (self._push(record, body) if tag is FrameTag.PUSH else self._pull(record, body))
             record.status = 200
-            frame = encode_response_frame(response)
-            record.bytes_out = len(frame)
-            await self._send(frame)
+            response_frame = encode_response_frame(response)
+            record.bytes_out = len(response_frame)
+            await self._send(response_frame)
         except Exception as error:
             timed_out = isinstance(error, TimeoutError) and deadline.expired()
             self._reject(record, StagingUnavailableError(_TIMED_OUT) if timed_out else error)
@@ -268,24 +268,23 @@ class LiveConnection:
                 self._notify_ready()
             return
 
-    async def _send(self, response: bytes) -> None:
+    async def _send(self, response_frame: bytes) -> None:
         """Send a response once the client has read enough; the connection of one that does not read is closed."""
         self._watch_reader()
         await self._wire.wait_writable()
-        self._wire.write_frame(websocket_frame(response))
-        self._bytes_out += len(response)
+        self._wire.write_frame(websocket_frame(response_frame))
+        self._bytes_out += len(response_frame)
 
     def _reject(self, record: RequestRecord, error: Exception) -> None:
-        """Log an error, and have the connection closed with its code."""
+        """Log an error; `run` then closes the connection with its code."""
         note_error(error, record)
         record.status = status_of(type(error)) if isinstance(error, LakeSyncError) else 500
         self._pending_close = close_code_of(error)
 
     # -- broadcasts ----------------------------------------------------------------------------------------------
 
-    @property
-    def is_ready(self) -> bool:
-        """Whether a broadcast can be sent now. If it has to wait for the client to read, the reader is watched."""
+    def check_ready(self) -> bool:
+        """Return whether a broadcast can be sent now. If it has to wait for the client to read, watch the reader."""
         if self.is_busy or self.subscriber is None or self._page_timer is not None or not self._wire.is_open:
             return False
         self._watch_reader()

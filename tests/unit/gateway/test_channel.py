@@ -12,10 +12,13 @@ from lakesync.staging.notices import Notice
 class Connection:
     """A connection that can always receive broadcasts."""
 
-    client_name, connection_id, is_announced, has_sibling, is_ready = "ann", "1", False, False, True
+    client_name, connection_id, is_announced, has_sibling = "ann", "1", False, False
 
     def __init__(self):
         self.subscriber = Subscriber("ann", {}, SubscriptionState(1, 100))
+
+    def check_ready(self):
+        return True
 
 
 class Gateway:

@@ -41,7 +41,7 @@ def closed_after(*queued):
         wire = Wire(*queued)
         connection = LiveConnection(SERVICES, wire, None, RequestRecord("opening"), knows_resync=False)
         connection.subscriber = Subscriber("ann", {}, SubscriptionState(1, 100))
-        assert not connection.is_ready
+        assert not connection.check_ready()
         async with asyncio.timeout(60):
             return await wire.closed, len(wire.queued)
 
