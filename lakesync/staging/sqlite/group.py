@@ -211,8 +211,9 @@ class GroupCommit:
         """
         self._check_transactions()
         crash_point("staging.before_commit")
-        behind = self._behind
-        behind.note_commit(self._journal.commit(behind.write_during_commit if behind.can_write_during_commit else None))
+        meanwhile = self._behind.write_during_commit if self._behind.can_write_during_commit else None
+        changed_gateways = self._journal.commit(meanwhile)
+        self._behind.note_commit(changed_gateways)
         crash_point("staging.after_commit")
         try:
             self._state.publish()
@@ -227,7 +228,7 @@ class GroupCommit:
         Raises:
             sqlite3.OperationalError: a transaction was ended; the group is lost.
         """
-        if not (self._journal.has_transaction and self._state.intact):
+        if not (self._journal.has_transaction and self._state.is_intact):
             raise sqlite3.OperationalError("the group's transaction was ended by SQLite")
 
     def _fail(self, futures: Iterable[Future[Any]], exc: BaseException) -> None:
@@ -237,10 +238,10 @@ class GroupCommit:
             futures: the futures of all jobs of the group.
             exc: the error, which `_error_for_caller` converts.
         """
-        self.announcement.take()
+        self.announcement.take()  # the group's notices are discarded
         with suppress(sqlite3.Error):  # before the next job, `_recover` repeats it
             self._journal.rollback()
-        if self._state.intact:
+        if self._state.is_intact:
             try:
                 self._state.drop_group()
             except sqlite3.Error as rollback_error:
@@ -283,18 +284,18 @@ class Owner:
     Reads and writes have separate queues, so a read may run before a write of its gateway that was submitted earlier.
     """
 
-    def __init__(self, group: GroupCommit, behind: WriteBehind, name: str, allowed: WriteBehindLimits) -> None:
+    def __init__(self, group: GroupCommit, behind: WriteBehind, name: str, limits: WriteBehindLimits) -> None:
         """Start the thread.
 
         Args:
             group: runs jobs that wait at the same time in one transaction.
             behind: writes rows from memory to `state.db`.
             name: the thread's name.
-            allowed: for how long rows may be in memory only.
+            limits: for how long rows may be in memory only.
         """
         self._group = group
         self._behind = behind
-        self._allowed = allowed
+        self._limits = limits
         self._queue: SimpleQueue[tuple[str, QueuedJob] | None] = SimpleQueue()
         self._writing: Turns[QueuedJob] = Turns()
         self._reading: Turns[QueuedJob] = Turns()
@@ -341,28 +342,28 @@ class Owner:
         """Run jobs until `stop`; write rows to `state.db` when they are old or many, or the thread is idle.
 
         `due` is the monotonic time at which rows in memory are too old; `inf` without such rows, `-inf` while a part of
-        them is still to be written. `quiet` says that no job ran in this round, so that writing delays none.
-        `GroupCommit.run` calls `_receive` too, so that jobs which were submitted meanwhile join the group.
+        them is still to be written. In a round without jobs, writing delays none. `GroupCommit.run` calls `_receive`
+        too, so that jobs which were submitted meanwhile join the group.
         """
         due = inf
         while True:
-            idle = monotonic() + self._allowed.seconds / _IDLE_DIVISOR if self._behind.has_pending else inf
-            self._wait(min(due, idle))
-            busy = self._busy
+            idle_from = monotonic() + self._limits.seconds / _IDLE_DIVISOR if self._behind.has_pending else inf
+            self._wait(min(due, idle_from))
+            had_jobs = self._has_jobs
             self._group.run(self._writing, self._reading, self._receive)
-            while self._ended and self._busy:
+            while self._ended and self._has_jobs:
                 self._group.run(self._writing, self._reading, self._receive)
             if self._ended:
                 self._behind.try_write()
                 return
             if self._behind.has_pending:
-                due = min(due, monotonic() + self._allowed.seconds)
-            quiet = not busy and self._behind.has_pending
-            if quiet or monotonic() >= due or self._behind.full:
-                due = inf if self._behind.try_write_part(busy=busy) else -inf
+                due = min(due, monotonic() + self._limits.seconds)
+            is_idle = not had_jobs and self._behind.has_pending
+            if is_idle or monotonic() >= due or self._behind.is_full:
+                due = inf if self._behind.try_write_part(busy=had_jobs) else -inf
 
     @property
-    def _busy(self) -> bool:
+    def _has_jobs(self) -> bool:
         """Whether a received job waits."""
         return bool(self._writing or self._reading)
 
@@ -372,7 +373,7 @@ class Owner:
         Args:
             due: the monotonic time until which to wait; `inf` to wait without limit.
         """
-        if not self._busy:
+        if not self._has_jobs:
             with suppress(Empty):
                 self._sort(self._queue.get(timeout=None if due == inf else max(0.0, due - monotonic())))
         self._receive()

@@ -107,7 +107,7 @@ class _Group:
         self.clients: dict[Client, ClientRecord] = {}
 
     @property
-    def waits(self) -> bool:
+    def has_waiting(self) -> bool:
         """Whether anything waits in memory, apart from heads."""
         return bool(self.entries or self.writers or self.clients)
 
@@ -233,7 +233,7 @@ class Journal(JournalFile):
         """
         group = self._group
         if not (group.alone or group.has_savepoint):
-            if group.waits and group.undo.mark() > group.job_mark:
+            if group.has_waiting and group.undo.mark() > group.job_mark:
                 raise MustRunAloneError
             self._write()
             self.sql.execute("SAVEPOINT job")

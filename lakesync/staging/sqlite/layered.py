@@ -122,7 +122,7 @@ class LayeredFile(StateFile):
         return self._committed_layer.count
 
     @property
-    def frozen(self) -> bool:
+    def has_frozen_layer(self) -> bool:
         """Whether a frozen layer is being written."""
         return self._frozen_layer is not None
 

@@ -185,7 +185,7 @@ class StateFile:
         self._rows.clear_cache()
 
     @property
-    def intact(self) -> bool:
+    def is_intact(self) -> bool:
         """Whether the rows in memory and in the open transaction can be used.
 
         They cannot before `restart`, after a write that failed halfway, or if SQLite has ended the transaction by

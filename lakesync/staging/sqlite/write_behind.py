@@ -57,11 +57,11 @@ class _Pending(NamedTuple):
 class WriteBehind:
     """Writes committed rows to `state.db`, and tracks how far the file is. Only the owner thread calls its methods."""
 
-    def __init__(self, journal: Journal, state: State, recovery: Recovery, allowed: WriteBehindLimits) -> None:
+    def __init__(self, journal: Journal, state: State, recovery: Recovery, limits: WriteBehindLimits) -> None:
         self._journal = journal
         self._state = state
         self._recovery = recovery
-        self._allowed = allowed
+        self._limits = limits
         self._changed_gateways: set[str] = set()
         """Ids of gateways with commits that neither the file nor the frozen layer contains."""
         self._frozen: dict[str, Head] = {}
@@ -87,10 +87,10 @@ class WriteBehind:
         self._changed_gateways.update(gateways)
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         """Whether more rows or bytes than allowed are only in memory, the frozen layer not counted."""
         pending = self._pending()
-        return pending.rows > self._allowed.rows or pending.bytes > self._allowed.bytes
+        return pending.rows > self._limits.rows or pending.bytes > self._limits.bytes
 
     def _pending(self) -> _Pending:
         """Return the changes in memory that are not in the frozen layer."""
@@ -100,7 +100,7 @@ class WriteBehind:
     @property
     def has_pending(self) -> bool:
         """Whether the log contains anything that `state.db` does not."""
-        return bool(self._changed_gateways or self._frozen) or not self._state.intact
+        return bool(self._changed_gateways or self._frozen) or not self._state.is_intact
 
     def recover_if_lost(self) -> None:
         """Rebuild the rows in memory from the log, if they were discarded or SQLite ended its transaction by itself.
@@ -111,7 +111,7 @@ class WriteBehind:
             IntegrityError: log bodies that are needed were trimmed.
             sqlite3.Error: a database cannot be read or written.
         """
-        if not self._state.intact:
+        if not self._state.is_intact:
             self._applied = self._recovery.recover()
             self.durable = {}  # what the file contains may be only in the system's page cache
             self._frozen = {}
@@ -173,7 +173,7 @@ class WriteBehind:
 
         If the group has used the file, its writes are in savepoints, which other writes must not join.
         """
-        return self._state.frozen and self._state.intact and not self._state.has_savepoints
+        return self._state.has_frozen_layer and self._state.is_intact and not self._state.has_savepoints
 
     def write_during_commit(self, commit_ended: Callable[[], bool]) -> None:
         """Write parts of the frozen layer, as the plan demands, while a commit of `log.db` waits for the disk.
@@ -214,7 +214,7 @@ class WriteBehind:
             if busy and self._state.frozen_left and not self._is_behind_plan:
                 return False
             while not self._state.write_part():
-                if not self._is_behind_plan or (monotonic() > deadline and not self.full):
+                if not self._is_behind_plan or (monotonic() > deadline and not self.is_full):
                     return False  # enough for now: jobs run before the next part
             if self._state.wrote_unfrozen:  # a read has written some newer rows too, so all of them must be written
                 self._write_all()
@@ -235,8 +235,8 @@ class WriteBehind:
         further, the layer is spread over what is left up to the limit.
         """
         now = self._pending()
-        seconds, rows, size = (part / max(most, 1e-9) for part, most in zip(now, self._allowed, strict=True))
-        if self._frozen_rows < self._allowed.rows:
+        seconds, rows, size = (part / max(most, 1e-9) for part, most in zip(now, self._limits, strict=True))
+        if self._frozen_rows < self._limits.rows:
             rows = (rows - _GROWING_ABOVE) / (1 - _GROWING_ABOVE)
         return self._state.frozen_left > self._frozen_parts * (1 - _SPEED_FACTOR * max(seconds, rows, size))
 

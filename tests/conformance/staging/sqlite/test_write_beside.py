@@ -206,7 +206,7 @@ def busy_store(tmp_path, monkeypatch):
 
 
 def test_a_busy_store_writes_rows_evenly_until_new_changes_reach_their_limit(busy_store):
-    busy_store.behind._allowed = WriteBehindLimits(3600, 10**9, 10 * busy_store.bytes_of_one)
+    busy_store.behind._limits = WriteBehindLimits(3600, 10**9, 10 * busy_store.bytes_of_one)
     written_rows = []
     for _ in range(5):  # later changes have reached 0, 2, 4, 6 and 8 tenths of the limit
         complete, count = busy_store.write_part()
@@ -221,7 +221,7 @@ def test_a_busy_store_writes_rows_evenly_until_new_changes_reach_their_limit(bus
 
 
 def test_rows_that_come_faster_than_before_do_not_make_the_whole_layer_due_at_once(busy_store):
-    busy_store.behind._allowed = WriteBehindLimits(3600, 910, 10**12)
+    busy_store.behind._limits = WriteBehindLimits(3600, 910, 10**12)
     assert not busy_store.write_part()[0]
     written_rows = []
     for count in (7, 1, 1, 1):  # there are about 70, 80, 90 and 99 % of the allowed rows
