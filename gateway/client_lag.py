@@ -75,7 +75,7 @@ def _checks_due(
     services: Services, gateway: str, arrivals: Arrivals, client_id: str | None = None, limit: int | None = None
 ) -> list[LagCheck]:
     """Return the checks of a gateway's clients, or of one client, that were not checked since the newest arrivals."""
-    connected, shared = services.connected_clients(gateway), services.engine.store.shared
+    connected, shared = services.connected_clients(gateway), services.engine.store.is_shared
     return services.clients.checks_due(gateway, arrivals, connected, client_id, limit=limit, shared=shared)
 
 

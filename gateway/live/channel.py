@@ -188,7 +188,7 @@ class Channel:
 
     async def _announce(self, batch: Sequence[LiveConnection]) -> None:
         """Announce new connections to all processes of the gateway, if others use its store."""
-        if not self._gateway.shared:
+        if not self._gateway.is_shared:
             return
         new = [
             (each, each.subscriber.client_id) for each in batch if each.subscriber is not None and not each.is_announced

@@ -300,9 +300,9 @@ class SyncGateway(ConfigurationGateway, ActionGateway, AdapterGateway):
         return self._store.submit(self.gateway_id, lambda commit: resume(commit, client_id, claims, self.rules))
 
     @property
-    def shared(self) -> bool:
+    def is_shared(self) -> bool:
         """Whether other processes may use the same store, and so have connections of the same clients."""
-        return self._store.shared
+        return self._store.is_shared
 
     def submit_presence(self, presence: Sequence[Presence]) -> Future[None]:
         """Notify all processes of this gateway which clients are connected to this one.
@@ -367,7 +367,7 @@ class SyncGateway(ConfigurationGateway, ActionGateway, AdapterGateway):
         Raises (in the future):
             All errors of `commit_push`.
         """
-        if self.shared:  # prepare it first: the transaction has a lock for which other processes wait
+        if self.is_shared:  # prepare it first: the transaction has a lock for which other processes wait
             prepared = check().prepare()
             return self._submit_checked(
                 lambda commit, names: commit_push(commit, prepared, self.rules, self._limits, names)

@@ -37,9 +37,9 @@ class ShardedStore(ShardedPipeline):
     """
 
     @property
-    def shared(self) -> bool:
+    def is_shared(self) -> bool:
         """Whether other processes may commit to the default shard; processes notify each other through it."""
-        return self.default_store.shared
+        return self.default_store.is_shared
 
     def open(self, replayer: Replayer) -> None:
         """Open every store, and check that the configured shards fit the stores' contents.

@@ -296,7 +296,7 @@ class PostgresStore(BaseStore):
     16 bytes each, so that a repeated push is recognised however old it is.
     """
 
-    shared = True
+    is_shared = True
     """Other processes may use the store at the same time."""
 
     def __init__(self, url: str, wall: Callable[[], int], shard: str = MAIN_SHARD) -> None:

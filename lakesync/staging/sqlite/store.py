@@ -120,7 +120,7 @@ class SqliteStore(BaseStore):
     repeated push is recognised however old it is.
     """
 
-    shared = False
+    is_shared = False
     """No other process uses the store at the same time."""
 
     def __init__(

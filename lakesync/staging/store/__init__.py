@@ -94,7 +94,7 @@ class StagingStore(TransactionStore, NoticeSource, PipelineStore, Protocol):
     """A complete store, as the engine opens it."""
 
     @property
-    def shared(self) -> bool:
+    def is_shared(self) -> bool:
         """Whether other processes may use the store at the same time. If not, this process knows every connection."""
 
     def open(self, replayer: Replayer) -> None:

@@ -24,7 +24,7 @@ class Connection:
 class Gateway:
     """Subscribes connections to the bucket `all`, after a call of `before_subscribing`; counts the scans."""
 
-    gateway_id, shared = "shop", False
+    gateway_id, is_shared = "shop", False
 
     def __init__(self):
         self.before_subscribing = lambda: None

@@ -97,7 +97,7 @@ def test_a_client_whose_notice_may_be_late_is_returned(store):
 
     record = store.submit("g", work).result()
     found = store.read("g", lambda view: view.unnotified_clients(["b", "c"])).result()
-    assert found == ([record] if store.shared else [])
+    assert found == ([record] if store.is_shared else [])
 
 
 def test_connected_clients_are_announced_in_order_and_without_bucket_keys(store):
