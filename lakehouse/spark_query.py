@@ -39,7 +39,7 @@ from lakehouse.tables.slices import ROWS_PER_SLICE, Slicing
 from lakesync.analysis.as_of import AsOf
 from lakesync.analysis.catalogue import LakeReader
 from lakesync.analysis.expression_trees import combine
-from lakesync.analysis.plans import INFERRED_TYPE, KEYS, HistoryPlan, Planner, StatePlan, explain_unknown_column
+from lakesync.analysis.plans import BASE_COLUMNS, INFERRED_TYPE, HistoryPlan, Planner, StatePlan, explain_unknown_column
 from lakesync.analysis.statement import Statement, parse_statement
 from lakesync.analysis.unflushed import unflushed_table
 from lakesync.config import Config, load
@@ -179,13 +179,13 @@ class _Views:
         total = newer_count + sum(plan.row_count(each.snapshot) for each in plan.parts.bases)
         slicing = Slicing.of(total, max(1, -(-total // ROWS_PER_SLICE)))  # to bound memory
         untyped: dict[str, str] = {}
-        if plan.table is None or statement.reads_others([*KEYS, *plan.typed]):  # it may read untyped columns
+        if plan.table is None or statement.reads_others([*BASE_COLUMNS, *plan.typed]):  # it may read untyped columns
             # merged without typed columns, for the values in `_cells`
             merged = merged_frames(increment, base, (), slicing) if newer_count or base is None else base
             inferred = self._inferred_types(merged, plan)
-            self.columns[wanted.qualified] = [*KEYS, *plan.typed, *inferred]
+            self.columns[wanted.qualified] = [*BASE_COLUMNS, *plan.typed, *inferred]
             untyped = {name: kind for name, kind in inferred.items() if statement.reads(name)}
-        result = [*KEYS, *plan.typed, *untyped]
+        result = [*BASE_COLUMNS, *plan.typed, *untyped]
         are_filled = all(plan.typed.keys() <= plan.fields_of(each.snapshot) for each in plan.parts.bases)
         if bases and are_filled and not newer_count and not untyped:  # nothing to merge: the stored rows are the result
             stored = [each.select(*result, "_gone") for each in bases]

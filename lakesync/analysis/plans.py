@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 HISTORY = "deltas"
 """The name of the history in a query."""
-KEYS = ("_gateway", "_row", "_arrival")
+BASE_COLUMNS = ("_gateway", "_row", "_arrival")
 """Columns that every state table has besides those of its schema, and that a query can read."""
 
 INFERRED_TYPE = """

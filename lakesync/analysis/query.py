@@ -27,7 +27,7 @@ from lakesync.analysis.merge_sql import (
     typed_value,
     visible_rows,
 )
-from lakesync.analysis.plans import INFERRED_TYPE, KEYS, Planner, cell_names, explain_unknown_column
+from lakesync.analysis.plans import BASE_COLUMNS, INFERRED_TYPE, Planner, cell_names, explain_unknown_column
 from lakesync.analysis.scans import all_of, any_of, condition, scan_condition, scan_into
 from lakesync.analysis.statement import parse_statement
 from lakesync.analysis.unflushed import unflushed_table
@@ -54,7 +54,7 @@ _TYPES = {"string": "VARCHAR", "number": "DOUBLE", "boolean": "BOOLEAN", "json":
 """Schema type → DuckDB's type of the typed column."""
 _DELTA_COLUMNS = ("gateway", "row_id", "arrival", "hlc", "client_id", "delta_id", "op", "columns")
 """The columns of the history that a merge reads."""
-_STATE_COLUMNS = (*KEYS, "_cells", "_tombstone", "_inserted")
+_STATE_COLUMNS = (*BASE_COLUMNS, "_cells", "_tombstone", "_inserted")
 """The columns of a state table that a merge reads."""
 _POSITION = ("gateway", "shard", "epoch", "seq", "ordinal")
 """The columns that identify a delta's position in staging's log."""
@@ -185,12 +185,12 @@ class _DuckDbTables:
         A column without a schema type gets the type that all of its values fit. That depends on all rows, so no
         predicate limits the scan if the statement may read such a column.
         """
-        may_read_untyped = plan.table is None or statement.reads_others([*KEYS, *plan.typed])
+        may_read_untyped = plan.table is None or statement.reads_others([*BASE_COLUMNS, *plan.typed])
         self._load_fragments(plan, () if may_read_untyped else reference.predicates)
         untyped = self._untyped_columns(plan) if may_read_untyped else []
         if plan.table is None and not self._count("fragments"):
             raise self._planner.unknown_table(reference)
-        self.columns[reference.qualified] = [*KEYS, *plan.typed, *untyped]
+        self.columns[reference.qualified] = [*BASE_COLUMNS, *plan.typed, *untyped]
         columns: dict[str, str | None] = {name: kind for name, kind in plan.typed.items() if statement.reads(name)}
         untyped_read = [name for name in untyped if statement.reads(name)]
         columns |= dict.fromkeys(untyped_read)
@@ -287,7 +287,7 @@ class _DuckDbTables:
         """
         assert plan.table is not None
         filled = plan.fields_of(base.snapshot)
-        stored_names = {name.lower() for name in {*filled, *KEYS}}
+        stored_names = {name.lower() for name in {*filled, *BASE_COLUMNS}}
         on_stored = [each for each in predicates if each.column.lower() in stored_names]
         is_alive = condition("_gone", "=", False)  # a deleted row stays in the state table, with `_gone`
         meets_predicates = scan_condition(on_stored, plan.table.schema())
@@ -304,10 +304,10 @@ class _DuckDbTables:
             self.database,
             f"{target} BY NAME",
             plan.table,
-            [*KEYS, *stored, *(["_cells"] if from_cells else [])],
+            [*BASE_COLUMNS, *stored, *(["_cells"] if from_cells else [])],
             all_of(_rows_of(base), is_alive, meets_predicates),
             snapshot=base.snapshot,
-            select=f"SELECT {', '.join(map(quoted, [*KEYS, *stored]))}{select_cells}",
+            select=f"SELECT {', '.join(map(quoted, [*BASE_COLUMNS, *stored]))}{select_cells}",
             where=f"NOT {_IS_TOUCHED}",
             values=values,
         )

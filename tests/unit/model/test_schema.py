@@ -7,7 +7,7 @@ from lakehouse.tables.writes import TOUCHED
 from lakesync.adapters.sql import delta_table, follower_state, row_tables
 from lakesync.adapters.sql.delta_table import DELTAS_TABLE
 from lakesync.adapters.sql.follower_state import DEAD_LETTERS_TABLE, MARKS_TABLE
-from lakesync.analysis.plans import KEYS
+from lakesync.analysis.plans import BASE_COLUMNS
 from lakesync.model.errors import SchemaError
 from lakesync.model.schema import RESERVED_COLUMNS, RESERVED_TABLES, check_delta, evolve, parse_schema
 from lakesync.model.types import ColumnValue, RowDelta
@@ -155,7 +155,7 @@ def test_an_unknown_column_is_named_and_a_delete_fits():
     assert check_delta(schema(), RowDelta("DELETE", "todos", "r", "c", (), 1, "i")) is None
 
 
-@pytest.mark.parametrize("name", [*CHECKS, *TOUCHED, *STATE_NAMES, *KEYS])
+@pytest.mark.parametrize("name", [*CHECKS, *TOUCHED, *STATE_NAMES, *BASE_COLUMNS])
 def test_no_column_may_have_a_name_that_merges_and_queries_use(name):
     with pytest.raises(SchemaError, match="choose another"):
         parse_schema({"table": "t", "columns": [{"name": name.upper(), "type": "string"}]})
