@@ -75,7 +75,7 @@ STATUSES: dict[type[LakeSyncError], int] = {
 
 INTERNAL = "the gateway failed; the request id names the entry in its log"
 """Message for unexpected errors, whose own message may contain secrets."""
-RETRY_AFTER = 1.0
+RETRY_AFTER_SECONDS = 1.0
 """Seconds in the Retry-After header if the error has no value."""
 
 
@@ -182,7 +182,7 @@ def error_response(error: Exception, request_id: str) -> Response:
     headers = {}
     seconds = error.retry_after if isinstance(error, TransientError) else None
     if seconds is None and status in (429, 503):
-        seconds = RETRY_AFTER
+        seconds = RETRY_AFTER_SECONDS
     if seconds is not None:
         headers["Retry-After"] = str(math.ceil(seconds))
     if status == 401:

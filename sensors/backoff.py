@@ -25,14 +25,14 @@ from lakesync.model.errors import LakeUnavailableError, StagingUnavailableError
 _Context = TypeVar("_Context")
 """What Dagster passes to the function of a sensor or schedule."""
 _Result = TypeVar("_Result")
-FIRST_PAUSE = 5.0
-"""Seconds between the first two requests. Each further pause is twice as long, up to `LONGEST_EARLY_PAUSE`."""
-LONGEST_EARLY_PAUSE = 40.0
+FIRST_PAUSE_SECONDS = 5.0
+"""Seconds between the first two requests. Each further pause is twice as long, up to `LONGEST_EARLY_PAUSE_SECONDS`."""
+LONGEST_EARLY_PAUSE_SECONDS = 40.0
 """Longest pause between the first `EARLY_REQUESTS` requests, in seconds. So work continues within a minute after a
 fault ends."""
 EARLY_REQUESTS = 90
-"""Number of requests with pauses of at most `LONGEST_EARLY_PAUSE`. Together they take about an hour."""
-LATE_PAUSE = 300.0
+"""Number of requests with pauses of at most `LONGEST_EARLY_PAUSE_SECONDS`. Together they take about an hour."""
+LATE_PAUSE_SECONDS = 300.0
 """Seconds between later requests. With shorter pauses, a part that always fails would cause 2,000 runs a day."""
 
 
@@ -62,7 +62,9 @@ def pause_after(count: int) -> float:
     Args:
         count: number of requests so far, 1 or more.
     """
-    return doubled_wait(FIRST_PAUSE, LONGEST_EARLY_PAUSE, count - 1) if count <= EARLY_REQUESTS else LATE_PAUSE
+    if count > EARLY_REQUESTS:
+        return LATE_PAUSE_SECONDS
+    return doubled_wait(FIRST_PAUSE_SECONDS, LONGEST_EARLY_PAUSE_SECONDS, count - 1)
 
 
 class Attempt(msgspec.Struct, frozen=True):

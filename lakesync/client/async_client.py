@@ -17,7 +17,7 @@ from lakesync.client.client import Client
 from lakesync.client.factory import open_client
 from lakesync.client.sqlite.tables import Row, Table
 from lakesync.client.status import Event, SyncStatus
-from lakesync.client.sync.sync_session import CLOSE_TIMEOUT
+from lakesync.client.sync.sync_session import CLOSE_SECONDS
 from lakesync.client.transports.tokens import Token
 from lakesync.model.errors import ConfigurationError
 
@@ -173,7 +173,7 @@ class AsyncClient:
         closing = asyncio.wrap_future(self._thread.submit(client.close))
         self._thread.shutdown(wait=False)
         try:
-            while not (await asyncio.wait((closing,), timeout=CLOSE_TIMEOUT))[0]:  # a call of another task is running
+            while not (await asyncio.wait((closing,), timeout=CLOSE_SECONDS))[0]:  # a call of another task is running
                 client.coordinator.cancel()
         except asyncio.CancelledError:
             client.coordinator.cancel()

@@ -18,7 +18,7 @@ from lakesync.client.sqlite.client_store import stored_position
 from lakesync.client.sqlite.database import Backend, LocalDB, database_file
 from lakesync.client.sync.coordinator import (
     DEFAULT_HEARTBEAT,
-    DEFAULT_INTERVAL,
+    DEFAULT_INTERVAL_SECONDS,
     SyncCoordinator,
     check_mode,
     check_positive,
@@ -44,7 +44,7 @@ def open_client(
     transport: SyncTransport | None = None,
     mode: Mode = "full",
     auto_sync: bool | None = None,
-    interval: float = DEFAULT_INTERVAL,
+    interval: float = DEFAULT_INTERVAL_SECONDS,
     realtime: bool = False,
     heartbeat: float = DEFAULT_HEARTBEAT,
     retry: RetryPolicy | None = None,
@@ -189,7 +189,7 @@ def create_client(
         schemas=schemas,
         mode=config.get("syncMode", sync_mode),
         auto_sync=auto_sync_ms > 0,
-        interval=auto_sync_ms / 1000 or DEFAULT_INTERVAL,
+        interval=auto_sync_ms / 1000 or DEFAULT_INTERVAL_SECONDS,
         realtime=realtime,
         heartbeat=config.get("realtimeHeartbeatMs", DEFAULT_HEARTBEAT * 1000) / 1000,
         retry=RetryPolicy(

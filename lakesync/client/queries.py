@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
-MIN_INTERVAL = 0.05
+MIN_INTERVAL_SECONDS = 0.05
 """Seconds between checks whether a connection of this process or another has committed."""
-MAX_INTERVAL = 0.25
+MAX_INTERVAL_SECONDS = 0.25
 """The interval grows to this many seconds while there are no commits, because each check wakes the processor."""
 
 
@@ -73,7 +73,7 @@ class Watch:
         """The numbers of writes to the synced tables, when the query last ran; None before."""
         self._result: list[Row] | None = None
         """The newest result, if the query reads tables whose writes are not counted."""
-        self.interval = MIN_INTERVAL
+        self.interval = MIN_INTERVAL_SECONDS
         """Seconds until the next check."""
 
     def __iter__(self) -> Iterator[list[Row]]:
@@ -93,10 +93,10 @@ class Watch:
         deadline = None if timeout is None else time.monotonic() + timeout
         while not (self._closed or self._database_closed.is_set()):
             if (rows := self._check()) is not None:
-                self.interval = MIN_INTERVAL
+                self.interval = MIN_INTERVAL_SECONDS
                 return rows
             seconds = self.interval if deadline is None else min(self.interval, deadline - time.monotonic())
-            self.interval = min(MAX_INTERVAL, self.interval * 1.1)
+            self.interval = min(MAX_INTERVAL_SECONDS, self.interval * 1.1)
             if seconds <= 0:
                 return None
             self._database_closed.wait(seconds)

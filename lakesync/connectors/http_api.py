@@ -41,7 +41,7 @@ ErrorMapper = Callable[[requests.Response], LakeSyncError | None]
 
 TIMEOUT_S = (10, 60)
 """Time limits in seconds: to connect, and between two reads of a response."""
-_TOTAL_S = 300.0
+_TOTAL_SECONDS = 300.0
 """Time limit in seconds of a whole response."""
 MAX_RESPONSE_BYTES = 256 << 20
 """Limit of a response's body after decompression."""
@@ -168,7 +168,7 @@ class HttpApi:
         Raises:
             AdapterError: the body is too large or too slow.
         """
-        deadline = time.monotonic() + _TOTAL_S
+        deadline = time.monotonic() + _TOTAL_SECONDS
         chunks, size = [], 0
         with response:
             for chunk in response.raw.stream(_CHUNK_BYTES, decode_content=True):
@@ -177,7 +177,7 @@ class HttpApi:
                 if size > self._max_bytes:
                     raise AdapterError(f"{shown} returned more than {self._max_bytes} bytes, which is the limit")
                 if time.monotonic() > deadline:
-                    raise AdapterError(f"{shown} took more than {_TOTAL_S:.0f} s to respond")
+                    raise AdapterError(f"{shown} took more than {_TOTAL_SECONDS:.0f} s to respond")
         return b"".join(chunks)
 
 

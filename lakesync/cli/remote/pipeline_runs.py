@@ -33,7 +33,7 @@ flush_app, backfill_app = command_app(), command_app()
 
 _FLUSH_POLL_SECONDS = 0.5
 """Seconds between two requests of `flush`: the gateway may respond at once."""
-_MAX_FLUSH_WAIT = 20.0
+_MAX_FLUSH_WAIT_SECONDS = 20.0
 """Seconds for which the gateway may hold one request of `flush`, at most."""
 
 _DAY = "%Y-%m-%d"
@@ -64,7 +64,7 @@ def flush(
     deadline = time.monotonic() + wait
     before = _metrics(remote)
     # the response's own `flushed` and `merged` are about the time of its request, and clients go on pushing
-    response = remote.post("/admin/flush/{gateway}", wait=round(min(wait, _MAX_FLUSH_WAIT), 1) or None)
+    response = remote.post("/admin/flush/{gateway}", wait=round(min(wait, _MAX_FLUSH_WAIT_SECONDS), 1) or None)
     done = False
     if wait:
         response |= _progress_since(before, _metrics(remote))

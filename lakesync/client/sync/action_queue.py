@@ -23,7 +23,7 @@ ActionStatus = Literal["waiting", "done", "failed"]
 """`waiting`: to be sent, again if necessary. `done`: executed. `failed`: rejected for good, or attempted too often."""
 _SENT_TOGETHER = 50
 """Actions of one request, at most."""
-_LONGEST_RETRY_AFTER = 3600.0
+_LONGEST_RETRY_AFTER_SECONDS = 3600.0
 """Seconds for which the gateway can postpone an action, at most."""
 _STILL_RUNNING = frozenset({"ACTION_PENDING", "ACTION_BUSY"})
 """Error codes of an action that the gateway is still executing; they do not count as an attempt."""
@@ -75,7 +75,7 @@ class ActionQueue:
         self._wake = wake
         self._db = replica.db
         self._retry = replica.retry
-        self._longest_delay = max(_LONGEST_RETRY_AFTER, self._retry.longest_delay)
+        self._longest_delay = max(_LONGEST_RETRY_AFTER_SECONDS, self._retry.longest_delay)
         """Seconds. An action that is due later was postponed while this machine's clock was ahead, and is due now."""
         self._failures = 0
         """Consecutive requests that failed as a whole."""

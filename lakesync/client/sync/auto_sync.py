@@ -22,16 +22,16 @@ from lakesync.client.core.messages import Backoff
 from lakesync.client.errors import UnreachableError
 from lakesync.client.sync.exchange import CycleResult, response_of
 from lakesync.client.sync.replica import SyncThread
-from lakesync.client.sync.sync_session import CLOSE_TIMEOUT, SyncSession
+from lakesync.client.sync.sync_session import CLOSE_SECONDS, SyncSession
 from lakesync.client.transports.base import RealtimeTransport, Subscription
 from lakesync.model.errors import LakeSyncError
 from lakesync.model.types import SyncPull, SyncResponse
 
-POLL_INTERVAL = 0.5
+POLL_SECONDS = 0.5
 """Seconds between checks whether another connection has written to the database."""
-SLEEP_GAP = 10.0
+SLEEP_GAP_SECONDS = 10.0
 """If the wall clock gains this many seconds on the monotonic clock, the machine slept, and its WebSocket is dead."""
-RESPONSE_TIMEOUT = 30.0
+RESPONSE_SECONDS = 30.0
 """Seconds to wait for the response to a pull on a subscription."""
 
 log = logging.getLogger("lakesync.client")
@@ -87,13 +87,13 @@ class AutoSync:
         if self._thread is not None:
             self._stopping.set()
             self.wake()
-            self._thread.join(CLOSE_TIMEOUT)
+            self._thread.join(CLOSE_SECONDS)
             while self._thread.is_alive():
                 if closing:
                     self._session.cancel()
                 if not self._session.is_foreground:  # the request in progress is this thread's, not the app's
                     self._session.exchange.cancel_request()
-                self._thread.join(CLOSE_TIMEOUT)
+                self._thread.join(CLOSE_SECONDS)
             self._thread = None
 
     def wake(self) -> None:
@@ -183,7 +183,7 @@ class AutoSync:
         replica = self._session.replica
         version = replica.data_version()
         while not self._stopping.is_set() and (remaining := deadline - time.monotonic()) > 0:
-            if self._woken.wait(min(remaining, POLL_INTERVAL)):
+            if self._woken.wait(min(remaining, POLL_SECONDS)):
                 break
             if replica.data_version() != version:
                 break
@@ -239,10 +239,10 @@ class AutoSync:
         """Send a pull on the subscription and apply the response, and broadcasts that arrive before it.
 
         Raises:
-            LakeSyncError: the subscription has failed, or the gateway did not respond within RESPONSE_TIMEOUT.
+            LakeSyncError: the subscription has failed, or the gateway did not respond within RESPONSE_SECONDS.
         """
         replica, session = self._session.replica, self._session
-        deadline = time.monotonic() + RESPONSE_TIMEOUT
+        deadline = time.monotonic() + RESPONSE_SECONDS
         try:
             subscription.pull(request)
             while (message := subscription.receive(deadline - time.monotonic())) is None or message.is_broadcast:
@@ -251,7 +251,7 @@ class AutoSync:
                 elif self._stopping.is_set() or time.monotonic() >= deadline:
                     replica.receive(NoResponse("no response in time"))
                     raise UnreachableError(
-                        f"the gateway did not answer on the WebSocket within {RESPONSE_TIMEOUT:.0f} s"
+                        f"the gateway did not answer on the WebSocket within {RESPONSE_SECONDS:.0f} s"
                     )
             session.exchange.check_progress(request, message.page)
         except LakeSyncError as error:
@@ -277,9 +277,9 @@ class AutoSync:
         version = replica.data_version()
         while not self._stopping.is_set():
             remaining = 0.0 if self._woken.is_set() else max(0.0, deadline - time.monotonic())
-            message = subscription.receive(min(remaining, POLL_INTERVAL))
+            message = subscription.receive(min(remaining, POLL_SECONDS))
             before, self._clock_difference = self._clock_difference, self._wall() - time.monotonic()
-            if self._clock_difference - before > SLEEP_GAP:
+            if self._clock_difference - before > SLEEP_GAP_SECONDS:
                 raise UnreachableError("this machine slept: the WebSocket is opened again")
             if message is not None:
                 result = CycleResult()

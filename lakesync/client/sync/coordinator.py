@@ -39,7 +39,7 @@ from lakesync.model.types import Action
 
 log = logging.getLogger("lakesync.client")
 
-DEFAULT_INTERVAL = 10.0
+DEFAULT_INTERVAL_SECONDS = 10.0
 """Seconds between the pulls of auto-sync."""
 DEFAULT_HEARTBEAT = 60.0
 """Seconds between the pulls of auto-sync while a WebSocket is open."""
@@ -81,7 +81,7 @@ class SyncCoordinator:
         schemas: Iterable[TableSchema | Mapping[str, Any]] = (),
         queue: SyncQueue | None = None,
         mode: Mode = "full",
-        interval: float = DEFAULT_INTERVAL,
+        interval: float = DEFAULT_INTERVAL_SECONDS,
         heartbeat: float = DEFAULT_HEARTBEAT,
         retry: RetryPolicy | None = None,
         limits: CoreLimits | None = None,

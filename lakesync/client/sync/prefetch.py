@@ -27,7 +27,7 @@ MAX_BYTES = 16 << 20
 """Approximate bytes of columns in pages that wait or are being written; above it, no further page is pulled."""
 _WAIT_SECONDS = 0.5
 """Seconds of one wait for a prefetched page; there may be many. A KeyboardInterrupt may be raised only at its end."""
-CANCEL_INTERVAL = 0.02
+CANCEL_SECONDS = 0.02
 """Seconds to wait for the thread to end by itself before its pull is cancelled."""
 
 Pull = Callable[[SyncPull], SyncResponse]
@@ -86,7 +86,7 @@ class Prefetcher:
     def cancel(self) -> None:
         """Discard prefetched pages, and cancel a pull in progress."""
         thread, self._thread = self._thread, None
-        while thread is not None and not thread.stop(CANCEL_INTERVAL):
+        while thread is not None and not thread.stop(CANCEL_SECONDS):
             self._cancel_pull()
 
 

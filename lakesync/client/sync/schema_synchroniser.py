@@ -18,7 +18,7 @@ from lakesync.client.transports.base import SchemaTransport, SyncTransport
 from lakesync.model.errors import LakeSyncError, NotFoundError, SchemaError
 from lakesync.model.schema import TableSchema
 
-SCHEMA_INTERVAL = 60.0
+SCHEMA_SECONDS = 60.0
 """Seconds between two requests of auto-sync for the schemas of tables whose schema refused an edit."""
 
 
@@ -113,7 +113,7 @@ class SchemaFetcher:
 
         Args:
             result: the outcomes of the synchronisation. After a failure, nothing is fetched.
-            is_foreground: whether the app started it. In auto-sync, `SCHEMA_INTERVAL` passes between repeated requests.
+            is_foreground: whether the app started it. In auto-sync, `SCHEMA_SECONDS` passes between repeated requests.
         """
         if result.found_new_column or any(edit.code == SchemaError.code for edit in result.refused):
             self._has_newest, self._conflict = False, None
@@ -139,7 +139,7 @@ class SchemaFetcher:
             result.error = error
         finally:
             if tables:
-                self._next_check = time.monotonic() + SCHEMA_INTERVAL
+                self._next_check = time.monotonic() + SCHEMA_SECONDS
 
     def _tables_with_refused_edits(self) -> list[str]:
         """Return the tables with edits that the gateway refused because of their columns."""

@@ -25,7 +25,7 @@ from lakesync.client.sync.schema_synchroniser import SchemaFetcher
 from lakesync.client.transports.base import SyncTransport
 from lakesync.model.errors import LakeSyncError
 
-CLOSE_TIMEOUT = 0.5
+CLOSE_SECONDS = 0.5
 """Seconds that closing waits for the request in progress before it cancels it."""
 
 
@@ -178,11 +178,11 @@ class SyncSession:
             self.exchange.cancel_request()
 
     def close(self) -> None:
-        """Close the transport and the replica; a synchronisation of the app is cancelled after `CLOSE_TIMEOUT`.
+        """Close the transport and the replica; a synchronisation of the app is cancelled after `CLOSE_SECONDS`.
 
         Stop auto-sync before: its synchronisation would be awaited, not cancelled.
         """
-        while not self._lock.acquire(timeout=CLOSE_TIMEOUT):
+        while not self._lock.acquire(timeout=CLOSE_SECONDS):
             self.cancel()
         with ExitStack() as steps:  # each is done even if an earlier one raises
             steps.callback(self._lock.release)

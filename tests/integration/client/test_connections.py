@@ -14,7 +14,7 @@ import pytest
 
 from lakesync.client import Client, UnreachableError, open_async, open_client
 from lakesync.client.core import CoreLimits
-from lakesync.client.sync.sync_session import CLOSE_TIMEOUT
+from lakesync.client.sync.sync_session import CLOSE_SECONDS
 from lakesync.client.transports import http
 from lakesync.model.types import SyncResponse
 from tests.integration.client import go_betweens
@@ -185,7 +185,7 @@ def test_stopping_auto_sync_waits_for_the_apps_sync_and_closing_cancels_it(line,
     assert entered.wait(DEADLINE)
     if not closing:
         stop, _ = in_a_thread(coordinator.stop_auto_sync)
-        stop.join(2.5 * CLOSE_TIMEOUT)
+        stop.join(2.5 * CLOSE_SECONDS)
         assert sync.is_alive()
         silence.cut()
         stop.join(DEADLINE)

@@ -30,7 +30,7 @@ def store(tmp_path):
 
 
 def test_the_sensor_requests_one_run_while_a_request_is_open(store, tmp_path, monkeypatch):
-    monkeypatch.setattr(attempts, "FIRST_PAUSE", 3600)
+    monkeypatch.setattr(attempts, "FIRST_PAUSE_SECONDS", 3600)
     lags = PipelineLags(load({"data_dir": tmp_path}), SchemaSnapshot())
     sensor = erasure_sensor(lambda: nullcontext(store), lags)
     with dg.DagsterInstance.ephemeral() as instance:
@@ -60,7 +60,7 @@ def test_the_sensor_requests_one_run_while_a_request_is_open(store, tmp_path, mo
         # a destination may be unreachable for long
         assert "erasure/g was requested once" in tick(asked.cursor).skip_message
         assert reported() == [("erasure", "g", 1)]
-        monkeypatch.setattr(attempts, "FIRST_PAUSE", 0)
+        monkeypatch.setattr(attempts, "FIRST_PAUSE_SECONDS", 0)
         assert tick(asked.cursor).run_requests
         store.confirm_erasure("g", erasure.seq)
         assert "nothing is to be erased" in tick().skip_message

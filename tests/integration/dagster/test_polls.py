@@ -265,8 +265,8 @@ def test_b11_a_failing_table_of_a_connector_is_reported_and_paused_while_the_oth
         house.register(made.config(), intervalMs=1)
         made.api.forbidden = {"/rest/api/3/issue/[^/]+/comment"}
         with monkeypatch.context() as patched:  # a pause that is long enough on any machine
-            patched.setattr(backoff, "FIRST_PAUSE", 3_600)
-            patched.setattr(backoff, "LONGEST_EARLY_PAUSE", 3_600)
+            patched.setattr(backoff, "FIRST_PAUSE_SECONDS", 3_600)
+            patched.setattr(backoff, "LONGEST_EARLY_PAUSE_SECONDS", 3_600)
             assert house.tick() == {**good, comments: False}
             assert house.behind() == {named}
             add_issue()

@@ -113,18 +113,18 @@ def test_a_manually_started_run_does_not_delay_the_sensor(house):
 
 
 def test_a_part_whose_mark_does_not_move_is_requested_again_with_backoff(house, monkeypatch):
-    monkeypatch.setattr(attempts, "FIRST_PAUSE", 3600)
+    monkeypatch.setattr(attempts, "FIRST_PAUSE_SECONDS", 3600)
     house.push()
     house.engine.gateway("nyc").request_flush()
     first = house.tick()
     assert first.run_requests
     message = house.tick(first.cursor).skip_message
     assert message.startswith("deltas/main/nyc was requested once and is still behind; the next request is in ")
-    monkeypatch.setattr(attempts, "FIRST_PAUSE", 0)
+    monkeypatch.setattr(attempts, "FIRST_PAUSE_SECONDS", 0)
     again = house.tick(first.cursor)
     assert again.run_requests
     assert again.cursor != first.cursor
-    monkeypatch.setattr(attempts, "FIRST_PAUSE", 3600)
+    monkeypatch.setattr(attempts, "FIRST_PAUSE_SECONDS", 3600)
     assert "was requested 2 times" in house.tick(again.cursor).skip_message
 
 
@@ -148,7 +148,7 @@ def test_a_moved_mark_ends_the_backoff(house):
 
 
 def test_a_failing_gateway_does_not_delay_another(house, monkeypatch):
-    monkeypatch.setattr(attempts, "FIRST_PAUSE", 3600)
+    monkeypatch.setattr(attempts, "FIRST_PAUSE_SECONDS", 3600)
     house.push("nyc")
     house.engine.gateway("nyc").request_flush()
     first = house.tick()
@@ -191,7 +191,7 @@ def test_an_unreadable_sensor_cursor_is_ignored(house):
 
 def test_a_checkpoint_is_due_after_a_change_of_rules(house, monkeypatch):
     """A new checkpoint is due although no client pushes and no row changes."""
-    monkeypatch.setattr(attempts, "FIRST_PAUSE", 3600)
+    monkeypatch.setattr(attempts, "FIRST_PAUSE_SECONDS", 3600)
     gateway, store = house.engine.gateway("nyc"), house.engine.store
     nothing = {"version": 1, "buckets": [{"name": "none", "tables": ["absent"], "filters": []}]}
     gateway.set_rules(parse_rules(nothing))

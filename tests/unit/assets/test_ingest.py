@@ -84,7 +84,7 @@ def test_a_connector_is_due_when_its_interval_has_passed_since_its_last_poll():
 
 
 def test_an_interrupted_poll_is_requested_again_and_never_concurrently(tmp_path, monkeypatch):
-    monkeypatch.setattr(attempts, "FIRST_PAUSE", 3600)
+    monkeypatch.setattr(attempts, "FIRST_PAUSE_SECONDS", 3600)
     config = load({"data_dir": tmp_path})
     engine = Engine(open_store("memory://", wall_clock), wall_clock)
     engine.open()
@@ -100,7 +100,7 @@ def test_an_interrupted_poll_is_requested_again_and_never_concurrently(tmp_path,
         first = tick(None)
         (request,) = first.run_requests
         assert "was requested once" in tick(first.cursor).skip_message
-        monkeypatch.setattr(attempts, "FIRST_PAUSE", 0)
+        monkeypatch.setattr(attempts, "FIRST_PAUSE_SECONDS", 0)
         run = instance.create_run_for_job(_job(), tags=request.tags, status=dg.DagsterRunStatus.STARTED)
         assert isinstance(tick(first.cursor), dg.SkipReason)
         instance.report_run_canceled(run)

@@ -6,7 +6,7 @@ import sqlite3
 
 import pytest
 
-from lakesync.client.queries import MAX_INTERVAL
+from lakesync.client.queries import MAX_INTERVAL_SECONDS
 
 SCHEMAS = [{"table": "todos", "columns": [{"name": "title", "type": "string"}]}]
 
@@ -65,7 +65,7 @@ def test_a_watch_checks_less_often_while_nothing_changes(opened):
         often = watch.interval
         for _ in range(100):
             assert watch.next(0) is None
-        assert watch.interval == MAX_INTERVAL > often
+        assert watch.interval == MAX_INTERVAL_SECONDS > often
         alice["todos"].insert(title="mine")
         assert watch.next(1) == [{"title": "mine"}]
         assert watch.interval == often

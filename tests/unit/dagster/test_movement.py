@@ -194,7 +194,7 @@ def test_the_location_loads_as_a_code_server_loads_it(definitions):
 
 
 def test_flows_and_tiers_are_due_by_their_schedules_and_again_after_a_run_that_failed(declared, tmp_path, monkeypatch):
-    monkeypatch.setattr(attempts, "FIRST_PAUSE", 3600)
+    monkeypatch.setattr(attempts, "FIRST_PAUSE_SECONDS", 3600)
     now = int(datetime(2026, 3, 5, 2, 21, tzinfo=UTC).timestamp() * 1000)
     (tmp_path / "offset").write_text(str(now - time.time_ns() // 1_000_000))
     config = declared.model_copy(update={"clock_offset_file": tmp_path / "offset"})
@@ -221,7 +221,7 @@ def test_flows_and_tiers_are_due_by_their_schedules_and_again_after_a_run_that_f
         today = ("2026-03-05", "2026-03-05")
         assert first == {"flows_slice": today, "flows_home": today, "tiers_aged": ("2026-02-02", "2026-02-02")}
         assert "was requested once" in tick(cursor)[0]
-        monkeypatch.setattr(attempts, "FIRST_PAUSE", 0)
+        monkeypatch.setattr(attempts, "FIRST_PAUSE_SECONDS", 0)
         run = instance.create_run_for_job(nothing, tags=tags["flows_slice"])
         assert tick(cursor)[0].keys() == {"flows_home", "tiers_aged"}, "a run of the other is in progress"
         instance.report_run_failed(run)
