@@ -195,6 +195,18 @@ class Config(BaseSettings):
                 scheme, separator, _ = value.partition("://")
                 start = repr(scheme) if separator else "no scheme"  # without one, the value may begin with a password
                 raise ValueError(f"{name} starts with {start}; it must start with one of {', '.join(known)}")
+        stores = self.shard_config.stores if self.shard_config is not None else {}
+        for name, value in (
+            ("staging.url", self.staging.url),
+            *((f"shard_config.stores.{shard}", url) for shard, url in stores.items()),
+            ("lake.catalog_uri", self.lake.catalog_uri),
+            *((f"adapters.{adapter}", uri) for adapter, uri in self.adapters.items()),
+        ):
+            if value.startswith("postgresql://") and value.partition("?")[0].count("@") > 1:
+                # libpq takes what follows the first @ for the host, and its errors contain it
+                raise ValueError(
+                    f"{name} has an @ in its password: write /, ?, #, @ and the like there as %2F, %3F, %23, %40"
+                )
         for name, value in (("data_dir", str(self.data_dir)), ("lake.warehouse", self.lake.warehouse)):
             if not {"?", "#"}.isdisjoint(value):  # pyiceberg would write all files of a table to the path before it
                 raise ValueError(f"{name} is {value!r}, but a path in the lake ends at ? or #; use another folder")

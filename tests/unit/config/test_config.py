@@ -45,6 +45,18 @@ def test_an_address_without_a_scheme_is_rejected_without_its_password():
     assert "secret" not in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("section", "key"),
+    [("staging", "url"), ("lake", "catalog_uri"), ("adapters", "warehouse")],
+)
+def test_a_postgres_password_with_an_unescaped_at_is_rejected_without_the_password(section, key):
+    """Postgres' driver would look up the end of the password as a host, and name it in its error."""
+    with pytest.raises(ConfigurationError, match=rf"{section}\.{key} has an @ in its password.*%40") as raised:
+        config.load({section: {key: "postgresql://ann:ses@me/w@db.internal/staging"}})
+    assert "me/w" not in str(raised.value)
+    config.load({section: {key: "postgresql://ann:ses%40me%2Fw@db.internal/staging?options=-c%20a=b@c"}})
+
+
 @pytest.mark.parametrize("folder", ["file:///data/a#b", "file:///data/a?b"])
 def test_a_folder_of_checkpoints_that_is_not_percent_encoded_is_rejected(folder):
     """Arrow would write all files of the folder to `/data/a`."""
