@@ -202,7 +202,26 @@ class LakeReader:
                     f"the table {namespace}.{name} of the lake cannot be read: {str(error).rstrip('.')}; check that "
                     "its storage can be reached with the settings and credentials of this process"
                 ) from error
+            self._check_not_copied(self._loaded[namespace, name])
         return self._loaded[namespace, name]
+
+    def _check_not_copied(self, table: Table) -> None:
+        """Raise UnreadableTableError if this catalogue is a copy, and the data folder of its table has the original.
+
+        The pipelines of both catalogues would write the same files, and each would delete those of the other.
+        """
+        _, is_file, catalogue = self._config.lake.catalog_uri.partition("sqlite:///")
+        _, is_local, location = table.location().partition("file://")
+        if not is_file or not is_local:
+            return
+        folder = Path(location).parent.parent.parent  # a table is in FOLDER/warehouse/NAMESPACE/NAME
+        original = folder / Path(catalogue).name
+        if original.is_file() and not original.samefile(catalogue):
+            raise UnreadableTableError(
+                f"the catalogue {catalogue} is a copy of {original}: the files of its tables are in {folder}, "
+                "because Iceberg stores absolute paths. To restore a backup, put catalogue and warehouse at their old "
+                "path; to try one out, use another machine"
+            )
 
     def _names(self, namespace: str) -> list[str]:
         """Return the names of a namespace's tables; empty if there is no such namespace."""

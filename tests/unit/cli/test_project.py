@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 from contextlib import closing
 from datetime import UTC, datetime
@@ -327,6 +328,25 @@ def test_a_moved_lake_is_reported_with_its_remedy(run):
         stack.run(settings, Display(json_events=False))
     with pytest.raises(ConfigurationError, match=r"there is no staging store at .*, and the catalogue names a file"):
         check_not_lost(settings)
+
+
+def test_a_copied_lake_is_not_used_beside_its_original(run, tmp_path, monkeypatch):
+    """Two catalogues would write the same files, and the maintenance of each would delete those of the other."""
+    settings = config.load()
+    settings.data_dir.mkdir()
+    with closing(SqlCatalog("lake", uri=settings.lake.catalog_uri, warehouse=settings.lake.warehouse)) as lake:
+        lake.create_namespace("lakesync")
+        lake.create_table("lakesync.deltas", pa.schema([("n", pa.int64())]))
+    shutil.copytree(settings.data_dir, tmp_path / "copy")
+    assert run("doctor", "--only", "catalogue").exit_code == ExitCode.OK
+    monkeypatch.setenv("LAKESYNC_DATA_DIR", str(tmp_path / "copy"))
+    copied = rf"copy/catalog\.db is a copy of {settings.data_dir}/catalog\.db.*put catalogue and warehouse at their old"
+    with pytest.raises(StartupError, match=copied):
+        stack.run(config.load(), Display(json_events=False))
+    for words in (["doctor", "--only", "catalogue"], ["query", "SELECT * FROM deltas"]):
+        result = run(*words)
+        assert result.exit_code != ExitCode.OK
+        assert "is a copy of" in " ".join(result.output.split())
 
 
 def test_a_lost_store_is_not_replaced_by_an_empty_one(run):
