@@ -55,6 +55,7 @@ class Metrics:
         self,
         backlog: Callable[[], list[Backlog]],
         marks: Callable[[], Mapping[str, str]],
+        backpressure_limit: int,
         queue: Callable[[], FlushQueue | None] = lambda: None,
     ) -> None:
         """Create the registry and its metrics.
@@ -62,6 +63,7 @@ class Metrics:
         Args:
             backlog: returns the size of the unflushed log by gateway and shard (a store with some of its tables).
             marks: returns staging's marks, name → value.
+            backpressure_limit: unflushed bytes of a gateway and shard above which pushes are rejected.
             queue: returns the queue of work for destination tables after this server's own flushes; it returns None if
                 the pipeline flushes.
         """
@@ -84,6 +86,11 @@ class Metrics:
         self.checkpoints = Counter("lakesync_checkpoints", "Started checkpoint streams", registry=registry)
         self.checkpoint_bytes = Counter("lakesync_checkpoint_bytes", "Bytes of frames served", registry=registry)
         self.connections = Gauge("lakesync_websocket_connections", "Open WebSocket connections", registry=registry)
+        Gauge(
+            "lakesync_backpressure_limit_bytes",
+            "Unflushed bytes of a gateway and shard above which pushes are rejected",
+            registry=registry,
+        ).set(backpressure_limit)
         self.connection_ends = Counter(
             "lakesync_websocket_closes", "WebSocket connections ended, by close code", ["code"], registry=registry
         )

@@ -71,7 +71,12 @@ def create_app(settings: GatewaySettings, engine: Engine) -> FastAPI:
         settings: the server's settings.
         engine: the engine. `GatewayServer` has it opened, unless it is open already; the caller closes it.
     """
-    metrics = Metrics(engine.store.backlog, engine.store.marks, lambda: engine.queue)
+    metrics = Metrics(
+        engine.store.backlog,
+        engine.store.marks,
+        settings.engine_limits.max_backpressure_bytes,
+        lambda: engine.queue,
+    )
     hub = Hub(engine.store, settings.limits, metrics.broadcast.inc)
     services = Services(
         settings=settings,

@@ -88,6 +88,7 @@ def test_metrics_count_pushed_pulled_and_unflushed_deltas(served):
     assert sample("lakesync_pulled_deltas_total") >= 2
     assert sample(f'lakesync_unflushed_deltas{{gateway="{client.gateway}"') == 2
     assert sample(f'lakesync_unflushed_bytes{{gateway="{client.gateway}"') > 0
+    assert sample("lakesync_backpressure_limit_bytes ") >= 1 << 20
     assert sample(f'lakesync_last_arrival_timestamp_seconds{{gateway="{client.gateway}"') > 1.7e9
     assert sample(f'lakesync_oldest_unflushed_timestamp_seconds{{gateway="{client.gateway}"') > 1.7e9
     client.call("GET", "/admin/schema/{gw}")

@@ -27,7 +27,7 @@ def test_the_engine_is_closed_although_the_last_flush_fails(monkeypatch, tmp_pat
     settings = config.load({"data_dir": tmp_path, "flush": {"to_uri": f"file://{tmp_path / 'lake'}"}})
     with closing(Backends(settings)) as backends:
         engine = Engine(open_store("memory://", lambda: 1), lambda: 1, outlet=backends.outlet)
-        backends.engine_starter(engine, Metrics(list, dict))()
+        backends.engine_starter(engine, Metrics(list, dict, 1))()
         backends.finish()
         engine.close()
     assert calls == ["flush_all"]

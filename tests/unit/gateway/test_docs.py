@@ -37,7 +37,7 @@ def test_the_page_names_every_error_code_with_its_status(kind):
 def test_the_page_names_every_metric():
     names = {
         family.name + ("_total" if family.type == "counter" else "")
-        for family in Metrics(list, dict).registry.collect()
+        for family in Metrics(list, dict, 1).registry.collect()
     }
     assert len(names) > 10
     assert names == set(re.findall(r"^\| `(lakesync_\w+)` \|", PAGE, re.MULTILINE))

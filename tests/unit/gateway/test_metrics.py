@@ -17,7 +17,7 @@ def marks():
 
 @pytest.fixture
 def metrics(marks):
-    return Metrics(list, lambda: marks)
+    return Metrics(list, lambda: marks, 1)
 
 
 def test_the_pipelines_report_is_shown(metrics, marks):
