@@ -70,7 +70,8 @@ def stalled_runs(report: Mapping[str, Any], now_ms: float) -> list[str]:
     silent_seconds = (now_ms - report["reportedMs"]) / 1000
     if silent_seconds > _SILENT_SECONDS:
         sentences.append(
-            f"the pipeline last reported {duration(silent_seconds)} ago; its sensors are stopped: restart `lakesync up`"
+            f"the pipeline last reported {duration(silent_seconds)} ago: start `lakesync up`, or restart it if it has "
+            "been running for a minute"
         )
     return sentences
 
