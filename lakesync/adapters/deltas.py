@@ -11,7 +11,7 @@ Adapters, and everything that reads or writes them, use these types.
 - A *destination table* has the current rows of a synced table, beside the deltas. The content of a row there is the
   merge of the row's deltas, in any order. With soft delete, a deleted row stays in the table with its last values,
   marked as deleted.
-- A *bucket* is a hash of a row id or batch id. Buckets divide a large backlog among parallel writers
+- A *hash slot* is a hash of a row id or batch id. Hash slots divide a large backlog among parallel writers
   (`transfer/loads.py`), and the rows of a destination table among locks (`sql/row_tables.py`).
 """
 
@@ -36,8 +36,8 @@ _ROWS_PER_QUERY = 500
 PAGE_DELTAS = 10_000
 """Deltas per page, unless a query sets a limit."""
 
-BUCKETS = 16
-"""Number of buckets, and so the most writers that can share a backlog, because each takes whole buckets."""
+HASH_SLOTS = 16
+"""Number of hash slots, and so the most writers that can share a backlog, because each takes whole slots."""
 RowId = tuple[str, str]
 """`(gateway, row id)`: the identity of a row at a destination."""
 
@@ -227,9 +227,9 @@ def checksum_of(deltas: Iterable[StoredDelta]) -> BatchChecksum:
     return BatchChecksum(count, total % 2**64)
 
 
-def bucket_of(text: str) -> int:
-    """Return the bucket of a row id or batch id. It is the same in every process and version."""
-    return crc32(text.encode()) % BUCKETS
+def hash_slot_of(text: str) -> int:
+    """Return the hash slot of a row id or batch id. It is the same in every process and version."""
+    return crc32(text.encode()) % HASH_SLOTS
 
 
 class Part(msgspec.Struct, frozen=True, rename={"count": "of"}):
@@ -258,7 +258,7 @@ class Part(msgspec.Struct, frozen=True, rename={"count": "of"}):
         keys = deltas.column("batch_id" if self.by_batch else "row_id")
         encoded = pa.chunked_array(keys, pa.string()).combine_chunks().dictionary_encode()
         belongs = pa.array(
-            [bucket_of(text) % self.count == self.number for text in encoded.dictionary.to_pylist()], pa.bool_()
+            [hash_slot_of(text) % self.count == self.number for text in encoded.dictionary.to_pylist()], pa.bool_()
         )
         return pa.chunked_array([belongs.take(encoded.indices)])
 

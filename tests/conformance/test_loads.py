@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from lakesync.adapters import LifecycleAdapter, SqliteAdapter
 from lakesync.adapters.arrow import has_text_columns
 from lakesync.adapters.arrow_access import max_writers, read_arrow
-from lakesync.adapters.deltas import BUCKETS, DeltaQuery, Part, bucket_of
+from lakesync.adapters.deltas import HASH_SLOTS, DeltaQuery, Part, hash_slot_of
 from lakesync.adapters.transfer.follower import DeltaSelection, follow_history, read_follower_progress
 from lakesync.adapters.transfer.loads import LoadBarrier, begin_load, finish_load, is_announced, load_to_resume
 from lakesync.model.crash_points import VARIABLE
@@ -195,11 +195,16 @@ def test_a_part_contains_whole_rows_or_batches():
         keys = deltas.column("batch_id" if by_batch else "row_id").to_pylist()
         for number, mask in enumerate(parts):
             found = {key for key, mine in zip(keys, mask, strict=True) if mine}
-            assert {bucket_of(key) % 3 for key in found} == {number}
+            assert {hash_slot_of(key) % 3 for key in found} == {number}
     holders = {number for number, mask in enumerate(parts) for name, mine in zip(names, mask, strict=True) if mine}
     assert holders == {0, 1, 2}
 
 
 def test_an_adapter_with_one_writer_gets_one_part(tmp_path):
     hot, cold = SqliteAdapter(tmp_path / "a.db"), DATABASES["parquet on local disk"](tmp_path)
-    assert [max_writers(each) for each in (hot, cold, LifecycleAdapter(hot, cold, 0), object())] == [1, BUCKETS, 1, 1]
+    assert [max_writers(each) for each in (hot, cold, LifecycleAdapter(hot, cold, 0), object())] == [
+        1,
+        HASH_SLOTS,
+        1,
+        1,
+    ]

@@ -29,7 +29,7 @@ from lakesync.adapters.arrow import (
 )
 from lakesync.adapters.base import ContentTransform, unchanged
 from lakesync.adapters.deltas import (
-    BUCKETS,
+    HASH_SLOTS,
     BatchChecksum,
     DeltaBatch,
     DeltaQuery,
@@ -68,6 +68,8 @@ if TYPE_CHECKING:
 
 _MAX_NAME_CHARS = 179
 """Characters of the batch id in a key, at most. With the ranges and the ending, they fit a part of a key."""
+_MARKS_PREFIX = "marks"
+"""The prefix of the keys of marks."""
 _BYTES_PER_DELTA = 100
 """An estimate, to derive the number of an object's deltas from its size."""
 
@@ -128,7 +130,7 @@ class ObjectDeltas(FileAdapter[DeltaFile]):
     @property
     def max_writers(self) -> int:
         """The most that can share a backlog. Each batch is an object of its own, so writers do not wait."""
-        return BUCKETS
+        return HASH_SLOTS
 
     def read_mark(self, name: str) -> str | None:
         """Return the value of a follower's mark, which is an object. A *follower* copies the lake's deltas here."""
@@ -184,10 +186,7 @@ class ObjectDeltas(FileAdapter[DeltaFile]):
         """Rewrite the objects with deltas that an erasure covers, one after another, and read each back."""
         count = 0
         touched: dict[TouchedRow, None] = {}
-        for mark in self._objects(f"{_MARKS_PREFIX}/"):
-            text = self.objects.get_object(mark.key)
-            if b"{" in text:  # JSON, which ignores the blank
-                self.objects.put_object(mark.key, b" " + text)
+        self._revoke_marks()
         for file in self._files():
             if not any(file.gateway == request.gateway and file.hlcs.low <= request.hlc for request in requests):
                 continue
@@ -301,7 +300,7 @@ class ObjectDeltas(FileAdapter[DeltaFile]):
     def _insert(self, files: Iterable[tuple[DeltaFile, bytes]], mark: MarkUpdate | None) -> BatchChecksum:
         """Write objects unless they exist, read them back, and check before and after that a mark is unchanged.
 
-        An erasure that changes the mark meanwhile may have listed the objects before, so the new ones are deleted.
+        An erasure that revokes the mark meanwhile may have listed the objects before, so the new ones are deleted.
         """
         if mark is not None:
             mark.check(self.read_mark(mark.name))
@@ -316,10 +315,20 @@ class ObjectDeltas(FileAdapter[DeltaFile]):
                 else checksum_of(envelope_deltas(content, file))
             )
         if mark is not None and (found := self.read_mark(mark.name)) not in (mark.expected, mark.value):
-            if found is not None and found.lstrip() == (mark.expected or "").lstrip():  # by an erasure, not by a run
+            if found is not None and found.lstrip() == (mark.expected or "").lstrip():  # revoked; not moved by a run
                 self.objects.delete_objects(created)
             raise mark.moved_error(found)
         return total
+
+    def _revoke_marks(self) -> None:
+        """Change the text of every mark, as `sql.follower_state.revoke_marks` does; JSON ignores the blank.
+
+        A task of a killed run may go on, with deltas that it read before an erasure. Its inserts then fail.
+        """
+        for mark in self._objects(f"{_MARKS_PREFIX}/"):
+            text = self.objects.get_object(mark.key)
+            if b"{" in text:
+                self.objects.put_object(mark.key, b" " + text)
 
     def _segments(self, query: DeltaQuery) -> Iterator[Segment[DeltaFile]]:
         """Yield the objects that may contain deltas that match a query, each with its range of values (a segment)."""
@@ -362,10 +371,6 @@ def _identities(deltas: pa.Table) -> pa.Array:
 
     columns = (deltas.column(name).cast(pa.string()) for name in ("hlc", "client_id", "delta_id", "gateway"))
     return pc.binary_join_element_wise(*columns, "\0").combine_chunks()
-
-
-_MARKS_PREFIX = "marks"
-"""The prefix of the keys of marks."""
 
 
 def _mark_key(name: str) -> str:

@@ -23,7 +23,7 @@ from lakesync.adapters.arrow import require_pyarrow
 from lakesync.adapters.arrow_access import ArrowAdapterBase
 from lakesync.adapters.base import ContentTransform, DeadLetter, SuspendedTable, unchanged
 from lakesync.adapters.deltas import (
-    BUCKETS,
+    HASH_SLOTS,
     NO_CONTENT,
     ArrowPage,
     BatchChecksum,
@@ -133,7 +133,7 @@ class SqlAdapter(ArrowAdapterBase):
     @property
     def max_writers(self) -> int:
         """The most writers at a time: one, unless the database runs transactions on different rows concurrently."""
-        return BUCKETS if self._dialect.concurrent_writers else 1
+        return HASH_SLOTS if self._dialect.concurrent_writers else 1
 
     def delete_deltas(self, deltas: pa.Table) -> int:
         """Delete deltas in one statement."""

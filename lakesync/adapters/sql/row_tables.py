@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from lakesync.adapters.base import WHOLE_ROW, DeadLetter
-from lakesync.adapters.deltas import BUCKETS, NO_CONTENT, RowContent, RowId, bucket_of
+from lakesync.adapters.deltas import HASH_SLOTS, NO_CONTENT, RowContent, RowId, hash_slot_of
 from lakesync.adapters.sql.backend import Column, Connection, Dialect, load_scratch_table
 from lakesync.adapters.sql.follower_state import (
     ROW_KEYS_TABLE,
@@ -259,14 +259,14 @@ class RowTable:
     def _lock_names(self, rows: Iterable[RowId] | None = None) -> list[str]:
         """Return the names of the locks of rows, or of all rows, in an order that all writers share.
 
-        A lock covers the rows of one *bucket*, a hash of the row id. Without concurrent writers, a table has one lock.
+        A lock covers the rows of one hash slot. Without concurrent writers, a table has one lock.
         """
         own_name = table_name(self._schema)
         name = f"table {own_name.lower() if self._dialect.ignores_case_of_tables else own_name}"
         if not self._dialect.concurrent_writers:
             return [name]
-        buckets = range(BUCKETS) if rows is None else sorted({bucket_of(row_id) for _, row_id in rows})
-        return [f"{name} {bucket:02d}" for bucket in buckets]
+        slots = range(HASH_SLOTS) if rows is None else sorted({hash_slot_of(row_id) for _, row_id in rows})
+        return [f"{name} {slot:02d}" for slot in slots]
 
     def _indexes(self, present: Collection[str]) -> Iterator[str]:
         """Yield statements that index the columns of the primary key and external id that are not `present`."""

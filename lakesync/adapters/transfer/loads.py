@@ -79,7 +79,7 @@ def begin_load(
         name: the follower's name.
         selection: the deltas that the follower selects.
         until: `GATEWAY/SHARD` → last arrival of the load, for each stream with missing deltas.
-        parts: number of tasks, at most `lakesync.adapters.deltas.BUCKETS`.
+        parts: number of tasks, at most `lakesync.adapters.deltas.HASH_SLOTS`.
         schemas: the destination tables that the parts write.
 
     Raises:
