@@ -320,10 +320,10 @@ def _varints(numbers: Ints) -> pa.Array:
     offsets = np.zeros(len(numbers) + 1, np.int32)
     np.cumsum(sizes, out=offsets[1:])
     data = np.empty(offsets[-1], np.uint8)
-    for place in range(int(sizes.max(initial=0))):
-        longer = np.flatnonzero(sizes > place)
-        more_bytes_follow = (sizes[longer] > place + 1).astype(np.uint8) << 7
-        data[offsets[:-1][longer] + place] = (numbers[longer] >> 7 * place & 0x7F).astype(np.uint8) | more_bytes_follow
+    for index in range(int(sizes.max(initial=0))):
+        longer = np.flatnonzero(sizes > index)
+        more_bytes_follow = (sizes[longer] > index + 1).astype(np.uint8) << 7
+        data[offsets[:-1][longer] + index] = (numbers[longer] >> 7 * index & 0x7F).astype(np.uint8) | more_bytes_follow
     return pa.Array.from_buffers(pa.binary(), len(numbers), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 

@@ -1,8 +1,8 @@
 """Opens adapters by URI, such as `postgresql://…` or `s3://…`. The scheme names the kind of database or object store.
 
 Adapters store deltas, the changes of rows that clients have made. The pipeline and commands such as `lakesync migrate`
-open them here. So does the gateway server: without a pipeline it copies deltas to one, and clients can pull the rows of
-others, called sources.
+open them here. The gateway server does so for two purposes: without a pipeline it copies deltas to an adapter, and
+clients can pull the rows of adapters that are declared as sources.
 
 A package adds a scheme with an entry point in the group `lakesync.adapters`. The entry point's name is the scheme, its
 value a function from the URI to the adapter:

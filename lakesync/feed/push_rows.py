@@ -79,7 +79,7 @@ def arrivals_of(deltas: Sequence[RowDelta], last: int) -> dict[RowKey, int]:
     """
     rows = by_row(deltas).deltas
     first = last - ARRIVAL_STEP * (len(rows) - 1)
-    return {key: first + ARRIVAL_STEP * place for place, key in enumerate(rows)}
+    return {key: first + ARRIVAL_STEP * number for number, key in enumerate(rows)}
 
 
 def too_wide_rows(stored: Mapping[RowKey, StoredRow], rows: PushRows, max_columns: int) -> dict[RowKey, int]:

@@ -143,8 +143,8 @@ class Flusher:
     def flush_table(self, table: str) -> FlushReport:
         """Flush the backlog up to the last push that contains a table, including other tables' deltas.
 
-        A batch is a prefix of the log, so that one mark describes what was flushed. Therefore a table cannot be flushed
-        alone.
+        A batch is a prefix of the log, so that one sequence says up to where the log was flushed. Therefore a table
+        cannot be flushed alone.
 
         Raises:
             FlushError, IntegrityError, StagingUnavailableError: as `flush`.
@@ -278,12 +278,12 @@ class Flusher:
         schemas = self._store.gateway_config(self.gateway_id).schemas
         marks = {table: f"flushed_without_schema/{self.gateway_id}/{table}" for table in rows}
         stored_marks = self._store.marks()
-        without_rows = [table for table, mark in marks.items() if stored_marks.get(mark) == "true"]
-        for table in rows.keys() - schemas.keys() - set(without_rows):
+        unfilled = {table for table, mark in marks.items() if stored_marks.get(mark) == "true"}
+        for table in rows.keys() - schemas.keys() - unfilled:
             self._store.put_mark(marks[table], "true")
         tables = []
         for table in sorted(rows.keys() & schemas.keys()):
-            row_ids = rows[table].keys() | (self._stored_rows(table) if table in without_rows else ())
+            row_ids = rows[table].keys() | (self._stored_rows(table) if table in unfilled else ())
             tables.append(FlushedTable(schemas[table].schema, tuple(row_ids), rows[table].total()))
         context = FlushContext(batch.gateway, batch.batch_id, batch.arrival_high)
         try:
@@ -296,7 +296,7 @@ class Flusher:
             )
             self._delayed_jobs.publish(tables, context)
         for each in tables:
-            if each.table in without_rows:
+            if each.table in unfilled:
                 self._store.put_mark(marks[each.table], "false")
 
     def _stored_rows(self, table: str) -> set[str]:

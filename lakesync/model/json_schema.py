@@ -69,32 +69,32 @@ class JsonSchema:
         return None if error is None else _describe(error, name + error.json_path.removeprefix("$"))
 
 
-def _describe(error: SchemaViolation, place: str) -> str:
+def _describe(error: SchemaViolation, name: str) -> str:
     """Return a violation of a JSON Schema as a sentence.
 
     Args:
         error: the violation.
-        place: the name of the invalid value, for example `params.issue`.
+        name: the name of the invalid value, for example `params.issue`.
     """
     rule, value = error.validator, error.instance
     allowed: Any = error.validator_value
     if rule == "required" and isinstance(value, Mapping):
-        missing = [name for name in allowed if name not in value]
-        return f"{place} lacks {', '.join(map(repr, missing))}"
+        missing = [each for each in allowed if each not in value]
+        return f"{name} lacks {', '.join(map(repr, missing))}"
     if rule == "additionalProperties" and isinstance(value, Mapping) and isinstance(error.schema, Mapping):
-        return _shorten(f"{place} {_unknown_fields(error.schema, value)}")
-    if error.schema is False:  # `jsonschema` does not say which value in `place` it is for
-        return f"{place} has a value where its schema allows none"
+        return _shorten(f"{name} {_unknown_fields(error.schema, value)}")
+    if error.schema is False:  # `jsonschema` does not say which value in it has the schema
+        return f"{name} has a value where its schema allows none"
     if rule == "type":
         names = [allowed] if isinstance(allowed, str) else allowed
-        return f"{place} must be of type {' or '.join(names)}"
+        return f"{name} must be of type {' or '.join(names)}"
     if rule == "enum":
-        return f"{place} must be one of {_json(allowed)}"
+        return f"{name} must be one of {_json(allowed)}"
     if rule == "const":
-        return f"{place} must be {_json(allowed)}"
+        return f"{name} must be {_json(allowed)}"
     if rule == "minLength" and allowed == 1:
-        return f"{place} must not be empty"
-    return f"{place} must satisfy {rule} {_json(allowed)}"
+        return f"{name} must not be empty"
+    return f"{name} must satisfy {rule} {_json(allowed)}"
 
 
 def _unknown_fields(schema: Mapping[str, Any], value: Mapping[str, Any]) -> str:

@@ -308,13 +308,13 @@ def _long_combinations(choices: Sequence[Iterable[str]]) -> Iterator[bytes]:
     longest = [sum(len(texts[0]) + 1 for texts in encoded[start:]) for start in range(len(encoded) + 1)]
 
     def extend(start: tuple[bytes, ...], size: int) -> Iterator[bytes]:
-        place = len(start)
-        if place == len(encoded):
+        index = len(start)
+        if index == len(encoded):
             yield b"[" + b",".join(start) + b"]"
             return
-        for text in encoded[place]:
+        for text in encoded[index]:
             size_with_text = size + len(text) + 1
-            if size_with_text + longest[place + 1] < _MAX_GROUP_BYTES:  # a list has one bracket more than commas
+            if size_with_text + longest[index + 1] < _MAX_GROUP_BYTES:  # a list has one bracket more than commas
                 return  # the texts that follow are not longer
             yield from extend((*start, text), size_with_text)
 

@@ -90,16 +90,18 @@ class IcebergDeltas(FileAdapter[_DataFile]):
         with deltas of several streams, which LakeSync does not write, is left out.
         """
         table = self._table()
-        *names, arrival = (table.schema().find_field(name).field_id for name in ("gateway", "shard", "arrival"))
+        *stream_fields, arrival_field = (
+            table.schema().find_field(name).field_id for name in ("gateway", "shard", "arrival")
+        )
         latest: dict[str, int] = {}
         for task in table.scan().plan_files():
             low, high = (
-                [(bounds or {}).get(name, b"") for name in names]
+                [(bounds or {}).get(field, b"") for field in stream_fields]
                 for bounds in (task.file.lower_bounds, task.file.upper_bounds)
             )
             if all(low) and low == high:
                 stream = b"/".join(low).decode()
-                latest[stream] = max(_value_range(task, arrival)[1], latest.get(stream, 0))
+                latest[stream] = max(_value_range(task, arrival_field)[1], latest.get(stream, 0))
         return latest
 
     def close(self) -> None:

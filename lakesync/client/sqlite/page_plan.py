@@ -68,7 +68,7 @@ def deltas_by_table(deltas: Sequence[RowDelta]) -> dict[str, Sequence[RowDelta]]
 def deltas_by_row(deltas: Sequence[RowDelta]) -> DeltasByRow | SingleDeltaRows:
     """Return a table's deltas by row, in order of row id, so that neighbours in the file are written together."""
     row_ids = list(map(_row_id_of, deltas))
-    if len(set(row_ids)) == len(deltas) > 1:
+    if len(set(row_ids)) == len(deltas) > 1:  # `itemgetter` of one index would return no tuple
         in_order = itemgetter(*sorted(range(len(deltas)), key=row_ids.__getitem__))
         stamps = RowStamps.of(deltas)
         return SingleDeltaRows(in_order(deltas), set(map(_op_of, deltas)), RowStamps(*map(in_order, stamps)))

@@ -295,7 +295,7 @@ class RowStorage:
             types: the table's columns; None if the row has edits, or its table no schema.
         """
         state = row.state
-        if types is None or not state.visible or not _hold(types, state.values()):
+        if types is None or not state.visible or not _can_store(types, state.values()):
             return row.generation, None, encode_state(state)
         return row.generation, self._stamp_codec.encode(stamps_of(state)), None
 
@@ -314,8 +314,8 @@ class RowStorage:
         return _RecordTable(known_table(table)) if has_schema else _RecordTable("_lakesync_known", (table,))
 
 
-def _hold(types: Mapping[str, ColumnType], values: Mapping[str, Raw]) -> bool:
-    """Return whether columns of these types store all values without loss."""
+def _can_store(types: Mapping[str, ColumnType], values: Mapping[str, Raw]) -> bool:
+    """Return whether columns of these types can store all values without loss."""
     return all(column in types and round_trips(types[column], value) for column, value in values.items())
 
 

@@ -87,7 +87,7 @@ class SchemaFetcher:
         self._replica = replica
         self._transport = transport
         self._synchroniser = SchemaSynchroniser(replica)
-        self._has_newest = False
+        self._has_newest_schemas = False
         """Whether the tables have the columns of the gateway's newest schemas, as far as the client knows."""
         self._next_check = 0.0
         """When auto-sync may request the same schemas again, on the monotonic clock."""
@@ -116,14 +116,14 @@ class SchemaFetcher:
             is_foreground: whether the app started it. In auto-sync, `SCHEMA_SECONDS` passes between repeated requests.
         """
         if result.found_new_column or any(edit.code == SchemaError.code for edit in result.refused):
-            self._has_newest, self._conflict = False, None
+            self._has_newest_schemas, self._conflict = False, None
         if result.error is not None or not isinstance(self._transport, SchemaTransport):
             return
         tables: list[str] = []
         is_due = is_foreground or time.monotonic() >= self._next_check
         if is_due:
             self._conflict = None
-        if not self._has_newest and self._conflict is None:
+        if not self._has_newest_schemas and self._conflict is None:
             tables = self._replica.tables()
         elif is_due:
             tables = self._tables_with_refused_edits()
@@ -133,7 +133,7 @@ class SchemaFetcher:
                     self._fetch(self._transport, table)
                 except SchemaError as error:  # of this table alone
                     self._conflict = self._conflict or error
-            self._has_newest = self._has_newest or self._conflict is None
+            self._has_newest_schemas = self._has_newest_schemas or self._conflict is None
             result.error = self._conflict
         except LakeSyncError as error:
             result.error = error
