@@ -127,13 +127,6 @@ def record_outcome(
     return not _is_taken_over(known, record)
 
 
-def _encode(outcome: ActionOutcome) -> bytes:
-    """Encode an outcome for the store."""
-    if isinstance(outcome, ActionResult):
-        return msgspec.json.encode(_StoredOutcome(hlc=outcome.server_hlc, data=outcome.data))
-    return msgspec.json.encode(_StoredOutcome(code=outcome.code, message=outcome.message))
-
-
 def decode(stored: bytes, action_id: str) -> ActionOutcome:
     """Decode a stored outcome as that of an action.
 
@@ -145,6 +138,13 @@ def decode(stored: bytes, action_id: str) -> ActionOutcome:
     if outcome.code:
         return ActionFailure(action_id, outcome.code, outcome.message, retryable=False)
     return ActionResult(action_id, outcome.data, outcome.hlc)
+
+
+def _encode(outcome: ActionOutcome) -> bytes:
+    """Encode an outcome for the store."""
+    if isinstance(outcome, ActionResult):
+        return msgspec.json.encode(_StoredOutcome(hlc=outcome.server_hlc, data=outcome.data))
+    return msgspec.json.encode(_StoredOutcome(code=outcome.code, message=outcome.message))
 
 
 def _is_taken_over(stored: ActionRecord | None, record: ActionRecord) -> bool:

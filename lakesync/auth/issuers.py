@@ -101,46 +101,6 @@ def configured_issuers(config: Config) -> tuple[Issuer, ...]:
     return tuple(_make_issuer(section) for section in config.gateway.issuers)
 
 
-def _make_issuer(section: DeclaredIssuer) -> Issuer:
-    """Return the issuer that a section declares.
-
-    Its keys are a secret, in a file, at a URL, or at the URL that the issuer's discovery document names.
-    """
-    keys: Sequence[Key] = ()
-    cooldown = COOLDOWN_SECONDS
-    load: Callable[[], Sequence[Key]]
-    if section.secret is not None:
-        keys = [Key.of_secret(section.secret.get_secret_value())]
-        load = partial(tuple, keys)
-    elif section.keys is not None:
-        path = Path(section.keys)
-        load, cooldown = partial(read_keys, path), FILE_COOLDOWN_SECONDS
-        try:
-            keys = load()
-        except KeysUnavailableError as error:
-            raise ConfigurationError(
-                f"keys of [[gateway.issuers]] cannot be used: {error}; name a file with a JSON Web Key Set, or with "
-                "public keys in PEM"
-            ) from error
-    elif section.jwks_url is not None:
-        load = partial(fetch_set, section.jwks_url)
-    else:
-        load = partial(discover_set, section.issuer, partial(check_keys_url, "it"))  # messages call the URL "it"
-    return Issuer(
-        section.issuer,
-        KeySet(load, keys, name=section.issuer, cooldown=cooldown),
-        section.algorithms,
-        audience=frozenset(section.audience),
-        client_claim=section.client_claim,
-        client_prefix=section.client_prefix,
-        gateway_claim=section.gateway_claim,
-        role_claim=section.role_claim,
-        admin_roles=frozenset(section.admin_roles),
-        enter=section.enter,
-        require={path: frozenset(values) for path, values in section.require.items()},
-    )
-
-
 def admits(rule: DeclaredEnterRule, claims: Mapping[str, Any]) -> bool:
     """Return whether an entry of an issuer's setting `enter` lets tokens with these claims use its gateway.
 
@@ -194,3 +154,43 @@ def string_values(value: Any) -> tuple[str, ...] | None:
 def rule_claims(claims: Mapping[str, Any]) -> Claims:
     """Return the claims that sync rules can read, by path: strings and lists of strings."""
     return {path: value for path, value in claims.items() if string_values(value) is not None}
+
+
+def _make_issuer(section: DeclaredIssuer) -> Issuer:
+    """Return the issuer that a section declares.
+
+    Its keys are a secret, in a file, at a URL, or at the URL that the issuer's discovery document names.
+    """
+    keys: Sequence[Key] = ()
+    cooldown = COOLDOWN_SECONDS
+    load: Callable[[], Sequence[Key]]
+    if section.secret is not None:
+        keys = [Key.of_secret(section.secret.get_secret_value())]
+        load = partial(tuple, keys)
+    elif section.keys is not None:
+        path = Path(section.keys)
+        load, cooldown = partial(read_keys, path), FILE_COOLDOWN_SECONDS
+        try:
+            keys = load()
+        except KeysUnavailableError as error:
+            raise ConfigurationError(
+                f"keys of [[gateway.issuers]] cannot be used: {error}; name a file with a JSON Web Key Set, or with "
+                "public keys in PEM"
+            ) from error
+    elif section.jwks_url is not None:
+        load = partial(fetch_set, section.jwks_url)
+    else:
+        load = partial(discover_set, section.issuer, partial(check_keys_url, "it"))  # messages call the URL "it"
+    return Issuer(
+        section.issuer,
+        KeySet(load, keys, name=section.issuer, cooldown=cooldown),
+        section.algorithms,
+        audience=frozenset(section.audience),
+        client_claim=section.client_claim,
+        client_prefix=section.client_prefix,
+        gateway_claim=section.gateway_claim,
+        role_claim=section.role_claim,
+        admin_roles=frozenset(section.admin_roles),
+        enter=section.enter,
+        require={path: frozenset(values) for path, values in section.require.items()},
+    )

@@ -126,44 +126,6 @@ def parse_keys(content: bytes) -> tuple[Key, ...]:
     return tuple(keys)
 
 
-def _parse_pem(content: bytes) -> list[Key]:
-    """Parse one or more public keys in PEM."""
-    keys = []
-    for part in content.split(_PEM)[1:]:
-        block = _PEM + part.partition(_PEM_END)[0] + _PEM_END
-        try:
-            public = load_pem_public_key(block)
-        except (ValueError, UnsupportedAlgorithm) as error:
-            raise KeysUnavailableError(f"a public key in PEM cannot be parsed: {error}") from error
-        keys.append(Key.of_public(None, public))
-    return keys
-
-
-def _parse_key_set(content: bytes) -> list[Key]:
-    """Parse a JSON Web Key Set."""
-    try:
-        document = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise KeysUnavailableError("it is neither a JSON Web Key Set nor public keys in PEM") from error
-    entries = document.get("keys") if isinstance(document, dict) else None
-    if not isinstance(entries, list):
-        raise KeysUnavailableError('the JSON has no list "keys": it is not a JSON Web Key Set')
-    keys = []
-    for entry in entries:
-        algorithm = _ALGORITHM_OF_KEY_TYPE.get(str(entry.get("kty"))) if isinstance(entry, dict) else None
-        if algorithm is None or entry.get("use", "sig") != "sig":
-            continue
-        if entry.get("alg", algorithm) not in ({"EdDSA", "Ed25519"} if algorithm == "EdDSA" else {algorithm}):
-            continue
-        kid = entry.get("kid")
-        public = {name: value for name, value in entry.items() if name != "d"}  # `d` is the private part
-        try:
-            keys.append(Key.of_public(kid if isinstance(kid, str) else None, jwt.PyJWK(public, algorithm).key))
-        except (jwt.PyJWTError, KeysUnavailableError, ValueError, TypeError, KeyError) as error:
-            log.warning("a key of an issuer is not usable", kid=str(kid)[:100], reason=str(error)[:200])
-    return keys
-
-
 class KeySet:
     """The cached keys of one issuer. Use it in the event loop's thread; only `load` runs in another."""
 
@@ -292,6 +254,44 @@ def read_keys(path: Path) -> tuple[Key, ...]:
         raise KeysUnavailableError(f"{path} cannot be read: {error.strerror}") from error
     except KeysUnavailableError as error:
         raise type(error)(f"{path}: {error}") from error
+
+
+def _parse_pem(content: bytes) -> list[Key]:
+    """Parse one or more public keys in PEM."""
+    keys = []
+    for part in content.split(_PEM)[1:]:
+        block = _PEM + part.partition(_PEM_END)[0] + _PEM_END
+        try:
+            public = load_pem_public_key(block)
+        except (ValueError, UnsupportedAlgorithm) as error:
+            raise KeysUnavailableError(f"a public key in PEM cannot be parsed: {error}") from error
+        keys.append(Key.of_public(None, public))
+    return keys
+
+
+def _parse_key_set(content: bytes) -> list[Key]:
+    """Parse a JSON Web Key Set."""
+    try:
+        document = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise KeysUnavailableError("it is neither a JSON Web Key Set nor public keys in PEM") from error
+    entries = document.get("keys") if isinstance(document, dict) else None
+    if not isinstance(entries, list):
+        raise KeysUnavailableError('the JSON has no list "keys": it is not a JSON Web Key Set')
+    keys = []
+    for entry in entries:
+        algorithm = _ALGORITHM_OF_KEY_TYPE.get(str(entry.get("kty"))) if isinstance(entry, dict) else None
+        if algorithm is None or entry.get("use", "sig") != "sig":
+            continue
+        if entry.get("alg", algorithm) not in ({"EdDSA", "Ed25519"} if algorithm == "EdDSA" else {algorithm}):
+            continue
+        kid = entry.get("kid")
+        public = {name: value for name, value in entry.items() if name != "d"}  # `d` is the private part
+        try:
+            keys.append(Key.of_public(kid if isinstance(kid, str) else None, jwt.PyJWK(public, algorithm).key))
+        except (jwt.PyJWTError, KeysUnavailableError, ValueError, TypeError, KeyError) as error:
+            log.warning("a key of an issuer is not usable", kid=str(kid)[:100], reason=str(error)[:200])
+    return keys
 
 
 def _get(url: str) -> bytes:

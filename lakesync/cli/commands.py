@@ -109,34 +109,6 @@ def examples(*lines: tuple[str, str]) -> str:
     return "\n\n".join(["Examples:", *formatted])
 
 
-def _with_single_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Return a function with the fields of `ConnectionOptions` as parameters in place of one of that type.
-
-    Typer makes an option of each parameter, by the signature. A function without such a parameter is returned
-    unchanged.
-    """
-    signature = inspect.signature(function, eval_str=True)
-    names = [name for name, each in signature.parameters.items() if each.annotation is ConnectionOptions]
-    if not names:
-        return function
-    fields = inspect.signature(ConnectionOptions, eval_str=True).parameters
-    parameters = []
-    for name, parameter in signature.parameters.items():
-        if name in names:
-            parameters += [field.replace(kind=inspect.Parameter.KEYWORD_ONLY) for field in fields.values()]
-        else:
-            parameters.append(parameter)
-
-    @wraps(function)
-    def call(**values: Any) -> None:
-        options = ConnectionOptions(**{field: values.pop(field) for field in fields})
-        function(**values, **{names[0]: options})
-
-    call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return call
-
-
 def declared_gateways(config: Config) -> list[str]:
     """Return the ids of the gateways in the settings, `[remote] gateway` included, in alphabetical order."""
     return sorted({*config.gateways, *filter(None, [config.remote.gateway])})
@@ -298,6 +270,34 @@ def parse_claim_options(options: list[str] | None) -> dict[str, str | list[str]]
             "`token create --role`, and 'exp' that of its --hours"
         )
     return claims
+
+
+def _with_single_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Return a function with the fields of `ConnectionOptions` as parameters in place of one of that type.
+
+    Typer makes an option of each parameter, by the signature. A function without such a parameter is returned
+    unchanged.
+    """
+    signature = inspect.signature(function, eval_str=True)
+    names = [name for name, each in signature.parameters.items() if each.annotation is ConnectionOptions]
+    if not names:
+        return function
+    fields = inspect.signature(ConnectionOptions, eval_str=True).parameters
+    parameters = []
+    for name, parameter in signature.parameters.items():
+        if name in names:
+            parameters += [field.replace(kind=inspect.Parameter.KEYWORD_ONLY) for field in fields.values()]
+        else:
+            parameters.append(parameter)
+
+    @wraps(function)
+    def call(**values: Any) -> None:
+        options = ConnectionOptions(**{field: values.pop(field) for field in fields})
+        function(**values, **{names[0]: options})
+
+    call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return call
 
 
 def _parse_pairs(pairs: Iterable[str], where: str) -> dict[str, str | list[str]]:

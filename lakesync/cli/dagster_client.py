@@ -323,13 +323,13 @@ class DagsterClient:
         return data
 
 
+def dagster_url(config: Config) -> str | None:
+    """Return the URL of Dagster's web UI: as configured, else that of a running `lakesync up`; None if unknown."""
+    return config.dagster.url or running_service(config, "dagster").get("url")
+
+
 def _value(entry: Mapping[str, Any]) -> Any:
     """Return the value of a metadata entry; None for types that only Dagster's web UI displays."""
     if "intRepr" in entry:  # GraphQL's integers have 32 bits
         return int(entry["intRepr"])
     return next((entry[name] for name in ("floatValue", "boolValue", "text") if name in entry), None)
-
-
-def dagster_url(config: Config) -> str | None:
-    """Return the URL of Dagster's web UI: as configured, else that of a running `lakesync up`; None if unknown."""
-    return config.dagster.url or running_service(config, "dagster").get("url")

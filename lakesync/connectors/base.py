@@ -49,14 +49,6 @@ def changed_columns(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict
     return {name: after.get(name) for name in {**before, **after} if _differ(before.get(name), after.get(name))}
 
 
-def _differ(before: Any, after: Any) -> bool:
-    """Return whether two JSON values differ: 1 and 1.0 are equal, 1 and true are not."""
-    if isinstance(before, str) and isinstance(after, str):
-        return before != after
-    # In canonical form (RFC 8785), different integers beyond 2**53 may be equal; in Python, 1 and True are.
-    return jcs(before) != jcs(after) or before != after
-
-
 @dataclass(frozen=True)
 class Page:
     """Some changes of one table. The poll writes a page with its cursor to the lake completely, or not at all."""
@@ -214,12 +206,6 @@ def describe_clock_skew(source_ms: float, owner: str, now_ms: Callable[[], float
     )
 
 
-def _first_page(source: Source, table: str) -> str:
-    """Read a page of a table, and return the number of its rows as a sentence: the default probe."""
-    page = next(source.changes(table, None), None)
-    return f"{0 if page is None else len(page.rows)} rows on the first page"
-
-
 @dataclass(frozen=True)
 class ConnectorConfig:
     """A connector's configuration with secrets in plain text. Its `repr` does not show them."""
@@ -318,3 +304,17 @@ def text_table(name: str, columns: Iterable[str], **references: str) -> TableSch
         references: column → the `TABLE.COLUMN` that it references.
     """
     return TableSchema(name, tuple(Column(each, "string", references.get(each)) for each in columns))
+
+
+def _differ(before: Any, after: Any) -> bool:
+    """Return whether two JSON values differ: 1 and 1.0 are equal, 1 and true are not."""
+    if isinstance(before, str) and isinstance(after, str):
+        return before != after
+    # In canonical form (RFC 8785), different integers beyond 2**53 may be equal; in Python, 1 and True are.
+    return jcs(before) != jcs(after) or before != after
+
+
+def _first_page(source: Source, table: str) -> str:
+    """Read a page of a table, and return the number of its rows as a sentence: the default probe."""
+    page = next(source.changes(table, None), None)
+    return f"{0 if page is None else len(page.rows)} rows on the first page"

@@ -222,15 +222,6 @@ def error_for_status(response: requests.Response, vendor: str, reason: str, mess
     )
 
 
-def _error_by_class(status: int, vendor: str) -> tuple[type[LakeSyncError], str]:
-    """Return the error class and message of a redirect, a client error or a server error."""
-    if status < 400:
-        return ConfigurationError, "{url} redirects to {to!r}: check the address"
-    if status < 500:
-        return ValidationError, vendor + " rejects {path} with status {status} ({reason})"
-    return AdapterError, vendor + " failed at {path} with status {status} ({reason})"
-
-
 def retry_after(response: requests.Response, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> float | None:
     """Return the seconds of a response's `Retry-After` (a number or a date); None if it is absent or invalid.
 
@@ -254,25 +245,6 @@ def int_header(value: str | None) -> int | None:
     """Parse a header as an integer; None if it is not one of at most 18 digits."""
     text = (value or "").strip()
     return int(text) if text.isdecimal() and len(text) <= _MAX_DIGITS else None
-
-
-def _url_for_messages(url: str, base_url: str) -> str:
-    """Return a URL for messages, which clients and the log get: without credentials and query.
-
-    The URL of a webhook is its base URL, and often a secret: only its host is shown.
-    """
-    parts = urlsplit(url)
-    host = parts.netloc.rpartition("@")[2]
-    if url.rstrip("/") == base_url:
-        return f"{parts.scheme}://{host}"
-    return parts._replace(netloc=host, query="", fragment="").geturl()
-
-
-def _reason(error: BaseException) -> str:
-    """Return the innermost cause of an error, because the outer messages only repeat the URL."""
-    while (inner := error.__cause__ or error.__context__) is not None:
-        error = inner
-    return f"{type(error).__name__}: {error}"
 
 
 class _Closable(Protocol):
@@ -319,3 +291,31 @@ class ApiActions(Generic[C]):
             return self._functions[action.action_type](client, action, msgspec.json.decode(action.params), context)
         finally:
             client.close()
+
+
+def _error_by_class(status: int, vendor: str) -> tuple[type[LakeSyncError], str]:
+    """Return the error class and message of a redirect, a client error or a server error."""
+    if status < 400:
+        return ConfigurationError, "{url} redirects to {to!r}: check the address"
+    if status < 500:
+        return ValidationError, vendor + " rejects {path} with status {status} ({reason})"
+    return AdapterError, vendor + " failed at {path} with status {status} ({reason})"
+
+
+def _url_for_messages(url: str, base_url: str) -> str:
+    """Return a URL for messages, which clients and the log get: without credentials and query.
+
+    The URL of a webhook is its base URL, and often a secret: only its host is shown.
+    """
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    if url.rstrip("/") == base_url:
+        return f"{parts.scheme}://{host}"
+    return parts._replace(netloc=host, query="", fragment="").geturl()
+
+
+def _reason(error: BaseException) -> str:
+    """Return the innermost cause of an error, because the outer messages only repeat the URL."""
+    while (inner := error.__cause__ or error.__context__) is not None:
+        error = inner
+    return f"{type(error).__name__}: {error}"

@@ -102,12 +102,6 @@ def is_identifier(name: str) -> bool:
     return _IDENTIFIER.fullmatch(name) is not None
 
 
-def _is_reference(text: str) -> bool:
-    """Return whether a text has the form `table.column`."""
-    table, _, column = text.partition(".")
-    return is_identifier(table) and is_identifier(column)
-
-
 def is_reserved_column(name: str) -> bool:
     """Return whether the lake, Iceberg or LakeSync uses this name for a column of its own, except `row_id`."""
     return name.lower() in RESERVED_COLUMNS or name.lower().startswith(_LAKESYNC_PREFIX)
@@ -206,6 +200,12 @@ def check_delta(schema: TableSchema, delta: RowDelta) -> str | None:
                 "send a value of that type or null"
             )
     return None
+
+
+def _is_reference(text: str) -> bool:
+    """Return whether a text has the form `table.column`."""
+    table, _, column = text.partition(".")
+    return is_identifier(table) and is_identifier(column)
 
 
 def _references_as_text(obj: Any) -> Any:

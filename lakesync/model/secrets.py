@@ -40,11 +40,6 @@ def without_password(text: str) -> str:
     return _OPTION.sub(_masked, _PASSWORD.sub(r"\1:…@", text))
 
 
-def _masked(option: re.Match[str]) -> str:
-    """Return a URI's option, `name=value`, with `…` as its value if the name is that of a secret."""
-    return f"{option[1]}=…" if SECRET_NAME.search(option[1]) else option[0]
-
-
 def has_credentials(uri: str) -> bool:
     """Return whether a URI has a user or password, or a secret option whose value is not a reference."""
     secrets = [match[2] for match in _OPTION.finditer(uri) if SECRET_NAME.search(match[1])]
@@ -127,6 +122,11 @@ def replace_private_file(path: Path, content: bytes) -> None:
     except BaseException:
         Path(scratch).unlink(missing_ok=True)
         raise
+
+
+def _masked(option: re.Match[str]) -> str:
+    """Return a URI's option, `name=value`, with `…` as its value if the name is that of a secret."""
+    return f"{option[1]}=…" if SECRET_NAME.search(option[1]) else option[0]
 
 
 def _remove_permissions(path: Path) -> None:

@@ -129,18 +129,6 @@ def check_keys_url(name: str, value: str) -> str | None:
     return None
 
 
-def _is_local(host: str) -> bool:
-    """Return whether a host is this machine, has a private address, or has a name without a full stop."""
-    try:
-        return ipaddress.ip_address(host).is_private
-    except ValueError:
-        pass
-    try:
-        return ipaddress.ip_address(socket.inet_aton(host)).is_private  # other forms of IPv4, such as one number
-    except (OSError, ValueError):
-        return "." not in host or host.endswith(".localhost")
-
-
 def check_id(name: str, value: str) -> str | None:
     """Return what is wrong with a row, client or delta id; None if it is valid.
 
@@ -180,6 +168,18 @@ def check_shape(delta: RowDelta) -> Rejection | None:
     """Return a rejection if a delta is malformed; otherwise None."""
     message = _shape_problem(delta)
     return None if message is None else Rejection(delta.delta_id, ValidationError.code, message)
+
+
+def _is_local(host: str) -> bool:
+    """Return whether a host is this machine, has a private address, or has a name without a full stop."""
+    try:
+        return ipaddress.ip_address(host).is_private
+    except ValueError:
+        pass
+    try:
+        return ipaddress.ip_address(socket.inet_aton(host)).is_private  # other forms of IPv4, such as one number
+    except (OSError, ValueError):
+        return "." not in host or host.endswith(".localhost")
 
 
 def _all_well_formed(deltas: Sequence[RowDelta]) -> bool:

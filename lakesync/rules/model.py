@@ -119,62 +119,6 @@ def parse_rules(obj: Any) -> SyncRules:
     return SyncRules(version, buckets)
 
 
-def _bucket(obj: Any, position: int) -> Bucket:
-    """Parse a bucket; a ValidationError begins with its `position` in the list."""
-    where = f"buckets[{position}]"
-    if not isinstance(obj, dict):
-        raise ValidationError(f"{where} is not a JSON object: send {{name, tables, filters}}")
-    name = obj.get("name")
-    if not isinstance(name, str) or not name:
-        raise ValidationError(f"{where}: name {name!r} is not a text, or is empty")
-    if len(name) > MAX_NAME_CHARS:
-        raise ValidationError(f"{where}: name has {len(name)} characters, at most {MAX_NAME_CHARS} are allowed")
-    where = f"{where} {name!r}"
-    tables = _list(obj, "tables", where)
-    for index, table in enumerate(tables):
-        if not isinstance(table, str) or not is_identifier(table):
-            raise ValidationError(f"{where}: tables[{index}] {table!r} is not a table name")
-    filters = tuple(
-        _filter(item, f"{where}: filters[{index}]") for index, item in enumerate(_list(obj, "filters", where))
-    )
-    inequalities = sum(item.claim is not None and not item.is_equality for item in filters)
-    if inequalities > MAX_INEQUALITY_FILTERS:
-        raise ValidationError(
-            f"{where}: {inequalities} filters compare with claims by other operators than eq and in, "
-            f"at most {MAX_INEQUALITY_FILTERS} are allowed: split the bucket"
-        )
-    return Bucket(name, tuple(tables), filters)
-
-
-def _filter(obj: Any, where: str) -> Filter:
-    """Parse a filter; a ValidationError begins with `where`, the filter's place in the rules."""
-    if not isinstance(obj, dict):
-        raise ValidationError(f"{where} is not a JSON object: send {{column, op, value}}")
-    column, op, value = obj.get("column"), obj.get("op"), obj.get("value")
-    if not isinstance(column, str) or not is_identifier(column):
-        raise ValidationError(f"{where}: column {column!r} is not a column name")
-    if not _is_operator(op):
-        raise ValidationError(f"{where} on {column!r}: op {op!r} is unknown: use one of {', '.join(_OPERATORS)}")
-    if not isinstance(value, str):
-        raise ValidationError(f"{where} on {column!r}: value {value!r} is not a string: write numbers as text too")
-    if value == CLAIM_PREFIX:
-        raise ValidationError(f"{where} on {column!r}: value {value!r} names no claim")
-    return Filter(column, op, value)
-
-
-def _is_operator(op: object) -> TypeGuard[Operator]:
-    """Return whether a decoded JSON value is one of the operators."""
-    return op in _OPERATORS
-
-
-def _list(obj: dict[str, Any], name: str, where: str) -> list[Any]:
-    """Return the list under a key; raises ValidationError if it is missing or no list."""
-    value = obj.get(name)
-    if not isinstance(value, list):
-        raise ValidationError(f"{where}: {name} is not a list")
-    return value
-
-
 def all_rows_rules() -> SyncRules:
     """Return rules that show every row to every client."""
     return SyncRules(1, ())
@@ -260,6 +204,62 @@ def text_of_raw(raw: msgspec.Raw) -> str:
     if text[:1] == b'"':
         return text[1:-1].decode() if b"\\" not in text else _decode_text(text)
     return jcs_raw(text)
+
+
+def _bucket(obj: Any, position: int) -> Bucket:
+    """Parse a bucket; a ValidationError begins with its `position` in the list."""
+    where = f"buckets[{position}]"
+    if not isinstance(obj, dict):
+        raise ValidationError(f"{where} is not a JSON object: send {{name, tables, filters}}")
+    name = obj.get("name")
+    if not isinstance(name, str) or not name:
+        raise ValidationError(f"{where}: name {name!r} is not a text, or is empty")
+    if len(name) > MAX_NAME_CHARS:
+        raise ValidationError(f"{where}: name has {len(name)} characters, at most {MAX_NAME_CHARS} are allowed")
+    where = f"{where} {name!r}"
+    tables = _list(obj, "tables", where)
+    for index, table in enumerate(tables):
+        if not isinstance(table, str) or not is_identifier(table):
+            raise ValidationError(f"{where}: tables[{index}] {table!r} is not a table name")
+    filters = tuple(
+        _filter(item, f"{where}: filters[{index}]") for index, item in enumerate(_list(obj, "filters", where))
+    )
+    inequalities = sum(item.claim is not None and not item.is_equality for item in filters)
+    if inequalities > MAX_INEQUALITY_FILTERS:
+        raise ValidationError(
+            f"{where}: {inequalities} filters compare with claims by other operators than eq and in, "
+            f"at most {MAX_INEQUALITY_FILTERS} are allowed: split the bucket"
+        )
+    return Bucket(name, tuple(tables), filters)
+
+
+def _filter(obj: Any, where: str) -> Filter:
+    """Parse a filter; a ValidationError begins with `where`, the filter's place in the rules."""
+    if not isinstance(obj, dict):
+        raise ValidationError(f"{where} is not a JSON object: send {{column, op, value}}")
+    column, op, value = obj.get("column"), obj.get("op"), obj.get("value")
+    if not isinstance(column, str) or not is_identifier(column):
+        raise ValidationError(f"{where}: column {column!r} is not a column name")
+    if not _is_operator(op):
+        raise ValidationError(f"{where} on {column!r}: op {op!r} is unknown: use one of {', '.join(_OPERATORS)}")
+    if not isinstance(value, str):
+        raise ValidationError(f"{where} on {column!r}: value {value!r} is not a string: write numbers as text too")
+    if value == CLAIM_PREFIX:
+        raise ValidationError(f"{where} on {column!r}: value {value!r} names no claim")
+    return Filter(column, op, value)
+
+
+def _is_operator(op: object) -> TypeGuard[Operator]:
+    """Return whether a decoded JSON value is one of the operators."""
+    return op in _OPERATORS
+
+
+def _list(obj: dict[str, Any], name: str, where: str) -> list[Any]:
+    """Return the list under a key; raises ValidationError if it is missing or no list."""
+    value = obj.get(name)
+    if not isinstance(value, list):
+        raise ValidationError(f"{where}: {name} is not a list")
+    return value
 
 
 def _in_bucket(bucket: Bucket, table: str, values: Mapping[str, Any], claims: Claims) -> bool:

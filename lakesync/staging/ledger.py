@@ -77,12 +77,6 @@ def last_arrival_of_day(arrival: int) -> int:
     return start_of((wall_of(arrival) // _DAY_MS + 1) * _DAY_MS) - 1
 
 
-@lru_cache(maxsize=1024)
-def _day(number: int) -> str:
-    """Return a day as `YYYY-MM-DD`, given the number of days since 1970-01-01."""
-    return datetime.fromtimestamp(number * _DAY_MS // 1000, UTC).strftime("%Y-%m-%d")
-
-
 def by_day(rows: Iterable[tuple[int, int, int]]) -> dict[str, Tally]:
     """Return the tally of each UTC day, by `YYYY-MM-DD`.
 
@@ -102,3 +96,9 @@ def total(days: Iterable[Tally]) -> Tally:
     for day in days:
         tally = tally.plus(*day)
     return tally
+
+
+@lru_cache(maxsize=1024)
+def _day(number: int) -> str:
+    """Return a day as `YYYY-MM-DD`, given the number of days since 1970-01-01."""
+    return datetime.fromtimestamp(number * _DAY_MS // 1000, UTC).strftime("%Y-%m-%d")

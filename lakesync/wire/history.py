@@ -62,6 +62,17 @@ def delta_columns(deltas: Sequence[RowDelta]) -> list[pa.Array]:
     ]
 
 
+def delta_of_row(row: Mapping[str, Any]) -> RowDelta:
+    """Return the delta in a row of the history.
+
+    Args:
+        row: the row as a dictionary, with `columns` as pairs; the caller may leave out `table_name`.
+    """
+    cells = tuple(ColumnValue(name, Raw(text.encode())) for name, text in row["columns"] or ())
+    key = row.get("table_name", ""), row["row_id"]
+    return RowDelta(row["op"], *key, row["client_id"], cells, row["hlc"], row["delta_id"])
+
+
 def _canonical_texts(values: Sequence[Raw]) -> pa.Array:
     """Return the canonical texts of JSON values.
 
@@ -75,14 +86,3 @@ def _canonical_texts(values: Sequence[Raw]) -> pa.Array:
     not_canonical = pc.invert(pc.match_substring_regex(texts, f"^(?:{CANONICAL})$"))
     canonical = [jcs_raw(text) for text in texts.filter(not_canonical).cast(pa.binary()).to_pylist()]
     return pc.replace_with_mask(texts, not_canonical, pa.array(canonical, pa.string())) if canonical else texts
-
-
-def delta_of_row(row: Mapping[str, Any]) -> RowDelta:
-    """Return the delta in a row of the history.
-
-    Args:
-        row: the row as a dictionary, with `columns` as pairs; the caller may leave out `table_name`.
-    """
-    cells = tuple(ColumnValue(name, Raw(text.encode())) for name, text in row["columns"] or ())
-    key = row.get("table_name", ""), row["row_id"]
-    return RowDelta(row["op"], *key, row["client_id"], cells, row["hlc"], row["delta_id"])

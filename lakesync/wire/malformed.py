@@ -155,27 +155,6 @@ def decode_singly(body: bytes, default_message: str) -> SyncPush:
     return push
 
 
-def _decode_alone(raw: msgspec.Raw, marked: msgspec.Raw, where: str) -> RowDelta:
-    """Decode one delta, or raise ValidationError.
-
-    Args:
-        raw: the delta as JSON.
-        marked: the same, with NUL, which no id or name may contain, for each lone surrogate.
-        where: its place in the push, for the message.
-    """
-    try:
-        if problem := hlc_problem("hlc", _decode_hlc(raw).hlc):
-            raise ValidationError(f"{where}: {problem}")
-        delta = _decode_delta(raw)
-        if raw is not marked and (rejection := check_shape(_decode_delta(marked))):
-            raise ValidationError(rejection.message)
-    except DECODE_ERRORS as error:
-        raise ValidationError(f"{where}: {error}") from None
-    if problem := _value_problem(delta):
-        raise ValidationError(where + problem)
-    return delta
-
-
 def has_certainly_plain_hlcs(body: bytes, push: SyncPush) -> bool:
     """Return True if the hlcs of a push were certainly not rounded, by a quick search in its text.
 
@@ -200,14 +179,6 @@ def has_certainly_plain_hlcs(body: bytes, push: SyncPush) -> bool:
         if position < 0:
             return False
     return True
-
-
-def _delta_id(raw: msgspec.Raw) -> str:
-    """Return the id in the JSON of a malformed delta; empty if it cannot be read."""
-    try:
-        return _decode_id(raw).delta_id
-    except DECODE_ERRORS:
-        return ""
 
 
 _SAFELY_FINITE = 1e300
@@ -238,6 +209,35 @@ def check_values(deltas: Sequence[RowDelta], first: int = 0) -> None:
     ]
     if rejected:
         raise ValidationError(rejected[0].message, rejected)
+
+
+def _decode_alone(raw: msgspec.Raw, marked: msgspec.Raw, where: str) -> RowDelta:
+    """Decode one delta, or raise ValidationError.
+
+    Args:
+        raw: the delta as JSON.
+        marked: the same, with NUL, which no id or name may contain, for each lone surrogate.
+        where: its place in the push, for the message.
+    """
+    try:
+        if problem := hlc_problem("hlc", _decode_hlc(raw).hlc):
+            raise ValidationError(f"{where}: {problem}")
+        delta = _decode_delta(raw)
+        if raw is not marked and (rejection := check_shape(_decode_delta(marked))):
+            raise ValidationError(rejection.message)
+    except DECODE_ERRORS as error:
+        raise ValidationError(f"{where}: {error}") from None
+    if problem := _value_problem(delta):
+        raise ValidationError(where + problem)
+    return delta
+
+
+def _delta_id(raw: msgspec.Raw) -> str:
+    """Return the id in the JSON of a malformed delta; empty if it cannot be read."""
+    try:
+        return _decode_id(raw).delta_id
+    except DECODE_ERRORS:
+        return ""
 
 
 def _value_problem(delta: RowDelta) -> str | None:

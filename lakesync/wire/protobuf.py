@@ -59,31 +59,6 @@ def decode_push(data: bytes) -> SyncPush:
         return _decode_singly(push, message.deltas)
 
 
-def _decode_singly(push: SyncPush, messages: Iterable[pb.RowDelta]) -> SyncPush:
-    """Decode the deltas of a push one by one, with U+FFFD for each lone surrogate in a value.
-
-    Args:
-        push: the push without deltas.
-        messages: its deltas.
-
-    Raises:
-        MalformedDeltasError: deltas are malformed.
-    """
-    deltas: list[RowDelta] = []
-    rejected = []
-    for index, message in enumerate(messages):
-        for cell in message.columns:
-            cell.value = replace_lone_surrogates(cell.value)
-        try:
-            deltas += _deltas([message], index)
-        except ValidationError as error:
-            rejected.append(Rejection(message.delta_id, ValidationError.code, str(error)))
-    push = replace(push, deltas=tuple(deltas))
-    if rejected:
-        raise MalformedDeltasError(rejected, push)
-    return push
-
-
 def encode_pull(pull: SyncPull) -> bytes:
     """Encode a SyncPull message."""
     return pb.SyncPull(**asdict(pull)).SerializeToString()  # the message has the same fields
@@ -146,6 +121,31 @@ def parse(message: M, data: bytes) -> M:
     except DecodeError as error:
         raise ValidationError(f"{type(message).__name__}: the protobuf message is malformed: {error}") from None
     return message
+
+
+def _decode_singly(push: SyncPush, messages: Iterable[pb.RowDelta]) -> SyncPush:
+    """Decode the deltas of a push one by one, with U+FFFD for each lone surrogate in a value.
+
+    Args:
+        push: the push without deltas.
+        messages: its deltas.
+
+    Raises:
+        MalformedDeltasError: deltas are malformed.
+    """
+    deltas: list[RowDelta] = []
+    rejected = []
+    for index, message in enumerate(messages):
+        for cell in message.columns:
+            cell.value = replace_lone_surrogates(cell.value)
+        try:
+            deltas += _deltas([message], index)
+        except ValidationError as error:
+            rejected.append(Rejection(message.delta_id, ValidationError.code, str(error)))
+    push = replace(push, deltas=tuple(deltas))
+    if rejected:
+        raise MalformedDeltasError(rejected, push)
+    return push
 
 
 def _message(delta: RowDelta) -> pb.RowDelta:

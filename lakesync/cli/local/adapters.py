@@ -113,6 +113,28 @@ def migrate(
     _print_report(msgspec.to_builtins(report), as_json=as_json)
 
 
+@materialise_app.command(
+    epilog=examples(
+        ("lakesync materialise", "until Ctrl-C or SIGTERM"),
+        ("lakesync materialise --once", "empty the queue and exit, from a timer"),
+    )
+)
+def materialise(
+    data: Data = None,
+    *,
+    once: Annotated[bool, typer.Option("--once", help="Exit when the queue is empty.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Update destination tables from a flush queue.
+
+    Consumes [flush] queue, into which gateways write the work that follows their flushes.
+    """
+    from lakesync.cli.up.process import stop_event
+
+    job_count = _process_queue(data, stop_event(), once=once)
+    output.print_fields({"done": job_count}, as_json=as_json)
+
+
 def _compare(source: DatabaseAdapter, target_uri: str, scope: MigrationScope) -> dict[str, Any]:
     """Return the number of selected deltas on both sides, and whether they are equal. A missing target is empty."""
     from lakesync.adapters import as_database, open_adapter
@@ -152,28 +174,6 @@ def _missing_path(uri: str) -> Path | None:
 def _first_hlc(day: datetime) -> int:
     """Return the first hlc of a UTC day."""
     return start_of(int(datetime.combine(day.date(), time(), UTC).timestamp() * 1000))
-
-
-@materialise_app.command(
-    epilog=examples(
-        ("lakesync materialise", "until Ctrl-C or SIGTERM"),
-        ("lakesync materialise --once", "empty the queue and exit, from a timer"),
-    )
-)
-def materialise(
-    data: Data = None,
-    *,
-    once: Annotated[bool, typer.Option("--once", help="Exit when the queue is empty.")] = False,
-    as_json: Json = False,
-) -> None:
-    """Update destination tables from a flush queue.
-
-    Consumes [flush] queue, into which gateways write the work that follows their flushes.
-    """
-    from lakesync.cli.up.process import stop_event
-
-    job_count = _process_queue(data, stop_event(), once=once)
-    output.print_fields({"done": job_count}, as_json=as_json)
 
 
 def _process_queue(data: Path | None, stop: threading.Event, *, once: bool) -> int:

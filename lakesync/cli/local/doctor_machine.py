@@ -77,20 +77,6 @@ def disk(config: Config) -> CheckResult:
     return ok(found)
 
 
-def _folders(config: Config) -> Iterator[tuple[str, Path]]:
-    """Yield the name and the folder of each setting that names a local one."""
-    yield "--data or data_dir", config.data_dir
-    yield "[dagster] home", config.dagster.home
-    for name, uri in (
-        ("[staging] url", config.staging.url),
-        ("[lake] warehouse", config.lake.warehouse),
-        ("[lake] checkpoints", config.lake.checkpoints),
-    ):
-        scheme, is_uri, path = uri.partition("://")
-        if not is_uri or scheme in ("sqlite", "file"):
-            yield name, Path(path or scheme)
-
-
 def memory(config: Config) -> CheckResult:
     """Check that Spark's heap fits the memory of this machine or container."""
     from lakesync.cli.up.spark_server import mebibytes
@@ -138,6 +124,25 @@ def jars(config: Config) -> CheckResult:
     return ok(f"{len(needed)} in {folder}")
 
 
+def is_missing(package: str) -> bool:
+    """Return whether a package is not installed."""
+    return importlib.util.find_spec(package) is None
+
+
+def _folders(config: Config) -> Iterator[tuple[str, Path]]:
+    """Yield the name and the folder of each setting that names a local one."""
+    yield "--data or data_dir", config.data_dir
+    yield "[dagster] home", config.dagster.home
+    for name, uri in (
+        ("[staging] url", config.staging.url),
+        ("[lake] warehouse", config.lake.warehouse),
+        ("[lake] checkpoints", config.lake.checkpoints),
+    ):
+        scheme, is_uri, path = uri.partition("://")
+        if not is_uri or scheme in ("sqlite", "file"):
+            yield name, Path(path or scheme)
+
+
 def _memory_limits() -> Iterator[int]:
     """Yield the limits in bytes that the control groups of this process, and those around them, set to its memory."""
     files = [_CGROUPS / "memory" / "memory.limit_in_bytes"]  # version 1, as seen in a container
@@ -150,8 +155,3 @@ def _memory_limits() -> Iterator[int]:
     for file in files:
         with suppress(OSError, ValueError):  # no such group, or `max`
             yield int(file.read_text())
-
-
-def is_missing(package: str) -> bool:
-    """Return whether a package is not installed."""
-    return importlib.util.find_spec(package) is None

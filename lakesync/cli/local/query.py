@@ -98,15 +98,6 @@ def query(
         _print_table(result, rows)
 
 
-def _query_function(engine: str) -> Callable[[Config, str, AsOf | None], pa.Table]:
-    """Return the function that runs a query: settings, SQL and point in time (None: now) to an Arrow table."""
-    if engine == "spark":
-        return _query_spark
-    from lakesync.analysis.query import query as on_duckdb
-
-    return on_duckdb
-
-
 def rows_of(result: pa.Table) -> Iterator[Mapping[str, Any]]:
     """Yield the rows of a result as dictionaries; Arrow maps, which are lists of pairs, become dictionaries too.
 
@@ -115,6 +106,15 @@ def rows_of(result: pa.Table) -> Iterator[Mapping[str, Any]]:
     distinct = result.rename_columns(_distinct_names(result.column_names))
     for batch in distinct.to_batches(max_chunksize=10_000):
         yield from batch.to_pylist(maps_as_pydicts="lossy")
+
+
+def _query_function(engine: str) -> Callable[[Config, str, AsOf | None], pa.Table]:
+    """Return the function that runs a query: settings, SQL and point in time (None: now) to an Arrow table."""
+    if engine == "spark":
+        return _query_spark
+    from lakesync.analysis.query import query as on_duckdb
+
+    return on_duckdb
 
 
 def _distinct_names(names: Sequence[str]) -> list[str]:

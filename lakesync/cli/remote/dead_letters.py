@@ -102,25 +102,6 @@ def dead_letters_of_gateway(
     return letters, errors
 
 
-def _failed_updates(remote: GatewayConnection) -> Iterator[DeadLetter]:
-    """Yield the dead letters of kind `work`, which the gateway has.
-
-    Raises:
-        LakeSyncError: the gateway does not answer.
-    """
-    for each in remote.get("/admin/dead-letters/{gateway}")["deadLetters"]:
-        yield {
-            "id": each["jobId"],
-            "kind": "work",
-            "table": each["table"],
-            "what": f"{count(len(each['rowIds']), 'row')} of batch {each['batchId']}, "
-            f"tried {count(each['attempts'], 'time')}",
-            "why": each["failure"],
-            "remedy": "repair the destination, then run `lakesync dlq retry`",
-            "rowIds": each["rowIds"],
-        }
-
-
 def retry_or_drop_updates(
     connect: Callable[[], GatewayConnection], method: Method, letter_id: str | None
 ) -> Iterator[tuple[str, Any]]:
@@ -155,32 +136,6 @@ def retry_or_drop_updates(
             yield each, remote.post("/admin/dead-letters/{gateway}", name=each)
         else:
             yield each, remote.delete("/admin/dead-letters/{gateway}", each)
-
-
-def _rejected_values(config: Config, gateway: str | None) -> Iterator[DeadLetter]:
-    """Yield the dead letters of kind `value`; none if no catalogue is configured here.
-
-    Args:
-        config: the settings, which name the lake.
-        gateway: only values of this gateway; None: of all gateways.
-    """
-    from lakesync.analysis.catalogue import LakeReader, may_have_catalogue
-
-    if not may_have_catalogue(config):
-        return
-    with LakeReader(config) as lake:
-        rows = [] if lake.rejected is None else lake.rejected.scan().to_arrow().to_pylist()
-    for row in rows:
-        if gateway in (None, row["gateway"]):
-            yield {
-                "id": f"{row['table_name']}/{row['row_id']}/{row['column_name']}",
-                "kind": "value",
-                "table": row["table_name"],
-                "what": f"{row['column_name']} = {row['value']} of row {row['row_id']}",
-                "why": f"the column has type {row['type']}; the state table has null",
-                "remedy": "push a value that fits; the history and the clients keep this one",
-                "gateway": row["gateway"],
-            }
 
 
 def is_of_destination(letter_id: str) -> bool:
@@ -219,6 +174,92 @@ def retry_destination(config: Config, letter_id: str) -> TableWriter:
     raise NotFoundError(
         f"no destination or flow {parts['writer']} is declared that suspends tables; `lakesync dlq list` lists them"
     )
+
+
+def app_dead_letters(path: Path) -> list[DeadLetter]:
+    """Return the dead letters of an app.
+
+    Args:
+        path: the app's database.
+
+    Raises:
+        ConfigurationError: the file is not an app's database.
+    """
+    with _open_app(path) as client:
+        return [*_edits(client), *_actions(client)]
+
+
+def retry_or_drop_in_app(path: Path, method: Method, letter_id: str | None) -> Iterator[tuple[str, Any]]:
+    """Retry dead letters of an app at its next sync, or drop them. A dropped change is reverted in the app's table.
+
+    Args:
+        path: the app's database.
+        method: `retry` or `drop`.
+        letter_id: id of a dead letter; None: all.
+
+    Yields:
+        The id of each dead letter, and the object that `--json` prints for it.
+
+    Raises:
+        NotFoundError: there is no such dead letter.
+        ConfigurationError: the file is not an app's database.
+    """
+    with _open_app(path) as client:
+        ids = [each["id"] for each in (*_edits(client), *_actions(client))]
+        if letter_id is not None and letter_id not in ids:
+            raise NotFoundError(f"there is no dead letter {letter_id!r} in {path}; it has {', '.join(ids) or 'none'}")
+        for each in ids if letter_id is None else [letter_id]:
+            kind, _, name = each.partition(":")
+            if kind == _EDIT:
+                getattr(client, method)(int(name))  # `client.retry` or `client.drop`, by the edit's number
+            else:
+                getattr(client.coordinator.actions, method)(name)
+            yield each, {PAST_TENSES[method]: each}
+
+
+def _failed_updates(remote: GatewayConnection) -> Iterator[DeadLetter]:
+    """Yield the dead letters of kind `work`, which the gateway has.
+
+    Raises:
+        LakeSyncError: the gateway does not answer.
+    """
+    for each in remote.get("/admin/dead-letters/{gateway}")["deadLetters"]:
+        yield {
+            "id": each["jobId"],
+            "kind": "work",
+            "table": each["table"],
+            "what": f"{count(len(each['rowIds']), 'row')} of batch {each['batchId']}, "
+            f"tried {count(each['attempts'], 'time')}",
+            "why": each["failure"],
+            "remedy": "repair the destination, then run `lakesync dlq retry`",
+            "rowIds": each["rowIds"],
+        }
+
+
+def _rejected_values(config: Config, gateway: str | None) -> Iterator[DeadLetter]:
+    """Yield the dead letters of kind `value`; none if no catalogue is configured here.
+
+    Args:
+        config: the settings, which name the lake.
+        gateway: only values of this gateway; None: of all gateways.
+    """
+    from lakesync.analysis.catalogue import LakeReader, may_have_catalogue
+
+    if not may_have_catalogue(config):
+        return
+    with LakeReader(config) as lake:
+        rows = [] if lake.rejected is None else lake.rejected.scan().to_arrow().to_pylist()
+    for row in rows:
+        if gateway in (None, row["gateway"]):
+            yield {
+                "id": f"{row['table_name']}/{row['row_id']}/{row['column_name']}",
+                "kind": "value",
+                "table": row["table_name"],
+                "what": f"{row['column_name']} = {row['value']} of row {row['row_id']}",
+                "why": f"the column has type {row['type']}; the state table has null",
+                "remedy": "push a value that fits; the history and the clients keep this one",
+                "gateway": row["gateway"],
+            }
 
 
 def _table_writers(config: Config) -> Iterator[TableWriter]:
@@ -275,47 +316,6 @@ def _destination_dead_letters(writer: TableWriter, gateway: str | None) -> Itera
                 "remedy": "push a value that fits, or change the table and run `lakesync dlq retry`",
                 "gateway": letter.gateway,
             }
-
-
-def app_dead_letters(path: Path) -> list[DeadLetter]:
-    """Return the dead letters of an app.
-
-    Args:
-        path: the app's database.
-
-    Raises:
-        ConfigurationError: the file is not an app's database.
-    """
-    with _open_app(path) as client:
-        return [*_edits(client), *_actions(client)]
-
-
-def retry_or_drop_in_app(path: Path, method: Method, letter_id: str | None) -> Iterator[tuple[str, Any]]:
-    """Retry dead letters of an app at its next sync, or drop them. A dropped change is reverted in the app's table.
-
-    Args:
-        path: the app's database.
-        method: `retry` or `drop`.
-        letter_id: id of a dead letter; None: all.
-
-    Yields:
-        The id of each dead letter, and the object that `--json` prints for it.
-
-    Raises:
-        NotFoundError: there is no such dead letter.
-        ConfigurationError: the file is not an app's database.
-    """
-    with _open_app(path) as client:
-        ids = [each["id"] for each in (*_edits(client), *_actions(client))]
-        if letter_id is not None and letter_id not in ids:
-            raise NotFoundError(f"there is no dead letter {letter_id!r} in {path}; it has {', '.join(ids) or 'none'}")
-        for each in ids if letter_id is None else [letter_id]:
-            kind, _, name = each.partition(":")
-            if kind == _EDIT:
-                getattr(client, method)(int(name))  # `client.retry` or `client.drop`, by the edit's number
-            else:
-                getattr(client.coordinator.actions, method)(name)
-            yield each, {PAST_TENSES[method]: each}
 
 
 def _edits(client: Any) -> Iterator[DeadLetter]:

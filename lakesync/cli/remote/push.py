@@ -128,6 +128,54 @@ def push(
         raise typer.Exit(ExitCode.PARTIAL if accepted else ExitCode.INVALID)
 
 
+class Rejections:
+    """Counts the deltas of one import that the gateway rejects, and prints them on stderr."""
+
+    def __init__(self, client: str, *, as_json: bool) -> None:
+        """Begin with no rejections.
+
+        Args:
+            client: the client id that the import is for.
+            as_json: whether to print every rejection as a line of JSON; otherwise the first ones as text.
+        """
+        self._client = client
+        self._as_json = as_json
+        self._codes: Counter[str] = Counter()
+        """Number of rejections by error code."""
+
+    def __len__(self) -> int:
+        return self._codes.total()
+
+    def report(self, deltas: Sequence[RowDelta], rejected: Sequence[Rejection]) -> None:
+        """Count and print the rejections of one request.
+
+        Args:
+            deltas: the deltas of the request.
+            rejected: the gateway's rejections of some of them.
+        """
+        by_id = {delta.delta_id: delta for delta in deltas} if rejected else {}
+        for each in rejected:
+            self._codes[each.code] += 1
+            delta = by_id.get(each.delta_id)  # None if the gateway names a delta that was not sent
+            if self._as_json:
+                names = {"deltaId": each.delta_id, **({"table": delta.table, "rowId": delta.row_id} if delta else {})}
+                print(json.dumps({"rejected": {**names, "code": each.code, "message": each.message}}), file=sys.stderr)
+            elif len(self) <= _MAX_PRINTED:
+                row = f"row {delta.row_id!r} of {delta.table}" if delta else "a row that was not sent"
+                output.note(f"rejected {row}: {each.code}: {each.message} (delta {each.delta_id})")
+
+    def report_summary(self) -> None:
+        """Print the number of rejections if not all were printed, and a remedy for FORBIDDEN."""
+        if not self._as_json and len(self) > _MAX_PRINTED:
+            kinds = ", ".join(f"{count:,} {code}" for code, count in self._codes.most_common())
+            output.note(f"rejected {len(self):,} in total ({kinds}); --json prints each")
+        if self._codes["FORBIDDEN"] and not self._as_json:
+            output.note(
+                f"  try: the rules do not show these rows to client {self._client!r}. Push as a client that may see"
+                " them: --client ID, and --claim NAME=VALUE for claims that the rules read (`lakesync rules show`)"
+            )
+
+
 def _requests(deltas: Iterable[RowDelta]) -> Iterator[list[RowDelta]]:
     """Divide deltas among requests of a size that a gateway accepts."""
     from lakesync.wire.json import encode_delta
@@ -235,51 +283,3 @@ def _complete_delta(record: Mapping[str, Any], number: int, importer: str, clock
         return delta
     new_id = delta_id(client_id=importer, hlc=delta.hlc, table=delta.table, row_id=delta.row_id, columns=delta.columns)
     return msgspec.structs.replace(delta, client_id=importer, delta_id=new_id)
-
-
-class Rejections:
-    """Counts the deltas of one import that the gateway rejects, and prints them on stderr."""
-
-    def __init__(self, client: str, *, as_json: bool) -> None:
-        """Begin with no rejections.
-
-        Args:
-            client: the client id that the import is for.
-            as_json: whether to print every rejection as a line of JSON; otherwise the first ones as text.
-        """
-        self._client = client
-        self._as_json = as_json
-        self._codes: Counter[str] = Counter()
-        """Number of rejections by error code."""
-
-    def __len__(self) -> int:
-        return self._codes.total()
-
-    def report(self, deltas: Sequence[RowDelta], rejected: Sequence[Rejection]) -> None:
-        """Count and print the rejections of one request.
-
-        Args:
-            deltas: the deltas of the request.
-            rejected: the gateway's rejections of some of them.
-        """
-        by_id = {delta.delta_id: delta for delta in deltas} if rejected else {}
-        for each in rejected:
-            self._codes[each.code] += 1
-            delta = by_id.get(each.delta_id)  # None if the gateway names a delta that was not sent
-            if self._as_json:
-                names = {"deltaId": each.delta_id, **({"table": delta.table, "rowId": delta.row_id} if delta else {})}
-                print(json.dumps({"rejected": {**names, "code": each.code, "message": each.message}}), file=sys.stderr)
-            elif len(self) <= _MAX_PRINTED:
-                row = f"row {delta.row_id!r} of {delta.table}" if delta else "a row that was not sent"
-                output.note(f"rejected {row}: {each.code}: {each.message} (delta {each.delta_id})")
-
-    def report_summary(self) -> None:
-        """Print the number of rejections if not all were printed, and a remedy for FORBIDDEN."""
-        if not self._as_json and len(self) > _MAX_PRINTED:
-            kinds = ", ".join(f"{count:,} {code}" for code, count in self._codes.most_common())
-            output.note(f"rejected {len(self):,} in total ({kinds}); --json prints each")
-        if self._codes["FORBIDDEN"] and not self._as_json:
-            output.note(
-                f"  try: the rules do not show these rows to client {self._client!r}. Push as a client that may see"
-                " them: --client ID, and --claim NAME=VALUE for claims that the rules read (`lakesync rules show`)"
-            )

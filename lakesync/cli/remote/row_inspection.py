@@ -96,6 +96,78 @@ def explain(
         _print_details(explanation)
 
 
+@row_app.command(
+    epilog=examples(
+        ("lakesync row history orders 4711", "in every gateway that has the row"),
+        ("lakesync row history orders 4711 --gateway shop --json", "one gateway, as JSON"),
+    )
+)
+def history(
+    table: RowTable,
+    row_id: RowId,
+    gateway: Annotated[
+        str | None,
+        typer.Option(
+            "--gateway", "-g", help="Search only this gateway; default: all.", autocompletion=complete_gateways
+        ),
+    ] = None,
+    data: Data = None,
+    *,
+    as_json: Json = False,
+) -> None:
+    """Show every delta of a row, and why each value won or lost.
+
+    Deltas are printed in order of arrival.
+    """
+    from lakesync.analysis.provenance import row_history
+
+    deltas = row_history(load_settings(data), table, row_id, gateway)
+    if as_json:
+        for delta in deltas:
+            output.print_json(delta)
+        return
+    _print_deltas(deltas)
+
+
+@trace_app.command(
+    epilog=examples(
+        ("lakesync trace 3f0d2ad02d76", "8 characters of the id are enough"),
+        ("lakesync row history todos t1 --json | jq -r .delta_id", "find delta ids"),
+    )
+)
+def trace(
+    delta: Annotated[str, typer.Argument(metavar="DELTA", help="The delta's id, or at least its first 8 characters.")],
+    clients: Annotated[int, typer.Option(help="Clients to check at most.", min=0, max=1000)] = 50,
+    *,
+    options: ConnectionOptions,
+    as_json: Json = False,
+) -> None:
+    """Trace a delta through commit, flush, lake and clients.
+
+    Shows commit, flush batch, snapshot, state table and checkpoint from the log and the lake, and the clients that
+    have the row from the gateway. Exits with 6 if the gateway does not answer.
+    """
+    import msgspec
+
+    from lakesync.analysis.trace import trace as traced
+
+    in_gateway, problem = None, ""
+    with output.spinner("searching"):
+        traced_delta = traced(options.settings, delta, options.gateway)
+        if clients > 0:
+            try:
+                remote = options.connect(gateway=traced_delta.gateway)
+                in_gateway = _in_gateway(remote, traced_delta, clients)
+            except LakeSyncError as error:
+                problem = str(error)
+    if as_json:
+        unanswered = {"unanswered": problem} if problem else {}
+        output.print_json({**msgspec.to_builtins(traced_delta), "holders": in_gateway, **unanswered})
+    else:
+        _print_trace(traced_delta, in_gateway)
+    exit_codes.exit_if_incomplete([f"clients with the row: {problem}"] if problem else [], as_json=as_json)
+
+
 def _print_details(explanation: dict[str, Any]) -> None:
     """Print a table of the rules' clauses, and one of the row's columns with the deltas that wrote them."""
     if explanation["buckets"]:
@@ -151,39 +223,6 @@ def _result(matches: bool) -> str:
     return "matches" if matches else "does not match"
 
 
-@row_app.command(
-    epilog=examples(
-        ("lakesync row history orders 4711", "in every gateway that has the row"),
-        ("lakesync row history orders 4711 --gateway shop --json", "one gateway, as JSON"),
-    )
-)
-def history(
-    table: RowTable,
-    row_id: RowId,
-    gateway: Annotated[
-        str | None,
-        typer.Option(
-            "--gateway", "-g", help="Search only this gateway; default: all.", autocompletion=complete_gateways
-        ),
-    ] = None,
-    data: Data = None,
-    *,
-    as_json: Json = False,
-) -> None:
-    """Show every delta of a row, and why each value won or lost.
-
-    Deltas are printed in order of arrival.
-    """
-    from lakesync.analysis.provenance import row_history
-
-    deltas = row_history(load_settings(data), table, row_id, gateway)
-    if as_json:
-        for delta in deltas:
-            output.print_json(delta)
-        return
-    _print_deltas(deltas)
-
-
 def _print_deltas(deltas: list[DeltaProvenance]) -> None:
     """Print a table of deltas for each gateway."""
     from rich.text import Text
@@ -211,45 +250,6 @@ def _outcomes(delta: DeltaProvenance) -> Text:
         line.append(f": {cell.reason}" if cell.reason else "", style="dim")
         lines.append(line)
     return Text("\n").join(lines)
-
-
-@trace_app.command(
-    epilog=examples(
-        ("lakesync trace 3f0d2ad02d76", "8 characters of the id are enough"),
-        ("lakesync row history todos t1 --json | jq -r .delta_id", "find delta ids"),
-    )
-)
-def trace(
-    delta: Annotated[str, typer.Argument(metavar="DELTA", help="The delta's id, or at least its first 8 characters.")],
-    clients: Annotated[int, typer.Option(help="Clients to check at most.", min=0, max=1000)] = 50,
-    *,
-    options: ConnectionOptions,
-    as_json: Json = False,
-) -> None:
-    """Trace a delta through commit, flush, lake and clients.
-
-    Shows commit, flush batch, snapshot, state table and checkpoint from the log and the lake, and the clients that
-    have the row from the gateway. Exits with 6 if the gateway does not answer.
-    """
-    import msgspec
-
-    from lakesync.analysis.trace import trace as traced
-
-    in_gateway, problem = None, ""
-    with output.spinner("searching"):
-        traced_delta = traced(options.settings, delta, options.gateway)
-        if clients > 0:
-            try:
-                remote = options.connect(gateway=traced_delta.gateway)
-                in_gateway = _in_gateway(remote, traced_delta, clients)
-            except LakeSyncError as error:
-                problem = str(error)
-    if as_json:
-        unanswered = {"unanswered": problem} if problem else {}
-        output.print_json({**msgspec.to_builtins(traced_delta), "holders": in_gateway, **unanswered})
-    else:
-        _print_trace(traced_delta, in_gateway)
-    exit_codes.exit_if_incomplete([f"clients with the row: {problem}"] if problem else [], as_json=as_json)
 
 
 def _in_gateway(remote: GatewayConnection, delta: TracedDelta, max_clients: int) -> dict[str, Any]:

@@ -66,6 +66,32 @@ def status(
     exit_codes.exit_if_incomplete(unanswered, as_json=as_json)
 
 
+@clients_app.command(
+    epilog=examples(
+        ("lakesync clients --gateway shop", "all clients"),
+        ("lakesync clients --json | jq 'select(.lagSeconds > 60)'", "clients with a lag of a minute"),
+        (
+            "lakesync clients --json | jq 'select(now * 1000 - (.offlineSinceMs // infinite) > 86400000)'",
+            "clients that are offline for a day",
+        ),
+    )
+)
+def clients(
+    limit: Annotated[int, typer.Option(help="Clients to show at most.", min=1, max=1000)] = 100,
+    *,
+    options: ConnectionOptions,
+    as_json: Json = False,
+) -> None:
+    """List the clients of a gateway, the largest lag first.
+
+    The lag is the age of the oldest change by others that the client may see and was not sent. A client is offline
+    since its last request, or since its WebSocket ended. Only clients that called this gateway process since it
+    started are listed.
+    """
+    metrics = options.connect().get("/admin/metrics/{gateway}", clients=limit)
+    _print_clients([_with_lag(each) for each in metrics["clients"]], as_json=as_json)
+
+
 def _answer(read: Callable[[], T], unanswered: list[str]) -> T | None:
     """Return the result of a function. If it raises LakeSyncError, add the message to `unanswered` and return None."""
     try:
@@ -253,32 +279,6 @@ def _fields(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "dead letters", f"{'; '.join(letters)}; see `lakesync dlq list`"
     if summary["runs"] == []:
         yield "last run", "none yet"
-
-
-@clients_app.command(
-    epilog=examples(
-        ("lakesync clients --gateway shop", "all clients"),
-        ("lakesync clients --json | jq 'select(.lagSeconds > 60)'", "clients with a lag of a minute"),
-        (
-            "lakesync clients --json | jq 'select(now * 1000 - (.offlineSinceMs // infinite) > 86400000)'",
-            "clients that are offline for a day",
-        ),
-    )
-)
-def clients(
-    limit: Annotated[int, typer.Option(help="Clients to show at most.", min=1, max=1000)] = 100,
-    *,
-    options: ConnectionOptions,
-    as_json: Json = False,
-) -> None:
-    """List the clients of a gateway, the largest lag first.
-
-    The lag is the age of the oldest change by others that the client may see and was not sent. A client is offline
-    since its last request, or since its WebSocket ended. Only clients that called this gateway process since it
-    started are listed.
-    """
-    metrics = options.connect().get("/admin/metrics/{gateway}", clients=limit)
-    _print_clients([_with_lag(each) for each in metrics["clients"]], as_json=as_json)
 
 
 def _print_clients(clients: list[dict[str, Any]], *, as_json: bool) -> None:

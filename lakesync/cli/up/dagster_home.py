@@ -150,6 +150,35 @@ def has_storage(config: Config) -> bool:
     )
 
 
+def run_slots(config: Config) -> dict[str, int]:
+    """Return how many runs of each kind may be in progress at the same time, by the tag `lakesync/slot`.
+
+    The kinds are `flush`, `move` (destinations, flows, tiers, migrations), `poll` (of connectors), `upkeep`
+    (maintenance of the lake, and erasures) and `other`. Each adapter of a destination, flow, pair of tiers and
+    scheduled migration has its own slot, up to `_MAX_TRANSFERS`, so that one that hangs delays no other. Flushes have
+    their own slots, so that transfers and polls, which wait for a flush, cannot block it.
+    """
+    scheduled = sum(each.schedule is not None for each in config.migrations.values())
+    adapters = sum(
+        len(write_targets(resolve_backend(config, each.to), each.tables)) for each in config.destinations.values()
+    )
+    transfers = len(config.flows) + len(config.tiers) + scheduled + adapters
+    return {"flush": 2, "move": min(max(2, transfers), _MAX_TRANSFERS), "poll": 2, "upkeep": 2, "other": 2}
+
+
+def code_socket(config: Config) -> Path:
+    """Return the path of the code server's socket.
+
+    It is the same after a restart, because Dagster stores it with the history of each sensor and schedule.
+    """
+    return _socket(config, "code.sock")
+
+
+def run_socket(config: Config) -> Path:
+    """Return the path of the run host's socket."""
+    return _socket(config, "runs.sock")
+
+
 def _generated_settings(config: Config) -> str:
     """Return the text of `dagster.yaml`."""
     storage: dict[str, Any] = {"sqlite": {"base_dir": str(config.dagster.home / "storage")}}
@@ -196,35 +225,6 @@ def _check_user_settings(config: Config) -> None:
                 f"dagster.{name} has no effect, because {config.dagster.home / 'dagster.yaml'} is a file of your own: "
                 "set it there, or remove the file"
             )
-
-
-def run_slots(config: Config) -> dict[str, int]:
-    """Return how many runs of each kind may be in progress at the same time, by the tag `lakesync/slot`.
-
-    The kinds are `flush`, `move` (destinations, flows, tiers, migrations), `poll` (of connectors), `upkeep`
-    (maintenance of the lake, and erasures) and `other`. Each adapter of a destination, flow, pair of tiers and
-    scheduled migration has its own slot, up to `_MAX_TRANSFERS`, so that one that hangs delays no other. Flushes have
-    their own slots, so that transfers and polls, which wait for a flush, cannot block it.
-    """
-    scheduled = sum(each.schedule is not None for each in config.migrations.values())
-    adapters = sum(
-        len(write_targets(resolve_backend(config, each.to), each.tables)) for each in config.destinations.values()
-    )
-    transfers = len(config.flows) + len(config.tiers) + scheduled + adapters
-    return {"flush": 2, "move": min(max(2, transfers), _MAX_TRANSFERS), "poll": 2, "upkeep": 2, "other": 2}
-
-
-def code_socket(config: Config) -> Path:
-    """Return the path of the code server's socket.
-
-    It is the same after a restart, because Dagster stores it with the history of each sensor and schedule.
-    """
-    return _socket(config, "code.sock")
-
-
-def run_socket(config: Config) -> Path:
-    """Return the path of the run host's socket."""
-    return _socket(config, "runs.sock")
 
 
 def _socket(config: Config, name: str) -> Path:

@@ -131,6 +131,33 @@ def is_cached(jar: Jar, folder: Path) -> bool:
         return False
 
 
+def main(arguments: list[str] | None = None) -> int:
+    """Download missing or damaged jars; with `--cached`, exit with 1 if there are any.
+
+    Args:
+        arguments: command line arguments; None: those of the process.
+    """
+    parser = argparse.ArgumentParser(prog="python -m lakesync.cli.up.jars", description=__doc__)
+    parser.add_argument("--quiet", action="store_true", help="print errors only")
+    parser.add_argument("--cached", action="store_true", help="download nothing; exit 1 when a jar is missing")
+    options = parser.parse_args(arguments)
+    folder = cache_folder()
+    if options.cached:
+        return 0 if all(is_cached(jar, folder) for jar in JARS) else 1
+    for jar in JARS:
+        try:
+            path = ensure(jar, folder)
+        except StartupError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 1
+        if not options.quiet:
+            print(f"  {jar} ({path.stat().st_size / 1e6:.0f} MB)", file=sys.stderr)
+    if not options.quiet:
+        free = shutil.disk_usage(folder).free
+        print(f"  jars are in {folder} ({free / 1e9:.0f} GB free)", file=sys.stderr)
+    return 0
+
+
 def _download(jar: Jar, folder: Path) -> Path:
     """Download a jar from Maven Central.
 
@@ -162,33 +189,6 @@ def _download(jar: Jar, folder: Path) -> Path:
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Download missing or damaged jars; with `--cached`, exit with 1 if there are any.
-
-    Args:
-        arguments: command line arguments; None: those of the process.
-    """
-    parser = argparse.ArgumentParser(prog="python -m lakesync.cli.up.jars", description=__doc__)
-    parser.add_argument("--quiet", action="store_true", help="print errors only")
-    parser.add_argument("--cached", action="store_true", help="download nothing; exit 1 when a jar is missing")
-    options = parser.parse_args(arguments)
-    folder = cache_folder()
-    if options.cached:
-        return 0 if all(is_cached(jar, folder) for jar in JARS) else 1
-    for jar in JARS:
-        try:
-            path = ensure(jar, folder)
-        except StartupError as error:
-            print(f"error: {error}", file=sys.stderr)
-            return 1
-        if not options.quiet:
-            print(f"  {jar} ({path.stat().st_size / 1e6:.0f} MB)", file=sys.stderr)
-    if not options.quiet:
-        free = shutil.disk_usage(folder).free
-        print(f"  jars are in {folder} ({free / 1e9:.0f} GB free)", file=sys.stderr)
-    return 0
 
 
 if __name__ == "__main__":

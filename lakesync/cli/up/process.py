@@ -177,22 +177,6 @@ def free_ports(count: int) -> list[int]:
     return list(reserved)
 
 
-def _reserve(port: int) -> int:
-    """Reserve a port's number among processes that call `free_ports`, by binding the UDP port of the same number.
-
-    The server can still listen on the TCP port. The system frees the UDP port when this process ends.
-
-    Returns:
-        The descriptor of the UDP socket.
-
-    Raises:
-        OSError: another process has reserved the number.
-    """
-    with socket.socket(type=socket.SOCK_DGRAM) as reservation:
-        reservation.bind((LOOPBACK, port))
-        return reservation.detach()
-
-
 def check_port(port: int, host: str, option: str) -> None:
     """Check that a server can listen on a port, so that the error is reported before a child process is started.
 
@@ -216,3 +200,19 @@ def check_port(port: int, host: str, option: str) -> None:
             f"Port {port} on {host} cannot be used: {error.strerror}. Choose another with {option}, or stop the "
             "program that uses it."
         ) from error
+
+
+def _reserve(port: int) -> int:
+    """Reserve a port's number among processes that call `free_ports`, by binding the UDP port of the same number.
+
+    The server can still listen on the TCP port. The system frees the UDP port when this process ends.
+
+    Returns:
+        The descriptor of the UDP socket.
+
+    Raises:
+        OSError: another process has reserved the number.
+    """
+    with socket.socket(type=socket.SOCK_DGRAM) as reservation:
+        reservation.bind((LOOPBACK, port))
+        return reservation.detach()

@@ -136,6 +136,40 @@ def services(config: Config, spark: SparkServer | None, workspace: Path, *, with
     ]
 
 
+def environment_of(roles: Collection[str], config: Config, inherited: Mapping[str, str]) -> dict[str, str | None]:
+    """Return the changes to the variables that a child process inherits; None removes a variable.
+
+    Args:
+        roles: the process's name, and the names of services whose work it also does, as in `_SECRETS_OF`.
+        config: the settings, with all ports and secrets.
+        inherited: the variables of this process, which its children inherit.
+    """
+    reads_settings = any(role in _SECRETS_OF for role in roles)
+    allowed = {name for role in roles for name in _SECRETS_OF.get(role, ())}
+    storage = config.dagster.storage_url if not _OPEN_STORAGE.isdisjoint(roles) else None
+    secrets = list(_secrets(config))
+    own_secrets = {value for name, value in secrets if name in allowed}
+    if storage is not None:
+        own_secrets.add(storage.get_secret_value())
+    others_secrets = {value for _, value in secrets if value} - own_secrets
+    if not reads_settings:
+        others_secrets.update(_urls_with_password(config))
+    changes: dict[str, str | None] = {}
+    for name, value in inherited.items():
+        is_setting = name.startswith(_PREFIX)
+        is_others_secret = any(_has_secret(value, secret) for secret in others_secrets)
+        is_unused_connector_secret = _OPEN_CONNECTORS.isdisjoint(roles) and _is_connector_secret(name, config)
+        if is_setting or is_others_secret or is_unused_connector_secret:
+            changes[name] = None
+    if reads_settings:
+        changes |= _without_settings(config, frozenset(name for name, _ in secrets) - allowed).environment()
+    if storage is not None:
+        # dagster-postgres is made for psycopg2, which SQLAlchemy 2.1 no longer chooses by itself
+        address = storage.get_secret_value().removeprefix("postgresql")
+        changes[dagster_home.STORAGE_VARIABLE] = f"postgresql+psycopg2{address}"
+    return changes
+
+
 def _gateway(config: Config) -> Service:
     """Return the gateway server, without its environment."""
     url = str(config.gateway.url)
@@ -231,40 +265,6 @@ def _answers(url: str) -> bool:
         return requests.get(url, timeout=2).ok
     except requests.RequestException:
         return False
-
-
-def environment_of(roles: Collection[str], config: Config, inherited: Mapping[str, str]) -> dict[str, str | None]:
-    """Return the changes to the variables that a child process inherits; None removes a variable.
-
-    Args:
-        roles: the process's name, and the names of services whose work it also does, as in `_SECRETS_OF`.
-        config: the settings, with all ports and secrets.
-        inherited: the variables of this process, which its children inherit.
-    """
-    reads_settings = any(role in _SECRETS_OF for role in roles)
-    allowed = {name for role in roles for name in _SECRETS_OF.get(role, ())}
-    storage = config.dagster.storage_url if not _OPEN_STORAGE.isdisjoint(roles) else None
-    secrets = list(_secrets(config))
-    own_secrets = {value for name, value in secrets if name in allowed}
-    if storage is not None:
-        own_secrets.add(storage.get_secret_value())
-    others_secrets = {value for _, value in secrets if value} - own_secrets
-    if not reads_settings:
-        others_secrets.update(_urls_with_password(config))
-    changes: dict[str, str | None] = {}
-    for name, value in inherited.items():
-        is_setting = name.startswith(_PREFIX)
-        is_others_secret = any(_has_secret(value, secret) for secret in others_secrets)
-        is_unused_connector_secret = _OPEN_CONNECTORS.isdisjoint(roles) and _is_connector_secret(name, config)
-        if is_setting or is_others_secret or is_unused_connector_secret:
-            changes[name] = None
-    if reads_settings:
-        changes |= _without_settings(config, frozenset(name for name, _ in secrets) - allowed).environment()
-    if storage is not None:
-        # dagster-postgres is made for psycopg2, which SQLAlchemy 2.1 no longer chooses by itself
-        address = storage.get_secret_value().removeprefix("postgresql")
-        changes[dagster_home.STORAGE_VARIABLE] = f"postgresql+psycopg2{address}"
-    return changes
 
 
 def _has_secret(value: str, secret: str) -> bool:

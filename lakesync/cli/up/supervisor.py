@@ -242,33 +242,6 @@ class Supervisor:
         )
 
 
-def _clock_offset() -> float:
-    """Return the seconds from the monotonic clock to the wall clock, which change if the wall clock is set."""
-    return time.time() - time.monotonic()
-
-
-def _has_lost_child(supervised: _SupervisedService, process: Process) -> bool:
-    """Return whether a service's process had a running child since its start and has none now; updates `child`."""
-    child = supervised.child
-    if child is None or not _runs(child):
-        supervised.child = next((each for each in psutil.Process(process.pid).children() if _runs(each)), None)
-    return child is not None and supervised.child is None
-
-
-def _runs(process: psutil.Process) -> bool:
-    """Return whether a process has not ended."""
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
-def _exit_reason(process: Process) -> str:
-    """Return how a process ended, as the end of a sentence."""
-    code = process.exit_code or 0
-    return f"was terminated by signal {-code}" if code < 0 else f"exited with code {code}"
-
-
 class Display:
     """Prints the progress of services."""
 
@@ -349,3 +322,30 @@ class Display:
         """Print an event as a JSON line, if the supervisor was asked to."""
         if self._json:
             print(json.dumps(fields), file=sys.stdout, flush=True)
+
+
+def _clock_offset() -> float:
+    """Return the seconds from the monotonic clock to the wall clock, which change if the wall clock is set."""
+    return time.time() - time.monotonic()
+
+
+def _has_lost_child(supervised: _SupervisedService, process: Process) -> bool:
+    """Return whether a service's process had a running child since its start and has none now; updates `child`."""
+    child = supervised.child
+    if child is None or not _runs(child):
+        supervised.child = next((each for each in psutil.Process(process.pid).children() if _runs(each)), None)
+    return child is not None and supervised.child is None
+
+
+def _runs(process: psutil.Process) -> bool:
+    """Return whether a process has not ended."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _exit_reason(process: Process) -> str:
+    """Return how a process ended, as the end of a sentence."""
+    code = process.exit_code or 0
+    return f"was terminated by signal {-code}" if code < 0 else f"exited with code {code}"

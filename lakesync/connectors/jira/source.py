@@ -300,19 +300,6 @@ class JiraSource:
         return {"updated": updated_ms, "jql": self._jql}
 
 
-def _columns(paths: Mapping[str, Sequence[str]], values: Json) -> dict[str, Any]:
-    """Return the columns of an object of Jira's API; null where a path leads to nothing.
-
-    Args:
-        paths: column → path of its value in `values`.
-        values: the object.
-    """
-    columns = {column: value_at(values, path) for column, path in paths.items()}
-    for column in _JSON_COLUMNS & columns.keys():
-        columns[column] = None if columns[column] is None else jcs(columns[column])
-    return columns
-
-
 def issue_row(issue: Json) -> SourceRow:
     """Convert an issue of `search/jql` or `issue/bulkfetch` with `FIELDS`; the row id is its key."""
     columns = _columns(_ISSUE_PATHS, issue["fields"])
@@ -340,3 +327,16 @@ def to_milliseconds(timestamp: str) -> int:
     """Parse Jira's timestamps (`2026-01-02T03:04:05.678+0100`) to milliseconds since 1970."""
     time = datetime.fromisoformat(timestamp)
     return int(time.timestamp()) * 1000 + time.microsecond // 1000
+
+
+def _columns(paths: Mapping[str, Sequence[str]], values: Json) -> dict[str, Any]:
+    """Return the columns of an object of Jira's API; null where a path leads to nothing.
+
+    Args:
+        paths: column → path of its value in `values`.
+        values: the object.
+    """
+    columns = {column: value_at(values, path) for column, path in paths.items()}
+    for column in _JSON_COLUMNS & columns.keys():
+        columns[column] = None if columns[column] is None else jcs(columns[column])
+    return columns

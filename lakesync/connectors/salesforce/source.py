@@ -331,12 +331,6 @@ class SalesforceSource:
         return {"modified": modified_ms, "filter": self._filter}
 
 
-def _conditions(ids: Sequence[str]) -> Iterator[str]:
-    """Divide ids among queries; yield the condition of each query on its ids."""
-    for start in range(0, len(ids), _IDS_PER_QUERY):
-        yield f"Id IN ({', '.join(map(soql_literal, ids[start : start + _IDS_PER_QUERY]))})"
-
-
 def record_row(table: str, record: Json) -> SourceRow:
     """Convert a record of a query; the row id is its Id."""
     paths = _BY_NAME[table].paths
@@ -352,6 +346,17 @@ def csv_row(table: str, line: Mapping[str, str]) -> SourceRow:
     """
     columns = _BY_NAME[table].fields
     return SourceRow(line["Id"], {column: _csv_text(field, line[field]) for column, field in columns.items()})
+
+
+def to_milliseconds(timestamp: str) -> int:
+    """Parse Salesforce's timestamps (`2026-01-02T03:04:05.000+0000`) to milliseconds since 1970."""
+    return round(datetime.fromisoformat(timestamp).timestamp() * 1000)
+
+
+def _conditions(ids: Sequence[str]) -> Iterator[str]:
+    """Divide ids among queries; yield the condition of each query on its ids."""
+    for start in range(0, len(ids), _IDS_PER_QUERY):
+        yield f"Id IN ({', '.join(map(soql_literal, ids[start : start + _IDS_PER_QUERY]))})"
 
 
 def _csv_text(field: str, text: str) -> str | None:
@@ -372,8 +377,3 @@ def _text(value: Any) -> str | None:
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     return str(value)
-
-
-def to_milliseconds(timestamp: str) -> int:
-    """Parse Salesforce's timestamps (`2026-01-02T03:04:05.000+0000`) to milliseconds since 1970."""
-    return round(datetime.fromisoformat(timestamp).timestamp() * 1000)

@@ -43,45 +43,6 @@ def reader(config: ConnectorConfig) -> BigQueryReader:
     return BigQueryReader(_client(config), config.settings["dataset"])
 
 
-def _client(config: ConnectorConfig) -> bigquery.Client:
-    """Create a client with the connector's credentials.
-
-    Raises:
-        ConfigurationError: google-cloud-bigquery is not installed, the endpoint is not allowed, or there are no
-            credentials.
-    """
-    settings = config.settings
-    with extra("bigquery", "BigQuery needs its client"):
-        import google.auth
-        from google.auth.credentials import AnonymousCredentials
-        from google.auth.transport.requests import AuthorizedSession
-        from google.cloud import bigquery
-        from google.oauth2.service_account import Credentials
-    location = {"project": settings["projectId"], "location": settings.get("location") or "US"}
-    if endpoint := settings.get("endpoint"):
-        config.hosts.check("bigquery.endpoint", endpoint)
-        anonymous = AnonymousCredentials()  # type: ignore[no-untyped-call]
-        session = AuthorizedSession(anonymous)  # type: ignore[no-untyped-call]
-        session.auth = no_auth  # without it, requests would send this machine's ~/.netrc
-        mount(session, PinnedAdapter(config.hosts))  # connects only to the address that `config.hosts` has checked
-        return bigquery.Client(
-            **location, credentials=anonymous, client_options={"api_endpoint": endpoint}, _http=session
-        )
-    scopes = bigquery.Client.SCOPE
-    if key := settings.get("keyFilename"):
-        credentials = Credentials.from_service_account_file(key, scopes=scopes)  # type: ignore[no-untyped-call]
-    elif config.may_use_server_identity:
-        credentials, _ = google.auth.default(scopes=scopes)
-    else:
-        raise ConfigurationError(
-            f"bigquery.keyFilename is missing: name a key file, or ask the operator to allow this server's Google "
-            f"identity: allowed_references in [connectors] with google:{config.gateway}"
-        )
-    session = AuthorizedSession(credentials)  # type: ignore[no-untyped-call]
-    mount(session, BoundedAdapter())  # gives requests without a timeout one
-    return bigquery.Client(**location, credentials=credentials, _http=session)
-
-
 class BigQueryReader:
     """`Reader` of a dataset. It is its own `Snapshot`: each statement sees the data at its start."""
 
@@ -188,6 +149,45 @@ def map_error(error: Exception) -> LakeSyncError:
     if isinstance(error, exceptions.BadRequest | exceptions.NotFound):
         return ConfigurationError(f"BigQuery rejects the query ({reason}): correct the connector's query")
     return AdapterError(f"BigQuery failed ({reason})")
+
+
+def _client(config: ConnectorConfig) -> bigquery.Client:
+    """Create a client with the connector's credentials.
+
+    Raises:
+        ConfigurationError: google-cloud-bigquery is not installed, the endpoint is not allowed, or there are no
+            credentials.
+    """
+    settings = config.settings
+    with extra("bigquery", "BigQuery needs its client"):
+        import google.auth
+        from google.auth.credentials import AnonymousCredentials
+        from google.auth.transport.requests import AuthorizedSession
+        from google.cloud import bigquery
+        from google.oauth2.service_account import Credentials
+    location = {"project": settings["projectId"], "location": settings.get("location") or "US"}
+    if endpoint := settings.get("endpoint"):
+        config.hosts.check("bigquery.endpoint", endpoint)
+        anonymous = AnonymousCredentials()  # type: ignore[no-untyped-call]
+        session = AuthorizedSession(anonymous)  # type: ignore[no-untyped-call]
+        session.auth = no_auth  # without it, requests would send this machine's ~/.netrc
+        mount(session, PinnedAdapter(config.hosts))  # connects only to the address that `config.hosts` has checked
+        return bigquery.Client(
+            **location, credentials=anonymous, client_options={"api_endpoint": endpoint}, _http=session
+        )
+    scopes = bigquery.Client.SCOPE
+    if key := settings.get("keyFilename"):
+        credentials = Credentials.from_service_account_file(key, scopes=scopes)  # type: ignore[no-untyped-call]
+    elif config.may_use_server_identity:
+        credentials, _ = google.auth.default(scopes=scopes)
+    else:
+        raise ConfigurationError(
+            f"bigquery.keyFilename is missing: name a key file, or ask the operator to allow this server's Google "
+            f"identity: allowed_references in [connectors] with google:{config.gateway}"
+        )
+    session = AuthorizedSession(credentials)  # type: ignore[no-untyped-call]
+    mount(session, BoundedAdapter())  # gives requests without a timeout one
+    return bigquery.Client(**location, credentials=credentials, _http=session)
 
 
 def _parameter_type(value: Any) -> str:

@@ -89,31 +89,6 @@ def upgrade(url: str) -> list[Upgrade]:
         return [Upgrade(connection.info.dbname, before, _version(connection))]
 
 
-def _version(connection: Connection) -> int:
-    """Return the schema version; 0 if there is no store."""
-    (there,) = connection.execute("SELECT to_regclass('lakesync.migration') IS NOT NULL").fetchone() or (False,)
-    if not there:
-        return 0
-    (version,) = connection.execute("SELECT coalesce(max(version), 0) FROM lakesync.migration").fetchone() or (0,)
-    return int(version)
-
-
-@contextmanager
-def _connected(url: str, what: str) -> Iterator[tuple[Connection, str]]:
-    """Yield a connection and the URL without its password; a driver's error becomes StagingUnavailableError.
-
-    Args:
-        url: the database's address, in libpq's form.
-        what: the operation, for the message, such as `reading the status`.
-    """
-    address = without_password(url)
-    try:
-        with BoundedConnection.connect(**parameters(url)) as connection:
-            yield connection, address
-    except psycopg.Error as exc:
-        raise unavailable(address, what, exc) from exc
-
-
 class _ReplacementSchema:
     """A new store in an uncommitted transaction; it implements `rebuild_commit.ReplacementStore`."""
 
@@ -162,6 +137,31 @@ def replacement_schema(shard: str, url: str, wall: Callable[[], int], *, replace
             yield _ReplacementSchema(connection, wall, shard)
     except psycopg.Error as exc:
         raise unavailable(address, "making the store again", exc) from exc
+
+
+def _version(connection: Connection) -> int:
+    """Return the schema version; 0 if there is no store."""
+    (there,) = connection.execute("SELECT to_regclass('lakesync.migration') IS NOT NULL").fetchone() or (False,)
+    if not there:
+        return 0
+    (version,) = connection.execute("SELECT coalesce(max(version), 0) FROM lakesync.migration").fetchone() or (0,)
+    return int(version)
+
+
+@contextmanager
+def _connected(url: str, what: str) -> Iterator[tuple[Connection, str]]:
+    """Yield a connection and the URL without its password; a driver's error becomes StagingUnavailableError.
+
+    Args:
+        url: the database's address, in libpq's form.
+        what: the operation, for the message, such as `reading the status`.
+    """
+    address = without_password(url)
+    try:
+        with BoundedConnection.connect(**parameters(url)) as connection:
+            yield connection, address
+    except psycopg.Error as exc:
+        raise unavailable(address, what, exc) from exc
 
 
 def _rename_existing(connection: Connection, wall: Callable[[], int], address: str, *, replace: bool) -> None:

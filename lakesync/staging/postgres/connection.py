@@ -174,11 +174,6 @@ class Database:
             raise unavailable(self.address, what, exc) from exc
 
 
-def _host_in_url(host: str) -> str:
-    """Return a host as URLs have it: an IPv6 address in brackets, the folder of a socket percent-encoded."""
-    return f"[{host}]" if ":" in host and not host.startswith("/") else quote(host, safe="")
-
-
 def unavailable(address: str, what: str, exc: Exception) -> StagingUnavailableError:
     """Return the error that callers of the store get for a driver's error.
 
@@ -227,6 +222,11 @@ def configure_session(connection: Connection) -> None:
     """Set the session settings of a store's connection. A rollback of the current transaction would undo them."""
     for setting in _SETTINGS:
         connection.execute(sql.SQL(setting))
+
+
+def _host_in_url(host: str) -> str:
+    """Return a host as URLs have it: an IPv6 address in brackets, the folder of a socket percent-encoded."""
+    return f"[{host}]" if ":" in host and not host.startswith("/") else quote(host, safe="")
 
 
 def _configure(connection: Connection) -> None:

@@ -54,11 +54,6 @@ def folder_of(url: str) -> Path:
     return folder
 
 
-def _folder_named(url: str) -> Path:
-    """Return the folder that a `sqlite://` URL names."""
-    return Path("/") / url.removeprefix("sqlite://").lstrip("/")
-
-
 def status(url: str) -> Status:
     """Read a store's status from its files; a process may have it open.
 
@@ -109,20 +104,6 @@ def upgrade(url: str) -> list[Upgrade]:
         raise StagingUnavailableError(f"the staging folder {folder} cannot be upgraded: {exc}") from exc
     finally:
         lock.release()
-
-
-def _version(path: Path) -> int:
-    """Return a database's schema version; 0 if its file is missing."""
-    return int(_select(path, "PRAGMA user_version")[0][0]) if path.exists() else 0
-
-
-def _select(path: Path, query: str) -> list[tuple[Any, ...]]:
-    """Run a query on a read-only connection; an error becomes StagingUnavailableError."""
-    try:
-        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=10)) as connection:
-            return connection.execute(query).fetchall()
-    except sqlite3.Error as exc:
-        raise StagingUnavailableError(f"{path} cannot be read: {exc}") from exc
 
 
 class _SqliteRebuildCommit(SqliteCommit, SqlLogCommit):
@@ -223,6 +204,25 @@ def replacement_folder(
                 if has_contents:
                     set_aside.rename(folder)
                 raise
+
+
+def _folder_named(url: str) -> Path:
+    """Return the folder that a `sqlite://` URL names."""
+    return Path("/") / url.removeprefix("sqlite://").lstrip("/")
+
+
+def _version(path: Path) -> int:
+    """Return a database's schema version; 0 if its file is missing."""
+    return int(_select(path, "PRAGMA user_version")[0][0]) if path.exists() else 0
+
+
+def _select(path: Path, query: str) -> list[tuple[Any, ...]]:
+    """Run a query on a read-only connection; an error becomes StagingUnavailableError."""
+    try:
+        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=10)) as connection:
+            return connection.execute(query).fetchall()
+    except sqlite3.Error as exc:
+        raise StagingUnavailableError(f"{path} cannot be read: {exc}") from exc
 
 
 @contextmanager

@@ -52,13 +52,6 @@ def insert_flat(sql: sqlite3.Connection, into: str, width: int, values: Sequence
         sql.execute(_insertion(into, width, len(part) // width, conflict), part)
 
 
-@lru_cache(_MAX_STATEMENTS)
-def _insertion(into: str, width: int, rows: int, conflict: str) -> str:
-    """Return the statement that inserts a number of rows; cached, because building a long text takes time."""
-    placeholders = ",".join([f"({','.join('?' * width)})"] * rows)
-    return f"INSERT INTO {into} VALUES {placeholders} {conflict}"
-
-
 def search(
     sql: sqlite3.Connection, query: str, scope: tuple[Any, ...], wanted: Sequence[Any]
 ) -> Iterator[tuple[Any, ...]]:
@@ -74,3 +67,10 @@ def search(
         width = next(width for width in _WIDTHS if width >= len(part))
         filled = [*part, *[part[-1]] * (width - len(part))]  # repeating a value finds no further rows
         yield from sql.execute(query.format(",".join("?" * width)), (*scope, *filled)).fetchall()
+
+
+@lru_cache(_MAX_STATEMENTS)
+def _insertion(into: str, width: int, rows: int, conflict: str) -> str:
+    """Return the statement that inserts a number of rows; cached, because building a long text takes time."""
+    placeholders = ",".join([f"({','.join('?' * width)})"] * rows)
+    return f"INSERT INTO {into} VALUES {placeholders} {conflict}"

@@ -158,17 +158,6 @@ def migrate(connection: sqlite3.Connection, database: str, where: Path) -> None:
             connection.execute("ROLLBACK")
 
 
-def _statements(script: str) -> list[str]:
-    """Return a script's statements. `sqlite3.executescript` would commit the current transaction first."""
-    statements, current = [], ""
-    for line in script.splitlines(keepends=True):
-        current += line
-        if sqlite3.complete_statement(current):
-            statements.append(current)
-            current = ""
-    return statements
-
-
 def replacement_folder_of(folder: Path) -> Path:
     """Return the folder in which a rebuild fills a store's replacement: `FOLDER.rebuilding` beside the store's."""
     return folder.with_name(f"{folder.name}.rebuilding")
@@ -188,3 +177,14 @@ def check_no_rebuild(folder: Path) -> None:
             f"a rebuild of {folder} is running or was interrupted: run `lakesync staging rebuild --from-lake` again, "
             f"with --replace if a store exists, or remove {replacement} to continue with the contents of {folder}"
         )
+
+
+def _statements(script: str) -> list[str]:
+    """Return a script's statements. `sqlite3.executescript` would commit the current transaction first."""
+    statements, current = [], ""
+    for line in script.splitlines(keepends=True):
+        current += line
+        if sqlite3.complete_statement(current):
+            statements.append(current)
+            current = ""
+    return statements

@@ -269,15 +269,6 @@ class GroupCommit:
         return error
 
 
-def _next_of(jobs: Turns[QueuedJob]) -> QueuedJob | None:
-    """Remove and return the next job whose future was not cancelled; None if all were."""
-    while jobs:
-        job = jobs.take()
-        if job.future.set_running_or_notify_cancel():
-            return job
-    return None
-
-
 class Owner:
     """Runs jobs until `stop`: gateways take turns, and the jobs of one gateway run in order of submission.
 
@@ -391,3 +382,12 @@ class Owner:
         else:
             gateway, job = received
             (self._writing if job.writes else self._reading).put(gateway, job)
+
+
+def _next_of(jobs: Turns[QueuedJob]) -> QueuedJob | None:
+    """Remove and return the next job whose future was not cancelled; None if all were."""
+    while jobs:
+        job = jobs.take()
+        if job.future.set_running_or_notify_cancel():
+            return job
+    return None
