@@ -48,9 +48,10 @@ class LakePart(NamedTuple):
     """A table of the lake that has a partition of `maintenance`."""
 
     table: str
-    namespace: str | None
-    """Namespace of a state table; `""` is the shared one. None for a table in the system namespace, such as `deltas`.
-    """
+    is_state: bool
+    """Whether it is a state table; otherwise a table in the system namespace, such as `deltas`."""
+    namespace: str = ""
+    """Namespace of a state table; empty for the one that gateways share."""
 
 
 def lake_parts(snapshot: SchemaSnapshot) -> dict[str, LakePart]:
@@ -59,9 +60,11 @@ def lake_parts(snapshot: SchemaSnapshot) -> dict[str, LakePart]:
     `landing` and `known` have the rows that were polled from external systems.
     """
     system_tables = [HISTORY, *(["landing", "known"] if snapshot.connectors else [])]
-    parts = {table: LakePart(table, None) for table in system_tables}
+    parts = {table: LakePart(table, is_state=False) for table in system_tables}
     for schema, namespace in snapshot.states:
-        parts[state_key(schema.table, namespace).to_user_string()] = LakePart(schema.table, namespace)
+        parts[state_key(schema.table, namespace).to_user_string()] = LakePart(
+            schema.table, is_state=True, namespace=namespace
+        )
     return parts
 
 
@@ -160,18 +163,16 @@ def _maintain_table(
     """
     from lakehouse.checkpoints.checkpoint import tag_newest
     from lakehouse.maintenance import maintain
-    from lakehouse.table_definitions import LakeNames
 
-    names, table = lake.names, None if part.table == HISTORY else part.table
-    if part.namespace is not None:
-        names = lake.names_in(part.namespace)
+    names = lake.names_in(part.namespace)
+    if part.is_state:
         newest = (store.newest_checkpoint(gateway) for gateway in run_state.gateways_in(part.namespace))
         checkpoints = [checkpoint for checkpoint in newest if checkpoint is not None]
         tag_newest(spark, names, part.table, checkpoints, section)
-    elif table is not None:  # `landing` or `known`, which `maintain` finds as state tables of the system namespace
-        names = LakeNames(names.catalogue, names.system, names.system)
-    # of the history, deltas that are later than the backlog's are not compacted
-    return maintain(spark, names, table, section, store.backlog() if table is None else ())
+        return maintain(spark, names, names.state(part.table), section)
+    if part.table == HISTORY:
+        return maintain(spark, names, names.deltas, section, store.backlog())
+    return maintain(spark, names, {"landing": names.landing, "known": names.known}[part.table], section)
 
 
 def _metadata(report: "MaintenanceReport") -> Metadata:

@@ -84,11 +84,11 @@ class MaintenanceReport(msgspec.Struct, frozen=True):
 def maintain(
     spark: SparkSession,
     names: LakeNames,
-    table: str | None,
+    name: str,
     section: MaintenanceSection,
     backlog: Sequence[Backlog] = (),
 ) -> MaintenanceReport:
-    """Maintain a state table or the history. It may be repeated.
+    """Maintain a table of the lake. It may be repeated.
 
     With the history it also expires the snapshots and removes the orphans of the table `rejected` (values that do not
     fit their columns).
@@ -96,7 +96,7 @@ def maintain(
     Args:
         spark: an open Spark session.
         names: catalogue and namespaces of the lake's tables.
-        table: the state table's name; None for the history.
+        name: the table's full, quoted name.
         section: the thresholds, and for how long old snapshots and files are kept.
         backlog: for the history, staging's backlog, read before the call. Later deltas are not compacted.
 
@@ -104,18 +104,18 @@ def maintain(
         LakeUnavailableError: Spark cannot be reached.
         CommitConflictError: another run wrote the table meanwhile, so that the commit was rejected.
     """
-    name = names.deltas if table is None else names.state(table)
+    is_history = name == names.deltas
     version = version_if_there(spark, name)
     if version is None or version.snapshot_id is None:
         return MaintenanceReport()
     before = count_files(spark, name, section)
-    if table is None:
+    if is_history:
         ranges = _compactable_ranges(spark, name, section, backlog)
         compacted = sum(_rewrite(spark, names, name, section, where) for where in ranges)
     else:
         compacted = _rewrite(spark, names, name, section) if before.small_files or before.delete_files else 0
     manifests = rewrite_manifests(spark, names, name) if before.manifests > section.max_manifests else 0
-    with_rejected = table is None and spark.catalog.tableExists(names.rejected)
+    with_rejected = is_history and spark.catalog.tableExists(names.rejected)
     cleaned = (name, names.rejected) if with_rejected else (name,)
     older_than = datetime.now(UTC) - timedelta(hours=section.snapshot_retention_hours)
     expired = sum(expire_snapshots(spark, names, each, older_than) for each in cleaned)

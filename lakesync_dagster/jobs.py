@@ -226,8 +226,8 @@ def assets_to_audit(config: Config, snapshot: SchemaSnapshot, store: PipelineSto
         StagingUnavailableError: the store cannot be reached.
         LakeUnavailableError: the catalogue cannot be read.
     """
-    # only tables with checks: state tables, which have a namespace, and the history. LOG and RUNS are no tables.
-    parts = {name: part for name, part in lake_parts(snapshot).items() if part.namespace is not None or name == HISTORY}
+    # only tables with checks; LOG and RUNS are no tables
+    parts = {name: part for name, part in lake_parts(snapshot).items() if part.is_state or name == HISTORY}
     states = {dg.AssetKey.from_user_string(name): state for name, state in _table_states(config, parts).items()}
     marks, now_ms = store.marks(), OffsetClock(config.clock_offset_file).now_ms()
     states[CHECKPOINT] = checkpoint_state(store.backlog())
@@ -245,10 +245,8 @@ def _table_states(config: Config, parts: Mapping[str, LakePart]) -> dict[str, st
     from lakesync.analysis.lake_marks import snapshots  # imports pyiceberg, without which the location loads faster
 
     system, shared = config.lake.system_namespace, config.lake.namespace
-    # None: a table of LakeSync itself; empty: a state table in the shared namespace
     tables = {
-        name: (system if part.namespace is None else part.namespace or shared, part.table)
-        for name, part in parts.items()
+        name: ((part.namespace or shared) if part.is_state else system, part.table) for name, part in parts.items()
     }
     found = snapshots(config, tables.values())
     return {name: str(found[table]) for name, table in tables.items()}

@@ -393,7 +393,7 @@ def test_b6_maintenance_of_the_landing_keeps_the_newest_cursor_of_each_table(spa
     sizes = spark.table(f"{names.landing}.files").selectExpr("max(file_size_in_bytes)").collect()[0][0]
     limits = MaintenanceSection(min_input_files=2, target_file_bytes=sizes)
     # the small files, of landings before and after the large one, become one file
-    done = maintain(spark, LakeNames(names.catalogue, names.system, names.system), "landing", limits)
+    done = maintain(spark, names, names.landing, limits)
     assert done.after.data_files == 2
     landing = opened(spark, names, tables=tables)
     assert [landing.cursor(each.name) for each in tables] == [{"at": 2}, {"at": 3}]

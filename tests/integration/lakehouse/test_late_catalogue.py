@@ -86,8 +86,8 @@ class Lab:
         upto = {"g": self.engine.store.cut_point("g").arrival}
         self._until_done(lambda: merge_table(self.spark, SCHEMA, upto, names=self.names, **options))
 
-    def tidy(self, table, limits):
-        self._until_done(lambda: maintain(self.spark, self.names, table, limits, self.engine.store.backlog()))
+    def tidy(self, name, limits):
+        self._until_done(lambda: maintain(self.spark, self.names, name, limits, self.engine.store.backlog()))
 
     def check(self, merged=True):
         """Check that each delta is in the lake once and confirmed, and each row merged."""
@@ -195,8 +195,8 @@ def test_b1_answers_that_are_late_or_lost_at_any_commit_damage_nothing(behind):
         proxy.lost, proxy.after = 1, forwarded
         lab.merge()
         lab.merge(rebuild=True)
-        lab.tidy("t", limits)
-        lab.tidy(None, limits)
+        lab.tidy(lab.names.state("t"), limits)
+        lab.tidy(lab.names.deltas, limits)
         lab.check()
         forwarded += 1
     assert forwarded > 5

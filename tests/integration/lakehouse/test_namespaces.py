@@ -173,7 +173,7 @@ def test_maintenance_of_the_history_expires_snapshots_of_rejected_values(house):
         maintain(
             run.pyspark.spark_session,
             run.lake.names,
-            None,
+            run.lake.names.deltas,
             MaintenanceSection.model_construct(snapshot_retention_hours=0),
             house.engine.store.backlog(),
         )

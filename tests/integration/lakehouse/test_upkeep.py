@@ -91,8 +91,8 @@ class World:
     def rows(self):
         return {key: spelled(state) for key, state in states(self.spark.table(NAMES.state("notes"))).items()}
 
-    def tidy(self, table=None, limits=FORGETFUL):
-        return maintain(self.spark, NAMES, table, limits, self.store.backlog() if table is None else ())
+    def tidy(self, name=NAMES.deltas, limits=FORGETFUL):
+        return maintain(self.spark, NAMES, name, limits, self.store.backlog())
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +140,7 @@ def test_maintenance_compacts_the_history_of_a_shard_with_a_long_name(world):
     backlog = [
         Backlog("kept", shard, 1, 2, 2, last_arrival=256, deltas=0, bytes=0, oldest_ms=None, flush_requested_ms=None)
     ]
-    done = maintain(world.spark, names, None, EAGER, backlog)
+    done = maintain(world.spark, names, names.deltas, EAGER, backlog)
     assert (done.compacted, done.after.data_files, done.after.rows) == (2, 1, 2)
 
 
@@ -162,7 +162,7 @@ def test_maintenance_compacts_a_table_and_keeps_snapshots_of_checkpoints(world, 
     young.write_bytes(b"anything")
     old = time.time() - 2 * 86_400
     os.utime(stray, (old, old))
-    done = world.tidy("notes")
+    done = world.tidy(NAMES.state("notes"))
     assert done.before.delete_files > 0 == done.after.delete_files
     assert done.orphans == 1
     assert (stray.exists(), young.exists()) == (False, True)
@@ -198,7 +198,7 @@ def test_b6_maintenance_during_a_merge_loses_and_duplicates_nothing(world, monke
 
     def tidied_at(name):
         if name == "tables.planned":
-            joined.append(world.tidy("notes", EAGER).compacted if not joined else 0)
+            joined.append(world.tidy(NAMES.state("notes"), EAGER).compacted if not joined else 0)
 
     monkeypatch.setattr(writes, "crash_point", tidied_at)
     world.push()
