@@ -40,8 +40,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CheckInputs:
-    """What the checks of one step read: the connections of their run, and the days to look at."""
+    """What the checks of one step read: their asset, the connections of their run, and the days to look at."""
 
+    key: dg.AssetKey
+    """The asset."""
+    table: str
+    """Name of the state table; empty for another asset."""
+    namespace: str
+    """Namespace of the state table's gateways; empty for the shared one, and for another asset."""
     spark: SparkSession
     lake: LakeResource
     store: PipelineStore
@@ -53,6 +59,11 @@ class CheckInputs:
     """Chooses the sample of rows."""
     is_flush: bool
     """Whether the flush sensor requested the run. Then only a sample of each checkpoint's rows is compared."""
+
+    @property
+    def sets_table_aside(self) -> bool:
+        """Whether a check that could not run counts as if its table was not merged: in a flush."""
+        return self.is_flush and bool(self.table)
 
     @cached_property
     def history(self) -> "HistoryFaults":
@@ -79,6 +90,15 @@ class Check(NamedTuple):
     """What to do about a fault."""
     blocking: bool = True
     """Whether a fault stops downstream assets; if not, it is a warning."""
+
+
+class _Outcome(NamedTuple):
+    """What a check has found."""
+
+    check: Check
+    faults: Sequence[msgspec.Struct] = ()
+    not_run: str = ""
+    """Why the check could not run; empty if it did."""
 
 
 HISTORY_CHECKS = (
@@ -110,63 +130,69 @@ HISTORY_CHECKS = (
 )
 
 
-def table_checks(table: str, namespace: str) -> tuple[Check, ...]:
+def _duplicate_rows(inputs: CheckInputs) -> Sequence[msgspec.Struct]:
+    """Return the rows that the state table has more than once."""
+    from lakehouse.checks import duplicate_keys
+
+    report = inputs.run_state.merged.get((inputs.namespace, inputs.table))
+    if report is not None and report.duplicates == 0:  # this run's merge has checked the rows that it read
+        return []
+    return duplicate_keys(inputs.spark, inputs.table, inputs.lake.names_in(inputs.namespace))
+
+
+def _rows_unlike_gateway_merge(inputs: CheckInputs) -> Sequence[msgspec.Struct]:
+    """Return rows of a sample of the state table that differ from the gateway's own merge."""
+    from lakehouse.tables.audit import rows_unlike_merge
+
+    report = inputs.run_state.merged.get((inputs.namespace, inputs.table))
+    if report is not None and report.differences == 0:  # this run's merge has compared a sample itself
+        return []
+    names, gateways = inputs.lake.names_in(inputs.namespace), inputs.run_state.gateways_in(inputs.namespace)
+    return rows_unlike_merge(inputs.spark, inputs.table, names, gateways=gateways, days=inputs.days, seed=inputs.seed)
+
+
+def _days_unlike_whole_history(inputs: CheckInputs) -> Sequence[msgspec.Struct]:
+    """Return the days on which the state table differs from its whole history; in the audit only."""
+    from lakehouse.tables.audit import days_unlike_history
+
+    if inputs.days is not None:
+        return []
+    names, gateways = inputs.lake.names_in(inputs.namespace), inputs.run_state.gateways_in(inputs.namespace)
+    return days_unlike_history(inputs.spark, inputs.table, names, gateways=gateways)
+
+
+def _values_unlike_type(inputs: CheckInputs) -> Sequence[msgspec.Struct]:
+    """Return the state table's values that do not fit their column."""
+    from lakehouse.checks import unfit_values
+
+    return unfit_values(inputs.spark, inputs.table, inputs.lake.names_in(inputs.namespace))
+
+
+def table_checks(table: str) -> tuple[Check, ...]:
     """Return the checks of a state table.
 
     Args:
         table: the state table's name.
-        namespace: namespace of its gateways; empty for the shared one.
     """
-
-    def duplicate_rows(inputs: CheckInputs) -> Sequence[msgspec.Struct]:
-        from lakehouse.checks import duplicate_keys
-
-        report = inputs.run_state.merged.get((namespace, table))
-        if report is not None and report.duplicates == 0:  # this run's merge has checked the rows that it read
-            return []
-        return duplicate_keys(inputs.spark, table, inputs.lake.names_in(namespace))
-
-    def rows_unlike_gateway_merge(inputs: CheckInputs) -> Sequence[msgspec.Struct]:
-        from lakehouse.tables.audit import rows_unlike_merge
-
-        report = inputs.run_state.merged.get((namespace, table))
-        if report is not None and report.differences == 0:  # this run's merge has compared a sample itself
-            return []
-        names, gateways = inputs.lake.names_in(namespace), inputs.run_state.gateways_in(namespace)
-        return rows_unlike_merge(inputs.spark, table, names, gateways=gateways, days=inputs.days, seed=inputs.seed)
-
-    def days_unlike_whole_history(inputs: CheckInputs) -> Sequence[msgspec.Struct]:
-        from lakehouse.tables.audit import days_unlike_history
-
-        if inputs.days is not None:  # the whole table is compared only in the audit
-            return []
-        names, gateways = inputs.lake.names_in(namespace), inputs.run_state.gateways_in(namespace)
-        return days_unlike_history(inputs.spark, table, names, gateways=gateways)
-
-    def values_unlike_type(inputs: CheckInputs) -> Sequence[msgspec.Struct]:
-        from lakehouse.checks import unfit_values
-
-        return unfit_values(inputs.spark, table, inputs.lake.names_in(namespace))
-
     remedy = "Launch the job `tables` with `rebuild: true` for this table, which merges it again from the history."
     return (
-        Check("row_once", f"No row of `{table}` is stored twice.", duplicate_rows, remedy),
+        Check("row_once", f"No row of `{table}` is stored twice.", _duplicate_rows, remedy),
         Check(
             "state_equals_merge",
             f"A sample of rows of `{table}` equals the gateway's own merge of their deltas.",
-            rows_unlike_gateway_merge,
+            _rows_unlike_gateway_merge,
             remedy,
         ),
         Check(
             "state_equals_history",
             f"In the audit: `{table}` has the rows and values of its whole history, by gateway and day.",
-            days_unlike_whole_history,
+            _days_unlike_whole_history,
             remedy,
         ),
         Check(
             "values_fit",
             f"Every value of `{table}` is of its column's type.",
-            values_unlike_type,
+            _values_unlike_type,
             "The column has null there, and `lakesync.rejected` the value: write a value of the schema's type.",
             blocking=False,
         ),
@@ -214,9 +240,7 @@ def checks(snapshot: SchemaSnapshot) -> list[dg.AssetChecksDefinition]:
     return [
         _checks_of(DELTAS, HISTORY_CHECKS),
         *(
-            _checks_of(
-                state_key(schema.table, namespace), table_checks(schema.table, namespace), (namespace, schema.table)
-            )
+            _checks_of(state_key(schema.table, namespace), table_checks(schema.table), schema.table, namespace)
             for schema, namespace in snapshot.states
         ),
         _checks_of(CHECKPOINT, CHECKPOINT_CHECKS, after=[SNAPSHOTS]),
@@ -246,7 +270,8 @@ def _fault_name(fault: msgspec.Struct) -> Iterator[str]:
 def _checks_of(
     key: dg.AssetKey,
     own_checks: Sequence[Check],
-    table: tuple[str, str] | None = None,
+    table: str = "",
+    namespace: str = "",
     after: Sequence[dg.AssetKey] = (),
 ) -> dg.AssetChecksDefinition:
     """Create the checks of an asset as one step.
@@ -254,7 +279,8 @@ def _checks_of(
     Args:
         key: the asset.
         own_checks: the asset's checks.
-        table: namespace and name, if the asset is a state table; None for another asset.
+        table: name of the state table; empty for another asset.
+        namespace: namespace of the state table's gateways; empty for the shared one.
         after: further assets that must be materialised before the step runs.
     """
 
@@ -275,98 +301,108 @@ def _checks_of(
         staging: StagingResource,
         run_state: dg.ResourceParam[RunState],
     ) -> Iterator[dg.AssetCheckResult]:
-        seed = int(context.run.run_id[:8], 16)  # a retried step compares the same sample
-        days = None if key == CHECKPOINT else days_in_tags(context.run.tags)  # a checkpoint's partition is a gateway
-        is_flush = continues_on_failure(context.run)  # only runs that the flush sensor requested do
-        selected = context.selected_asset_check_keys
-        wanted = [check for check in own_checks if dg.AssetCheckKey(key, check.name) in selected]
-        faults_by_check: dict[str, Sequence[msgspec.Struct]] = {}
-        not_run: dict[str, str] = {}  # check → why it could not run
+        wanted = [
+            check for check in own_checks if dg.AssetCheckKey(key, check.name) in context.selected_asset_check_keys
+        ]
         with failure_policy(context, pyspark):
-            inputs = CheckInputs(pyspark.spark_session, lake, staging.store, run_state, days, seed, is_flush)
+            inputs = CheckInputs(
+                key,
+                table,
+                namespace,
+                pyspark.spark_session,
+                lake,
+                staging.store,
+                run_state,
+                days=None if key == CHECKPOINT else days_in_tags(context.run.tags),  # its partition is a gateway
+                seed=int(context.run.run_id[:8], 16),  # a retried step compares the same sample
+                is_flush=continues_on_failure(context.run),  # only runs that the flush sensor requested do
+            )
             # The asset's state and the time, stored after an audit without faults. The next audit is due when the state
             # has changed, or after some time.
-            visit = Visit(_asset_state(inputs, key, table), staging.now_ms()) if context.run.job_name == AUDIT else None
-            for check in wanted:
-                try:
-                    faults_by_check[check.name] = check.find(inputs)
-                except Exception as error:
-                    if not is_final(context, error):
-                        raise
-                    not_run[check.name] = brief(error)
-                    could_not_run = f"{check.name} of {key.to_user_string()} could not run"
-                    if table is None or not is_flush:
-                        context.log.exception(could_not_run)
-                        continue
-                    # in a flush, as if the table was not merged: no gateway gets a checkpoint with unchecked rows
-                    reason = f"{check.name} could not run: {brief(error)}"
-                    run_state.unmerged.setdefault(table, Unmerged(reason, gateways=None))
-                    set_aside(context, run_state, error, could_not_run)
+            visit = Visit(_asset_state(inputs), staging.now_ms()) if context.run.job_name == AUDIT else None
+            outcomes = [_run_check(context, inputs, check) for check in wanted]
             run_state.checked.add(key.to_user_string())
-            has_failed = not_run or any(check.blocking and faults_by_check[check.name] for check in wanted)
+            has_failed = any(each.not_run or (each.check.blocking and each.faults) for each in outcomes)
             if visit is not None and not has_failed:
                 staging.store.put_mark(audit_mark(key.to_user_string()), msgspec.json.encode(visit).decode())
-        for check in wanted:
-            if check.name in not_run:
-                is_blocking = check.blocking and (table is None or not is_flush)
-                could_not = f"It could not be read: {not_run[check.name]}. {check.remedy}"
-                yield _result(key, check, could_not, is_blocking=is_blocking)
-                continue
-            faults, is_blocking = faults_by_check[check.name], check.blocking
-            if faults and check.blocking and key != CHECKPOINT and is_flush:
-                _delay_checkpoints(context, run_state, key, check, faults)
-                is_blocking = False
-            metadata: Metadata = {
-                "count": len(faults),
-                "looked_at": "everything" if days is None else ", ".join(day.isoformat() for day in days),
-                "found": dg.MetadataValue.json([msgspec.to_builtins(fault) for fault in faults]),
-            }
-            problem = f"{len(faults)} found: {summary(faults)}. {check.remedy}" if faults else None
-            yield _result(key, check, problem, is_blocking=is_blocking, metadata=metadata)
+        for outcome in outcomes:
+            yield _result(context, inputs, outcome)
 
     return run_checks
 
 
-def _asset_state(inputs: CheckInputs, key: dg.AssetKey, table: tuple[str, str] | None) -> str:
+def _run_check(context: dg.AssetCheckExecutionContext, inputs: CheckInputs, check: Check) -> _Outcome:
+    """Run a check, and return its faults, or why it could not run.
+
+    Raises:
+        Exception: any error after which Dagster retries the step.
+    """
+    try:
+        return _Outcome(check, check.find(inputs))
+    except Exception as error:
+        if not is_final(context, error):
+            raise
+        could_not_run = f"{check.name} of {inputs.key.to_user_string()} could not run"
+        if inputs.sets_table_aside:  # no gateway gets a checkpoint with unchecked rows
+            reason = f"{check.name} could not run: {brief(error)}"
+            inputs.run_state.unmerged.setdefault((inputs.namespace, inputs.table), Unmerged(reason, gateways=None))
+            set_aside(context, inputs.run_state, error, could_not_run)
+        else:
+            context.log.exception(could_not_run)
+        return _Outcome(check, not_run=brief(error))
+
+
+def _asset_state(inputs: CheckInputs) -> str:
     """Return a text that changes whenever the asset is written, such as its snapshot id."""
     from lakehouse.table_access import version_if_there
 
-    if key == CHECKPOINT:
+    if inputs.key == CHECKPOINT:
         return checkpoint_state(inputs.store.backlog())
-    name = inputs.lake.names.deltas if table is None else inputs.lake.names_in(table[0]).state(table[1])
+    name = inputs.lake.names_in(inputs.namespace).state(inputs.table) if inputs.table else inputs.lake.names.deltas
     version = version_if_there(inputs.spark, name)
     return str(version.snapshot_id if version is not None else None)
 
 
-def _delay_checkpoints(
-    context: dg.AssetCheckExecutionContext,
-    run_state: RunState,
-    key: dg.AssetKey,
-    check: Check,
-    faults: Sequence[msgspec.Struct],
-) -> None:
-    """Have the run make no new checkpoints of gateways with faults, or of any gateway if not all faults are listed."""
-    from lakehouse.checks import MAX_RESULTS
-
-    is_whole_list = len(faults) < MAX_RESULTS
-    gateways = {getattr(fault, "gateway", None) for fault in faults} if is_whole_list else {None}  # None: all gateways
-    name = f"{check.name} of {key.to_user_string()}"
-    for gateway in gateways:
-        run_state.faults.setdefault(gateway, []).append(f"{name} found {len(faults)}")
-    if key == DELTAS:
-        run_state.gateways_with_faulty_history |= gateways
-    set_aside(context, run_state, IntegrityError(f"{len(faults)} found: {summary(faults)}"), f"{name} failed")
-
-
-def _result(
-    key: dg.AssetKey, check: Check, problem: str | None, *, is_blocking: bool, metadata: Metadata | None = None
-) -> dg.AssetCheckResult:
-    """Return the result of a check, which passes if there is no problem."""
+def _result(context: dg.AssetCheckExecutionContext, inputs: CheckInputs, outcome: _Outcome) -> dg.AssetCheckResult:
+    """Return a check's result, which passes if no fault was found. In a flush, faults delay checkpoints."""
+    check, faults = outcome.check, outcome.faults
+    is_blocking = check.blocking
+    problem: str | None = None
+    metadata: Metadata = {}
+    if outcome.not_run:
+        problem = f"It could not be read: {outcome.not_run}. {check.remedy}"
+        is_blocking = check.blocking and not inputs.sets_table_aside
+    else:
+        if faults:
+            problem = f"{len(faults)} found: {summary(faults)}. {check.remedy}"
+            if check.blocking and inputs.key != CHECKPOINT and inputs.is_flush:
+                _delay_checkpoints(context, inputs, outcome)
+                is_blocking = False
+        metadata = {
+            "count": len(faults),
+            "looked_at": "everything" if inputs.days is None else ", ".join(day.isoformat() for day in inputs.days),
+            "found": dg.MetadataValue.json([msgspec.to_builtins(fault) for fault in faults]),
+        }
     return dg.AssetCheckResult(
         passed=problem is None,
-        asset_key=key,
+        asset_key=inputs.key,
         check_name=check.name,
         severity=dg.AssetCheckSeverity.ERROR if is_blocking else dg.AssetCheckSeverity.WARN,
         description=problem,
         metadata=metadata,
     )
+
+
+def _delay_checkpoints(context: dg.AssetCheckExecutionContext, inputs: CheckInputs, outcome: _Outcome) -> None:
+    """Have the run make no new checkpoints of gateways with faults, or of any gateway if not all faults are listed."""
+    from lakehouse.checks import MAX_RESULTS
+
+    faults, run_state = outcome.faults, inputs.run_state
+    is_whole_list = len(faults) < MAX_RESULTS
+    gateways = {getattr(fault, "gateway", None) for fault in faults} if is_whole_list else {None}  # None: all gateways
+    name = f"{outcome.check.name} of {inputs.key.to_user_string()}"
+    for gateway in gateways:
+        run_state.faults.setdefault(gateway, []).append(f"{name} found {len(faults)}")
+    if inputs.key == DELTAS:
+        run_state.gateways_with_faulty_history |= gateways
+    set_aside(context, run_state, IntegrityError(f"{len(faults)} found: {summary(faults)}"), f"{name} failed")
