@@ -74,7 +74,7 @@ class CheckInputs:
 
     def altered_deltas(self) -> Sequence[msgspec.Struct]:
         """Search the history for days with deltas whose id is not the hash of their contents; in the audit only."""
-        from lakehouse.checks import altered_deltas
+        from lakehouse.altered_deltas import altered_deltas
 
         return altered_deltas(self.spark, self.lake.names) if self.days is None else []
 

@@ -39,6 +39,7 @@ MODULES = (
     "pyiceberg.io.pyarrow",
     "lakehouse.gateway_connections",
     "lakehouse.sessions",
+    "lakehouse.altered_deltas",
     "lakehouse.checks",
     "lakehouse.history.flush",
     "lakehouse.table_access",
