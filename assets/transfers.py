@@ -2,9 +2,9 @@
 
 A delta is a change of some columns of one row; a gateway is one app's stream of deltas. A backend, which
 `lakesync.toml` declares, stores deltas; it consists of adapters, each for one database or object store.
-`lakehouse.backends.transfers` does the work. The code location (`lakesync_dagster.definitions`) calls `flows`,
-`migrations` and `tiers`; the sensor that requests the runs uses the functions on partitions, and the asset `erasure`
-the keys and pools.
+`lakehouse.backends.flows` and `lakehouse.backends.transfers` do the work. The code location
+(`lakesync_dagster.definitions`) calls `flows`, `migrations` and `tiers`; the sensor that requests the runs uses the
+functions on partitions, and the asset `erasure` the keys and pools.
 
 - A *flow* copies the deltas whose rows meet a filter. It is partitioned by the day of arrival, on which a gateway
   received them.
@@ -39,7 +39,7 @@ from resources.spark import SparkConnectResource
 from resources.stores import StagingResource
 
 if TYPE_CHECKING:
-    from lakehouse.backends.transfers import Flow, LakeFlow
+    from lakehouse.backends.flows import Flow, LakeFlow
     from lakesync.adapters.composite import TierReport
     from lakesync.adapters.transfer.flows import FlowStep
     from lakesync.adapters.transfer.migration import MigrationReport
@@ -163,7 +163,7 @@ def _flow_asset(
     def flowed(
         context: dg.AssetExecutionContext, pyspark: SparkConnectResource, staging: StagingResource
     ) -> dg.MaterializeResult[None]:
-        from lakehouse.backends.transfers import flow
+        from lakehouse.backends.flows import flow
 
         requested_by_sensor = is_requested_by(TRANSFER_SENSOR, context.run)
         # first and last arrival of the deltas to copy again; None to copy only new ones

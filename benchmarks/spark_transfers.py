@@ -26,7 +26,8 @@ from benchmarks.lake import Lake, SyntheticHistory, lake, write_history
 from benchmarks.server import SECRET
 from benchmarks.usage import MeasuredProcess, SharedMemory
 from lakehouse.backends.destinations import Follower, follow
-from lakehouse.backends.transfers import Flow, LakeFlow, Migration, flow, migrate, move_to_tier
+from lakehouse.backends.flows import Flow, LakeFlow, flow
+from lakehouse.backends.transfers import Migration, migrate, move_to_tier
 from lakesync.adapters.backend_config import SingleBackend, TieredBackend, WriteTarget
 from lakesync.adapters.deltas import PAGE_DELTAS
 from lakesync.adapters.transfer.flow_pages import RowFilter

@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 
     from lakehouse.backends import destinations
     from lakehouse.backends.erasures import BackendErasure, UnwrittenTables
-    from lakehouse.backends.transfers import Flow, LakeFlow, Migration
+    from lakehouse.backends.flows import Flow, LakeFlow
+    from lakehouse.backends.transfers import Migration
     from lakesync.adapters.backend_config import Backend
     from lakesync.adapters.redaction import RedactionRequest
     from lakesync.config import Config
@@ -136,7 +137,7 @@ def flow_tasks(config: Config, store: GatewayStore, name: str, declared: Declare
         name: the flow's name.
         declared: the flow's declaration; its target is not the lake.
     """
-    from lakehouse.backends.transfers import Flow
+    from lakehouse.backends.flows import Flow
     from lakesync.adapters.transfer.flow_pages import RowFilter
 
     source = resolve_backend(config, declared.source)
@@ -161,7 +162,7 @@ def lake_flow_task(config: Config, store: FlushStore, name: str, declared: Decla
         name: the flow's name.
         declared: the flow's declaration.
     """
-    from lakehouse.backends.transfers import LakeFlow
+    from lakehouse.backends.flows import LakeFlow
     from lakehouse.gateway_connections import store_epochs
     from lakesync.adapters.transfer.flow_pages import RowFilter
 

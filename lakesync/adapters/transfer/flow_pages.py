@@ -1,7 +1,7 @@
 """What a flow reads from its source: new deltas in pages, and late ones, of the rows that match its filter.
 
 A *flow* copies deltas (changes of rows) from one backend to another (`flows`), or into the lake
-(`lakehouse.backends.transfers`). Both call `new_pages`, and `filtered_pages` to copy chosen days again. A delta's
+(`lakehouse.backends.flows`). Both call `new_pages`, and `filtered_pages` to copy chosen days again. A delta's
 *arrival* is the timestamp that its *gateway*, which has the changes of one app, gave to the push. A *page* is the
 deltas that are read from the source together.
 

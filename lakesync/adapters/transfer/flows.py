@@ -1,6 +1,6 @@
 """Flows: incremental copies of new deltas from one backend to another, for rows that match a filter.
 
-`[flows.NAME]` in `lakesync.toml` declares a flow; `lakehouse.backends.transfers` runs it in a Spark task. A *delta* is
+`[flows.NAME]` in `lakesync.toml` declares a flow; `lakehouse.backends.flows` runs it in a Spark task. A *delta* is
 a change of one row. `flow_pages` reads the deltas to copy from the source. A row that no longer matches is hidden in
 the *destination table* (the target's table of current rows). A flow's *mark*, a text at the target, says up to which
 position of the source it has copied. Old deltas of the target may be in *cold tiers*, backends to which they were

@@ -19,7 +19,8 @@ from assets.erasure import erasure as erasure_asset
 from lakehouse.backends.comparison import compare
 from lakehouse.backends.declared import destination_targets, flow_tasks, follower_of
 from lakehouse.backends.destinations import follow
-from lakehouse.backends.transfers import Migration, flow, migrate
+from lakehouse.backends.flows import flow
+from lakehouse.backends.transfers import Migration, migrate
 from lakehouse.checkpoints.checkpoint import make_checkpoint
 from lakehouse.checks import history_faults
 from lakehouse.erasure import redaction

@@ -5,7 +5,7 @@ from contextlib import nullcontext
 import pyarrow as pa
 import pytest
 
-from lakehouse.backends import transfers
+from lakehouse.backends import flows
 from lakehouse.erasure import requests
 from lakesync.adapters.arrow import to_arrow
 from lakesync.adapters.deltas import StoredDelta
@@ -18,7 +18,7 @@ DELTAS = [make_delta("c", number, f"r{number}", text="x" * 900) for number in ra
 
 @pytest.fixture(autouse=True)
 def small_limit(monkeypatch):
-    for module in (transfers, requests):
+    for module in (flows, requests):
         monkeypatch.setattr(module, "MAX_REQUEST_BYTES", LIMIT)
 
 
@@ -31,7 +31,7 @@ def test_a_flow_into_the_lake_divides_pushes_by_size():
             bodies.append(body)
 
     large = make_delta("c", 101, "large", text="x" * LIMIT)
-    transfers._push(Intake(), to_arrow([StoredDelta("g", 1, each) for each in [*DELTAS, large]]), None)
+    flows._push(Intake(), to_arrow([StoredDelta("g", 1, each) for each in [*DELTAS, large]]), None)
     assert [each for body in bodies for each in decode_push(body).deltas] == [*DELTAS, large]
     assert all(len(body) <= LIMIT or len(decode_push(body).deltas) == 1 for body in bodies)
     assert len(bodies) < 20

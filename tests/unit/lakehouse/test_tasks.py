@@ -12,10 +12,11 @@ import pytest
 import requests
 
 from lakehouse import task_runner
-from lakehouse.backends import transfers
+from lakehouse.backends import flows
 from lakehouse.backends.adapter_tasks import run_task
 from lakehouse.backends.destinations import Follower, FollowTask
-from lakehouse.backends.transfers import Flow, LakeFlow, Migration, Tiering
+from lakehouse.backends.flows import Flow, LakeFlow
+from lakehouse.backends.transfers import Migration, Tiering
 from lakehouse.task_runner import THREADS, in_threads, raise_failure
 from lakesync.adapters.backend_config import SingleBackend, TieredBackend, WriteTarget
 from lakesync.adapters.backends.sqlite import SqliteAdapter
@@ -110,7 +111,7 @@ class Gateway:
 @pytest.fixture
 def into_lake(backend, tmp_path, monkeypatch):
     def steps(gateway, *replay_range, epoch=1):
-        monkeypatch.setattr(transfers, "open_intake", lambda _: nullcontext(gateway))
+        monkeypatch.setattr(flows, "open_intake", lambda _: nullcontext(gateway))
         progress, epochs = tmp_path / "f.json", {"home/main": epoch}
         row_filter = RowFilter(gateways=("old",))
         return list(LakeFlow(backend("s"), row_filter, "home", None, progress, epochs, *replay_range).run())
