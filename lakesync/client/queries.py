@@ -17,7 +17,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from lakesync.client.sqlite.database import connect_read_only, distinct_names, rows_as_dicts, run_query
+from lakesync.client.sqlite.database import connect_read_only
+from lakesync.client.sqlite.query_rows import distinct_names, rows_as_dicts, run_query
 from lakesync.client.sqlite.tables import Row
 from lakesync.model.errors import extra
 from lakesync.model.schema import ColumnType, TableSchema

@@ -1,8 +1,8 @@
-"""The app's database file: its connections, transactions, and the lock that lets one client synchronise it.
+"""The app's database file: its connections and transactions.
 
 `LocalDB` has the connection on which the app reads and writes; `lakesync.open` creates it, and apps reach it as
-`client.db`. The other modules of the client use the functions and `SyncLock`. Triggers on the app's synced tables track
-what the app writes.
+`client.db`. The other modules of the client use the functions. Triggers on the app's synced tables track what the app
+writes.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 from lakesync.client.errors import DbError, TableError
-from lakesync.model.errors import ConfigurationError, ValidationError
+from lakesync.client.sqlite.query_rows import rows_as_dicts, run_query
+from lakesync.model.errors import ConfigurationError
 
 if TYPE_CHECKING:
     import tempfile
@@ -68,46 +69,6 @@ def connect_read_only(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def run_query(execute: Callable[[str, Any], sqlite3.Cursor], sql: str, params: Any) -> sqlite3.Cursor:
-    """Run a query on a connection that is read-only at the moment.
-
-    Args:
-        execute: runs a statement on a connection with `query_only` on.
-        sql: one statement that returns rows.
-        params: values for its placeholders.
-
-    Raises:
-        ValidationError: the statement returns no rows, or writes.
-    """
-    try:
-        cursor = execute(sql, params)
-    except sqlite3.OperationalError as error:
-        if "readonly" not in str(error):
-            raise
-        raise ValidationError(f"{sql!r} writes to the database: pass a query, and write with db.conn") from error
-    if cursor.description is None:
-        raise ValidationError(f"{sql!r} returns no rows: pass a query")
-    return cursor
-
-
-def rows_as_dicts(cursor: sqlite3.Cursor) -> list[dict[str, Any]]:
-    """Fetch all rows of a cursor as dicts by column. A name that is taken gets a number, as `row_id_1`."""
-    names = distinct_names([column[0] for column in cursor.description])
-    return [dict(zip(names, row, strict=True)) for row in cursor]
-
-
-def distinct_names(names: Sequence[str]) -> list[str]:
-    """Return names of columns with a number after each that occurred before."""
-    result: list[str] = []
-    for name in names:
-        free, number = name, 0
-        while free in result or (number and free in names):
-            number += 1
-            free = f"{name}_{number}"
-        result.append(free)
-    return result
-
-
 def database_error(error: sqlite3.Error, subject: str) -> DbError | TableError:
     """Return the client's error for an error of SQLite.
 
@@ -133,20 +94,6 @@ def database_error(error: sqlite3.Error, subject: str) -> DbError | TableError:
             "connection on"
         )
     return DbError(f"{subject} cannot be used now: {error}")
-
-
-def first_sync_path(path: Path) -> Path:
-    """Return the path of the file, next to the app's, into which a client's first sync is loaded.
-
-    Only the client that holds the `SyncLock` uses it.
-    """
-    return path.with_name(path.name + "-lakesync-first")
-
-
-def remove_database(path: Path) -> None:
-    """Delete a database file and its rollback journal, if they exist."""
-    for name in (path.name, f"{path.name}-journal"):
-        path.with_name(name).unlink(missing_ok=True)
 
 
 def database_file(name: str, backend: Backend) -> str:
@@ -413,49 +360,6 @@ class LocalDB:
     def _write_error(self, error: sqlite3.OperationalError) -> DbError:
         """Return the client's error for a failed write."""
         return DbError(f"{self.path} cannot be written now: {error}")
-
-
-class SyncLock:
-    """The lock of the one client that synchronises a database: a second SQLite file that is locked exclusively.
-
-    The operating system releases it when the process ends, however it ends.
-    """
-
-    def __init__(self, path: Path) -> None:
-        """Prepare the lock of the app's database at this path; `acquire` locks it."""
-        self._database = path
-        self._path = path.with_name(path.name + "-lakesync")
-        self._holder: sqlite3.Connection | None = None
-        """The connection that holds the lock."""
-
-    def acquire(self) -> None:
-        """Acquire the lock, unless this object holds it already.
-
-        Raises:
-            DbError: another client holds the lock, or the lock's file cannot be written.
-        """
-        if self._holder is not None:
-            return
-        holder = sqlite3.connect(self._path, timeout=0, isolation_level=None, check_same_thread=False)
-        try:
-            holder.execute("PRAGMA locking_mode = EXCLUSIVE")
-            holder.execute("BEGIN EXCLUSIVE")
-        except sqlite3.OperationalError as error:
-            holder.close()
-            if error.sqlite_errorcode not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-                raise DbError(f"the lock file {self._path} cannot be written now: {error}") from error
-            raise DbError(
-                f"another client is synchronising {self._path.name.removesuffix('-lakesync')!r}: it will also send "
-                "what you write here"
-            ) from error
-        self._holder = holder
-        remove_database(first_sync_path(self._database))  # a killed process may have left this file
-
-    def release(self) -> None:
-        """Release the lock, if it is held."""
-        if self._holder is not None:
-            self._holder.close()
-            self._holder = None
 
 
 def _check_hard_links(path: Path) -> None:

@@ -25,11 +25,11 @@ from typing import Any, NamedTuple
 from lakesync.client.core import CheckpointEnd, CheckpointFrame, ClientCore, NoResponse
 from lakesync.client.errors import DbError
 from lakesync.client.sqlite.bulk_decoding import NotBulkWritableError, TableTypes
-from lakesync.client.sqlite.database import first_sync_path, remove_database
 from lakesync.client.sqlite.row_groups import RowGroup, RowGroups, RowPart, execute_for_rows
 from lakesync.client.sqlite.row_storage import LISTED_VALUES, STAGED_RECORD, value_list
 from lakesync.client.sqlite.sql_values import from_sql
 from lakesync.client.sqlite.stamps import Record, StampCodec
+from lakesync.client.sqlite.sync_lock import first_sync_path, remove_database
 from lakesync.client.status import Progress
 from lakesync.client.sync.replica import Replica
 from lakesync.client.transports.base import Checkpoint

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 from lakesync.client.core import NoResponse, Wait
-from lakesync.client.sqlite.database import SyncLock
+from lakesync.client.sqlite.sync_lock import SyncLock
 from lakesync.client.status import EventListeners, SyncReport
 from lakesync.client.sync.action_queue import ActionQueue
 from lakesync.client.sync.action_sender import ActionSender
