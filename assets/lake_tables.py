@@ -53,7 +53,7 @@ from resources.stores import LakeResource, StagingResource, table_uri
 if TYPE_CHECKING:
     from lakehouse.history.flush import FlushReport
     from lakehouse.tables.merging import MergeReport
-    from lakesync.config.sections import Contract
+    from lakesync.config.pipeline_sections import Contract
 
 
 def history(days: dg.PartitionsDefinition, config: Config) -> dg.AssetsDefinition:

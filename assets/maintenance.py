@@ -23,7 +23,7 @@ from lakehouse.marks import maintenance_mark
 from lakehouse.run_state import RunState
 from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.analysis.marks import Visit, flushed_state
-from lakesync.config.sections import MaintenanceSection
+from lakesync.config.pipeline_sections import MaintenanceSection
 from lakesync.staging.store.pipeline import PipelineStore
 from resources.spark import SparkConnectResource
 from resources.stores import LakeResource, StagingResource

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
 
     from lakehouse.table_definitions import LakeNames
-    from lakesync.config.sections import MaintenanceSection
+    from lakesync.config.pipeline_sections import MaintenanceSection
     from lakesync.staging.records import Backlog
     from lakesync.staging.store.pipeline import FlushStore
 

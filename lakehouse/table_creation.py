@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from lakesync.config.sections import Contract
+    from lakesync.config.pipeline_sections import Contract
     from lakesync.model.schema import TableSchema
 
 _NAMESPACE_LOCK = threading.Lock()

@@ -31,7 +31,7 @@ from lakehouse.tables.merging import merge_table
 from lakehouse.task_runner import in_tasks, in_threads
 from lakesync.analysis.catalogue import CHECKPOINT_TAG
 from lakesync.analysis.scans import condition
-from lakesync.config.sections import MaintenanceSection
+from lakesync.config.pipeline_sections import MaintenanceSection
 from lakesync.model.crash_points import crash_point
 from lakesync.model.errors import IntegrityError
 from lakesync.staging.records import Checkpoint, CheckpointTable
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from lakesync.config.sections import Contract
+    from lakesync.config.pipeline_sections import Contract
     from lakesync.model.schema import TableSchema
     from lakesync.staging.records import CutPoint
     from lakesync.staging.store.pipeline import ErasureStore, PipelineStore

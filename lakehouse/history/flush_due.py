@@ -21,7 +21,7 @@ from lakesync.model.hlc import wall_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from lakesync.config.sections import FlushSection
+    from lakesync.config.pipeline_sections import FlushSection
     from lakesync.staging.records import Backlog
     from lakesync.staging.store.pipeline import FlushStore
 

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyspark.sql import SparkSession
 
-    from lakesync.config.sections import Contract
+    from lakesync.config.pipeline_sections import Contract
     from lakesync.model.schema import TableSchema
     from lakesync.staging.store.pipeline import GatewayStore
 

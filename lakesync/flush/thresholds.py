@@ -25,7 +25,7 @@ from lakesync.staging.records import Backlog
 from lakesync.staging.store.pipeline import FlushStore
 
 if TYPE_CHECKING:
-    from lakesync.config.sections import FlushSection
+    from lakesync.config.pipeline_sections import FlushSection
 
 FlushReason = Literal["request", "bytes", "wide", "table", "age"]
 """Why a gateway's backlog is to be flushed.

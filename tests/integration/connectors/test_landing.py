@@ -23,7 +23,7 @@ from lakehouse.landing.lake_landing import LakeLanding, PolledSource
 from lakehouse.maintenance import location_of, maintain
 from lakehouse.sessions import session
 from lakehouse.table_definitions import LakeNames
-from lakesync.config.sections import MaintenanceSection
+from lakesync.config.pipeline_sections import MaintenanceSection
 from lakesync.connectors.base import Census, ConnectorConfig, Page, ParallelRead, SourceRow, Table, Usage
 from lakesync.connectors.host_policy import HostPolicy
 from lakesync.connectors.polling import IngestSettings

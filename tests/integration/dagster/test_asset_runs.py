@@ -12,7 +12,7 @@ from assets.asset_metadata import table_valid_through_ms
 from lakehouse.schema_snapshot import registered
 from lakehouse.sessions import session
 from lakehouse.table_access import open_table
-from lakesync.config.sections import DeclaredTable
+from lakesync.config.pipeline_sections import DeclaredTable
 from lakesync.model.delta import extract_delta
 from lakesync.model.errors import IntegrityError
 from lakesync.model.schema import parse_schema

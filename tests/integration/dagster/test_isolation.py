@@ -15,7 +15,7 @@ from lakehouse.schema_snapshot import registered
 from lakehouse.sessions import session
 from lakehouse.table_access import open_table
 from lakesync.analysis.marks import report_in
-from lakesync.config.sections import DeclaredTable
+from lakesync.config.pipeline_sections import DeclaredTable
 from lakesync.model.delta import extract_delta
 from lakesync.model.schema import parse_schema
 from lakesync.model.types import SyncPush

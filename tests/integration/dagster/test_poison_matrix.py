@@ -20,7 +20,7 @@ from lakehouse.table_access import open_table
 from lakesync.adapters import open_adapter
 from lakesync.analysis.marks import report_in
 from lakesync.config.backends import DeclaredDestination
-from lakesync.config.sections import DeclaredTable
+from lakesync.config.pipeline_sections import DeclaredTable
 from lakesync.model.delta import extract_delta
 from lakesync.model.schema import parse_schema
 from lakesync.model.types import SyncPush

@@ -17,7 +17,7 @@ from lakehouse.table_definitions import LakeNames
 from lakehouse.tables import writes
 from lakehouse.tables.merging import merge_table
 from lakesync.cli.up import spark_server as spark_server_settings
-from lakesync.config.sections import MaintenanceSection
+from lakesync.config.pipeline_sections import MaintenanceSection
 from lakesync.engine import Engine
 from lakesync.model.delta import delta_id
 from lakesync.model.errors import TransientError

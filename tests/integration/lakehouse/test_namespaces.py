@@ -15,7 +15,8 @@ from lakehouse.spark_query import query as on_spark
 from lakesync.analysis.catalogue import LakeReader
 from lakesync.analysis.query import query
 from lakesync.analysis.trace import trace
-from lakesync.config.sections import DeclaredGateway, MaintenanceSection
+from lakesync.config.pipeline_sections import MaintenanceSection
+from lakesync.config.sections import DeclaredGateway
 from lakesync.model.delta import extract_delta
 from lakesync.model.errors import ConfigurationError
 from lakesync.model.schema import parse_schema

@@ -25,7 +25,7 @@ from lakehouse.table_definitions import LakeNames
 from lakehouse.tables import writes
 from lakehouse.tables.audit import days_unlike_history
 from lakehouse.tables.merging import merge_table
-from lakesync.config.sections import MaintenanceSection
+from lakesync.config.pipeline_sections import MaintenanceSection
 from lakesync.engine import Engine
 from lakesync.model.delta import extract_delta
 from lakesync.model.schema import parse_schema

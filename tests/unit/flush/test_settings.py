@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from lakesync.config.sections import FlushSection
+from lakesync.config.pipeline_sections import FlushSection
 from lakesync.flush import FlushSettings, WideRowThreshold
 from lakesync.model.errors import ConfigurationError
 
