@@ -17,8 +17,9 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from lakehouse.landing.poll_tasks import OpenSource, Part, PollPlan
+from lakehouse.landing.poll_tasks import OpenSource, PollPlan
 from lakehouse.landing.rows import LANDED_COLUMNS
+from lakehouse.landing.task_messages import Part
 from lakehouse.table_definitions import SPARK_TYPES
 from lakehouse.task_runner import column_ddl
 from lakesync.connectors.base import ConnectorConfig, ParallelSource, SourceRow, TablePart

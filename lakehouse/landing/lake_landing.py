@@ -29,10 +29,11 @@ from pyspark.storagelevel import StorageLevel
 
 from lakehouse.data_files import parse_iceberg_uri
 from lakehouse.landing.connector_source import read_poll
-from lakehouse.landing.poll_tasks import PollPlan, TablePlan, TableResult
+from lakehouse.landing.poll_tasks import PollPlan
 from lakehouse.landing.reading import LandedTables
 from lakehouse.landing.rows import POSITION, REPORT, Constants, LandedFile, ReadPosition, value_tuples
 from lakehouse.landing.tables import ConnectorTables, commit_rows
+from lakehouse.landing.task_messages import TablePlan, TableResult
 from lakehouse.spark_errors import brief, lake_errors
 from lakehouse.table_definitions import LakeNames
 from lakesync.analysis.expression_trees import combine

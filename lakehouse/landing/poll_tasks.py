@@ -12,17 +12,16 @@ both methods.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
-from pyspark.sql.datasource import InputPartition
 
 from lakehouse.landing.known_rows import KnownRows, RowDigests, compare_census
-from lakehouse.landing.rows import Constants, LandedRows, LandedTable, ReadPosition
+from lakehouse.landing.rows import Constants, LandedRows, ReadPosition, check_rows
+from lakehouse.landing.task_messages import Part, TablePlan, TableResult
 from lakehouse.task_runner import Failure
 from lakesync.connectors.base import (
     Census,
@@ -33,14 +32,10 @@ from lakesync.connectors.base import (
     ParallelSource,
     Source,
     TablePart,
-    Usage,
 )
 from lakesync.connectors.polling import CensusComparison, census_pages
 from lakesync.connectors.seen_rows import SeenRows
-from lakesync.model.delta import jcs_raw
-from lakesync.model.errors import AdapterError, ConfigurationError, LakeSyncError, ValidationError
-from lakesync.model.schema import is_identifier
-from lakesync.model.validation import MAX_ROW_BYTES, MAX_ROW_COLUMNS, check_id
+from lakesync.model.errors import AdapterError, ConfigurationError, LakeSyncError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,78 +53,6 @@ next poll continues."""
 
 OpenSource = Callable[[ConnectorConfig], Source]
 """Opens the source of a connector. It can be sent to Spark tasks."""
-
-
-class TablePlan(NamedTuple):
-    """A table to read, with its read position."""
-
-    name: str
-    identity: str | None
-    """A column that identifies a row even when its row id changes; None if the table has no such column."""
-    lands_only_changes: bool
-    """Whether rows land only if they differ from the known ones, because the source may return all rows in every
-    poll."""
-    position: ReadPosition
-    """Where to continue: the source's cursor, and in `seen` digests of rows that may be returned again after it."""
-    landed: LandedTable
-    """The files from which the known rows, those that earlier polls have read, are computed."""
-    records_census: bool
-    """Whether to record the time of a census: one is taken, or all rows are read for the first time."""
-
-
-class TableResult(msgspec.Struct, kw_only=True):
-    """What a task read of one table."""
-
-    table: str
-    pages: int = 0
-    """Number of pages that the source returned."""
-    rows: int = 0
-    """Number of rows that the source returned, whether or not they have changed."""
-    deleted: int = 0
-    """Number of rows that the source reported as deleted, or that a census lacks."""
-    position: ReadPosition | None = None
-    """The table's new read position; None if it has not changed."""
-    has_rows_to_land: bool = False
-    """Whether there are rows to land."""
-    has_more: bool = False
-    """Whether the task stopped early, so that the table has more. Another landing continues after the last cursor."""
-    lands_partially: bool = True
-    """Whether rows that were read before an error may land. False for a part of a divided table, because the table's
-    read position is valid only if all parts were read."""
-    calls: int = 0
-    """Number of API calls of the task."""
-    calls_left: int | None = None
-    """Number of API calls that the source still allows; None if it does not report that."""
-    call_limit: int | None = None
-    """Number of API calls that the source allows altogether; None if it does not report that."""
-    failure: Failure | None = None
-    """Why the table was not read completely; None if it was."""
-
-
-class Part(InputPartition):
-    """What one task reads: a table, a piece of a divided table, or in a census all tables."""
-
-    def __init__(self, table: int = 0, piece: TablePart | None = None, position: ReadPosition | None = None) -> None:
-        """Describe the part.
-
-        Args:
-            table: the table's index in `PollPlan.tables`.
-            piece: the piece of the table to read; None for the whole table.
-            position: the table's read position after the landing, which one of its pieces reports; None: unchanged.
-        """
-        super().__init__(table)
-        self.table = table
-        self.piece = piece
-        self.position = position
-        self.number = 0
-        """The part's number among all parts of the poll, of which there are `part_count`."""
-        self.part_count = 1
-        self.calls = 0
-        """Number of API calls that were made to divide the table."""
-        self.is_deferred = False
-        """Whether the table is not read in this landing but in a later one."""
-        self.failure: Failure | None = None
-        """Why the table could not be divided, so that it is not read; None if it could."""
 
 
 class PollPlan(NamedTuple):
@@ -236,13 +159,13 @@ class PollPlan(NamedTuple):
             try:
                 for page in source.changes(table.name, position.cursor):
                     _check_table(page, table.name)
-                    _check_rows(page)  # before `drop_unchanged`, which remembers the rows as landed
+                    check_rows(page)  # before `drop_unchanged`, which remembers the rows as landed
                     limits.begin_page(page, rows.bytes)
                     changed = position.seen.drop_unchanged(page, table.identity)
                     if known is not None and changed.rows:
                         changed = known.changed(changed)
                     _add(rows, changed, result)
-                    _count_page(result, page)
+                    result.count_page(page)
                     if page.cursor is not None:
                         position = result.position = msgspec.structs.replace(position, cursor=dict(page.cursor))
                     if rows.count >= ROWS_PER_BATCH:
@@ -251,7 +174,7 @@ class PollPlan(NamedTuple):
                         result.has_more = True
                         break
             finally:
-                _add_usage(result, source.usage)
+                result.add_usage(source.usage)
                 # rows that land are in `position.seen`, so the position must land with them, even if the cursor is old
                 is_changed = result.has_rows_to_land or (
                     result.position is not None and result.position.cursor != table.position.cursor
@@ -272,7 +195,7 @@ class PollPlan(NamedTuple):
                         if table.records_census:
                             yield from self._take_census(source, table, rows, positions, results, deleted_share)
                 finally:
-                    _add_usage(first_result, source.usage)  # the calls are counted once, for all tables
+                    first_result.add_usage(source.usage)  # the calls are counted once, for all tables
         except LakeSyncError as error:  # the source could not be opened
             for table in self.tables:
                 results[table.name].failure = Failure.of(error)
@@ -317,10 +240,10 @@ class PollPlan(NamedTuple):
             for page in census_pages(source, table.name, compare, deleted_share):
                 if page.table not in positions:
                     _check_table(page, table.name)
-                _check_rows(page)
+                check_rows(page)
                 changed = positions[page.table].seen.drop_unchanged(page, identities[page.table])
                 _add(rows, changed, results[page.table])
-                _count_page(results[table.name], page)
+                results[table.name].count_page(page)
                 if rows.count >= ROWS_PER_BATCH:
                     yield rows.take()
         except Exception as error:  # a fault of the connector's code must not stop the other tables
@@ -389,7 +312,7 @@ def _read_piece(piece: TablePart, table: str, rows: LandedRows, result: TableRes
     result.pages = 1
     for piece_rows in piece.pages():
         page = Page(table, piece_rows)
-        _check_rows(page)
+        check_rows(page)
         result.rows += len(piece_rows)
         _add(rows, page, result)
         if rows.count >= ROWS_PER_BATCH:
@@ -403,56 +326,6 @@ def _add(rows: LandedRows, page: Page, result: TableResult) -> None:
     """
     result.has_rows_to_land = result.has_rows_to_land or bool(page.rows or page.deleted or page.complete)
     rows.add(page)
-
-
-def _count_page(result: TableResult, page: Page) -> None:
-    """Count a page of the source, also its rows that do not land because they have not changed."""
-    result.pages += 1
-    result.rows += len(page.rows)
-    result.deleted += len(page.deleted)
-
-
-def _add_usage(result: TableResult, usage: Usage) -> None:
-    """Add the source's calls and its remaining budget to the result."""
-    result.calls += usage.calls
-    result.calls_left, result.call_limit = usage.left, usage.limit
-
-
-def _check_rows(page: Page) -> None:
-    """Check that a gateway accepts the rows of a page. If one landed that it rejects, no later row could be pushed.
-
-    Raises:
-        ConfigurationError: a row id, the name of a column or a value is invalid.
-    """
-    for row in page.rows:
-        if (fault := check_id("row id", row.row_id)) is not None:
-            raise ConfigurationError(f"a row of {page.table} cannot be synced: its {fault}")
-        for name, value in row.columns.items():
-            is_huge = isinstance(value, int) and value.bit_length() >= sys.float_info.max_exp  # no finite double
-            if is_huge or isinstance(value, dict | list | tuple):
-                try:
-                    jcs_raw(msgspec.json.encode(value))  # as the id of its delta is computed
-                except (ValidationError, RecursionError) as error:
-                    raise ConfigurationError(
-                        f"the column {name!r} of the row {row.row_id!r} of {page.table} cannot be synced: {error}"
-                    ) from error
-        size = len(msgspec.json.encode(row.columns))
-        if len(row.columns) > MAX_ROW_COLUMNS or size > MAX_ROW_BYTES:
-            raise ConfigurationError(
-                f"the row {row.row_id!r} of {page.table} cannot be synced: it has {len(row.columns)} columns and "
-                f"{size} bytes, at most {MAX_ROW_COLUMNS} and {MAX_ROW_BYTES} are allowed: leave some out"
-            )
-    spellings: dict[str, str] = {}
-    for name in sorted({name for row in page.rows for name in row.columns}):
-        if (other := spellings.setdefault(name.lower(), name)) != name:
-            raise ConfigurationError(
-                f"the columns {other!r} and {name!r} of {page.table} differ only in case: rename one in the query"
-            )
-        if not is_identifier(name):
-            raise ConfigurationError(
-                f"the column {name!r} of {page.table} is no identifier: rename it in the query, with letters, digits "
-                "and _, at most 64, no digit first"
-            )
 
 
 def _failure(error: Exception, table: str) -> Failure:

@@ -12,6 +12,7 @@ The Spark tasks of a poll build rows with `LandedRows`. The driver describes the
 
 from __future__ import annotations
 
+import sys
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,6 +24,10 @@ from lakehouse.data_files import DataFile, read_rows
 from lakehouse.marks import utc_day
 from lakesync.connectors.seen_rows import SeenRows
 from lakesync.model import hlc
+from lakesync.model.delta import jcs_raw
+from lakesync.model.errors import ConfigurationError, ValidationError
+from lakesync.model.schema import is_identifier
+from lakesync.model.validation import MAX_ROW_BYTES, MAX_ROW_COLUMNS, check_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -179,6 +184,43 @@ class LandedRows:
         for column, value in zip_longest(self._columns, values):
             column.append(value)
         self._next_hlc += 1
+
+
+def check_rows(page: Page) -> None:
+    """Check that a gateway accepts the rows of a page. If one landed that it rejects, no later row could be pushed.
+
+    Raises:
+        ConfigurationError: a row id, the name of a column or a value is invalid.
+    """
+    for row in page.rows:
+        if (fault := check_id("row id", row.row_id)) is not None:
+            raise ConfigurationError(f"a row of {page.table} cannot be synced: its {fault}")
+        for name, value in row.columns.items():
+            is_huge = isinstance(value, int) and value.bit_length() >= sys.float_info.max_exp  # no finite double
+            if is_huge or isinstance(value, dict | list | tuple):
+                try:
+                    jcs_raw(msgspec.json.encode(value))  # as the id of its delta is computed
+                except (ValidationError, RecursionError) as error:
+                    raise ConfigurationError(
+                        f"the column {name!r} of the row {row.row_id!r} of {page.table} cannot be synced: {error}"
+                    ) from error
+        size = len(msgspec.json.encode(row.columns))
+        if len(row.columns) > MAX_ROW_COLUMNS or size > MAX_ROW_BYTES:
+            raise ConfigurationError(
+                f"the row {row.row_id!r} of {page.table} cannot be synced: it has {len(row.columns)} columns and "
+                f"{size} bytes, at most {MAX_ROW_COLUMNS} and {MAX_ROW_BYTES} are allowed: leave some out"
+            )
+    spellings: dict[str, str] = {}
+    for name in sorted({name for row in page.rows for name in row.columns}):
+        if (other := spellings.setdefault(name.lower(), name)) != name:
+            raise ConfigurationError(
+                f"the columns {other!r} and {name!r} of {page.table} differ only in case: rename one in the query"
+            )
+        if not is_identifier(name):
+            raise ConfigurationError(
+                f"the column {name!r} of {page.table} is no identifier: rename it in the query, with letters, digits "
+                "and _, at most 64, no digit first"
+            )
 
 
 BUCKETS = 4

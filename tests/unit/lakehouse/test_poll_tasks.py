@@ -7,8 +7,9 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from lakehouse.landing.poll_tasks import HLCS_PER_LANDING, PollPlan, TablePlan, TableResult
+from lakehouse.landing.poll_tasks import HLCS_PER_LANDING, PollPlan
 from lakehouse.landing.rows import POSITION, REPORT, ROW, Constants, LandedTable, ReadPosition
+from lakehouse.landing.task_messages import TablePlan, TableResult
 from lakesync.connectors.base import Census, ConnectorConfig, Page, ParallelRead, SourceRow, Table, Usage
 from lakesync.model.errors import AdapterError, AuthError, CensusError, ConfigurationError, RateLimitedError
 from lakesync.model.validation import MAX_ROW_BYTES, MAX_ROW_COLUMNS
