@@ -15,6 +15,7 @@ database to which the server or the pipeline copies changes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
 import structlog
 from prometheus_client import (
@@ -68,51 +69,38 @@ class Metrics:
                 the pipeline flushes.
         """
         self.registry = registry = CollectorRegistry()
-        self.requests = Counter(
-            "lakesync_requests", "Answered requests", ["route", "method", "status"], registry=registry
-        )
-        self.seconds = Histogram(
-            "lakesync_request_seconds",
-            "Seconds from request to end of answer",
-            ["route"],
-            buckets=_BUCKET_SECONDS,
-            registry=registry,
-        )
-        self.errors = Counter("lakesync_errors", "Rejected and failed requests", ["code"], registry=registry)
-        self.pushed = Counter("lakesync_pushed_deltas", "Deltas accepted, repeats included", registry=registry)
-        self.pulled = Counter("lakesync_pulled_deltas", "Deltas sent in answers to pulls", registry=registry)
-        self.actions = Counter("lakesync_actions", "Answered actions by outcome", ["outcome"], registry=registry)
+        counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
+        histogram = partial(Histogram, buckets=_BUCKET_SECONDS, registry=registry)
+        self.requests = counter("lakesync_requests", "Answered requests", ["route", "method", "status"])
+        self.seconds = histogram("lakesync_request_seconds", "Seconds from request to end of answer", ["route"])
+        self.errors = counter("lakesync_errors", "Rejected and failed requests", ["code"])
+        self.pushed = counter("lakesync_pushed_deltas", "Deltas accepted, repeats included")
+        self.pulled = counter("lakesync_pulled_deltas", "Deltas sent in answers to pulls")
+        self.actions = counter("lakesync_actions", "Answered actions by outcome", ["outcome"])
         # a checkpoint has all rows of a gateway for the first sync of a client, which gets them as frames
-        self.checkpoints = Counter("lakesync_checkpoints", "Started checkpoint streams", registry=registry)
-        self.checkpoint_bytes = Counter("lakesync_checkpoint_bytes", "Bytes of frames served", registry=registry)
-        self.connections = Gauge("lakesync_websocket_connections", "Open WebSocket connections", registry=registry)
-        Gauge(
+        self.checkpoints = counter("lakesync_checkpoints", "Started checkpoint streams")
+        self.checkpoint_bytes = counter("lakesync_checkpoint_bytes", "Bytes of frames served")
+        self.connections = gauge("lakesync_websocket_connections", "Open WebSocket connections")
+        gauge(
             "lakesync_backpressure_limit_bytes",
             "Unflushed bytes of a gateway and shard above which pushes are rejected",
-            registry=registry,
         ).set(backpressure_limit)
-        self.connection_ends = Counter(
-            "lakesync_websocket_closes", "WebSocket connections ended, by close code", ["code"], registry=registry
+        self.connection_ends = counter(
+            "lakesync_websocket_closes", "WebSocket connections ended, by close code", ["code"]
         )
         # a broadcast sends changes over a WebSocket without a request
-        self.broadcast = Counter("lakesync_broadcast_deltas", "Deltas sent as broadcasts", registry=registry)
-        self.flushes = Counter("lakesync_flushes", "Flushes by this server itself", registry=registry)
-        self.flushed = Counter("lakesync_flushed_deltas", "Deltas flushed by this server itself", registry=registry)
-        self.flush_seconds = Histogram(
-            "lakesync_flush_seconds",
-            "Seconds of a flush by this server itself",
-            buckets=_BUCKET_SECONDS,
-            registry=registry,
-        )
-        self.flush_failures = Counter(
-            "lakesync_flush_failures", "Failed flushes by this server itself, which are retried", registry=registry
+        self.broadcast = counter("lakesync_broadcast_deltas", "Deltas sent as broadcasts")
+        self.flushes = counter("lakesync_flushes", "Flushes by this server itself")
+        self.flushed = counter("lakesync_flushed_deltas", "Deltas flushed by this server itself")
+        self.flush_seconds = histogram("lakesync_flush_seconds", "Seconds of a flush by this server itself")
+        self.flush_failures = counter(
+            "lakesync_flush_failures", "Failed flushes by this server itself, which are retried"
         )
         # a destination's table has the current rows of a synced table in a database that follows the changes
-        self.table_failures = Counter(
+        self.table_failures = counter(
             "lakesync_materialisation_failures",
             "Work for a destination's table that failed all its retries",
             ["table"],
-            registry=registry,
         )
         self._backlog, self._marks, self._queue = backlog, marks, queue
         self.lags: Mapping[str, GatewayLag] = {}
