@@ -157,25 +157,36 @@ class _PageBuilder:
         self._decided: set[RowKey] = set()
         """Rows that were sent in this page, or that the client does not need. A row may have several entries, and is
         decided at the first of them that is its feed position."""
-        # The caller needs the rows' writers, which are read only with histories; a transition compares a row's entries
-        # under several keys.
-        needs_full_histories = writers is not None or position.is_transition or position.transition_at > 0
-        # keys with entries
-        in_use = [] if needs_full_histories else [key for key in self.buckets if view.changed_after((key,), 0)]
+        in_use = self._keys_in_use()
         self._has_only_key = len(in_use) == 1
         """Whether one bucket key alone has entries that concern the client. False also if full histories are needed."""
-        keys_of_rules = [key for key in in_use if key != own_bucket(client_id)]
-        # Ranges cannot be used if the client may have rows that their entries do not show, as in a resync or in a
-        # broadcast (`no_retry`), nor during a re-index, when bucket keys alone do not decide what it may see
-        # (`sees_by_values`).
-        can_use_ranges = (
-            not (position.resync or position.may_hold_unknown_rows or position.no_retry)
-            and access.sees_by_values is None
-            and access.keys.issuperset(keys_of_rules)
-        )
-        self._range_keys = keys_of_rules if can_use_ranges else []
+        self._range_keys = self._keys_for_ranges(in_use)
         """The bucket keys of the rules that are in use, if the client may see every row inside them; empty if ranges
         cannot be used."""
+
+    def _keys_in_use(self) -> list[str]:
+        """Return the bucket keys with entries; none if the page needs full histories of rows.
+
+        The caller needs the rows' writers, which are read only with histories. A transition compares a row's entries
+        under several keys.
+        """
+        position = self._position
+        if self._writers is not None or position.is_transition or position.transition_at > 0:
+            return []
+        return [key for key in self.buckets if self._view.changed_after((key,), 0)]
+
+    def _keys_for_ranges(self, in_use: Sequence[str]) -> list[str]:
+        """Return the bucket keys of the rules that are in use; none if ranges cannot be used.
+
+        Ranges cannot be used if the client may have rows that their entries do not show, as in a resync or in a
+        broadcast (`no_retry`), nor during a re-index, when bucket keys alone do not decide what it may see
+        (`sees_by_values`).
+        """
+        position, access = self._position, self._access
+        if position.resync or position.may_hold_unknown_rows or position.no_retry or access.sees_by_values is not None:
+            return []
+        keys_of_rules = [key for key in in_use if key != own_bucket(self._client_id)]
+        return keys_of_rules if access.keys.issuperset(keys_of_rules) else []
 
     def rescan(self, ranges: Sequence[Range]) -> tuple[Range, ...]:
         """Read ranges of the feed below the client's position: for a transition, or because it may lack their pages.
