@@ -13,8 +13,9 @@ one bucket key; a *move* is a change of an entry. A *shard* is a store with some
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -186,7 +187,6 @@ def _rebuild_gateway(
         first_arrival: returns the arrival above which new ones begin, given the newest restored one.
         on_progress: called with the gateway's id and the number of its deltas restored so far.
     """
-    # configuration
     config = history.config(gateway)
     for store in stores.values():
         store.ensure_gateway(gateway)
@@ -195,32 +195,28 @@ def _rebuild_gateway(
     connectors = history.connectors(gateway) if shards.default in stores else []
     for connector in connectors:
         stores[shards.default].run(gateway, partial(_put_connector, connector))
-    # pushes
+    restored = {name: _Restored() for name in stores}
     rules = RulesCache()
-    restored = dict.fromkeys(stores, (0, 0, 0))  # pushes, deltas and newest arrival of each shard
-    feed_ends = dict.fromkeys(stores, 0)
     for chunk in _chunks(history.pushes(gateway)):
         for name, own in _by_shard(chunk, shards).items():
-            if name not in stores:
-                continue
-            feed_ends[name] = stores[name].run(gateway, partial(_restore, own, rules, feed_ends[name]))
-            pushes, deltas, _ = restored[name]
-            restored[name] = pushes + len(own), deltas + sum(len(push.deltas) for push in own), own[-1].arrival
-        on_progress(gateway, sum(deltas for _, deltas, _ in restored.values()))
-    # counters: new arrivals begin above `floor`, in every shard
-    floor = max(first_arrival(max(newest for _, _, newest in restored.values())), *feed_ends.values())
-    rebuilt = []
+            if name in stores:
+                feed_end = stores[name].run(gateway, partial(_restore, own, rules, restored[name].feed_end))
+                restored[name].add(own, feed_end)
+        on_progress(gateway, sum(each.deltas for each in restored.values()))
+    # new arrivals begin above `floor`, in every shard
+    newest = max(each.newest for each in restored.values())
+    floor = max(first_arrival(newest), *(each.feed_end for each in restored.values()))
+    reports = []
     for name, store in stores.items():
         store.run(gateway, lambda commit: commit.finish_rebuild(floor))
         epoch, arrival = store.run(gateway, lambda commit: (commit.epoch, commit.arrival))
-        pushes, deltas, newest = restored[name]
-        rebuilt.append(
+        reports.append(
             RebuildReport(
                 gateway=gateway,
                 epoch=epoch,
-                pushes=pushes,
-                deltas=deltas,
-                newest=newest,
+                pushes=restored[name].pushes,
+                deltas=restored[name].deltas,
+                newest=restored[name].newest,
                 arrival=arrival,
                 schemas=len(config.schemas) if config else 0,
                 rules=config is not None and config.rules is not None,
@@ -228,7 +224,25 @@ def _rebuild_gateway(
                 shard=name,
             )
         )
-    return rebuilt
+    return reports
+
+
+@dataclass
+class _Restored:
+    """The pushes that one shard has so far."""
+
+    pushes: int = 0
+    deltas: int = 0
+    newest: int = 0
+    """Arrival of the last push."""
+    feed_end: int = 0
+    """The highest arrival of a row."""
+
+    def add(self, pushes: Sequence[LakePush], feed_end: int) -> None:
+        """Count further pushes, after which the feed ends at `feed_end`."""
+        self.pushes += len(pushes)
+        self.deltas += sum(len(push.deltas) for push in pushes)
+        self.newest, self.feed_end = pushes[-1].arrival, feed_end
 
 
 def _put_connector(connector: StoredConnector, commit: RebuildCommit) -> None:
