@@ -105,12 +105,8 @@ def merge(deltas: pa.Table, stored: pa.Table) -> Merged:
     """
     # 1. Number the rows. Names with `new_` are of the deltas, with `old_` of the stored rows; `new_row[i]` is the row
     # of the i-th delta.
-    gateways, new_gateway, old_gateway = _coded([deltas["gateway"], stored["_gateway"]])
-    ids, new_id, old_id = _coded([deltas["row_id"], stored["_row"]])
-    codes = np.concatenate([new_gateway * len(ids) + new_id, old_gateway * len(ids) + old_id])
-    # A row's code is gateway * len(ids) + id. With a single gateway, it is that of the row id: these are dense already.
-    keys, indexes = np.unique(codes, return_inverse=True) if len(gateways) > 1 else (np.arange(len(ids)), codes)
-    rows, new_row, old_row = len(keys), indexes[: len(deltas)], indexes[len(deltas) :]
+    numbered = _Rows.of(deltas, stored)
+    rows, new_row, old_row = len(numbered.gateway), numbered.new, numbered.old
 
     # 2. Pack the stamps.
     maps = _flat(stored["_cells"])
@@ -160,8 +156,8 @@ def merge(deltas: pa.Table, stored: pa.Table) -> Merged:
     names_of = pa.array(names, pa.string()).take(pa.array(column))
     states = pa.table(
         {
-            "_gateway": gateways.take(pa.array(keys // max(1, len(ids)))),
-            "_row": ids.take(pa.array(keys % max(1, len(ids)))),
+            "_gateway": numbered.gateway,
+            "_row": numbered.row_id,
             "_cells": pa.MapArray.from_arrays(offsets, names_of, struct),
             "_tombstone": stamps.column(tombstone),
             "_inserted": stamps.column(inserted),
@@ -171,6 +167,31 @@ def merge(deltas: pa.Table, stored: pa.Table) -> Merged:
         }
     )
     return Merged(states, row, column, tuple(names), values)
+
+
+class _Rows(NamedTuple):
+    """The rows that deltas or stored rows have, numbered from 0."""
+
+    gateway: pa.Array
+    """For each row, its gateway."""
+    row_id: pa.Array
+    """For each row, its id."""
+    new: Ints
+    """For each delta, the index of its row."""
+    old: Ints
+    """For each stored row, its index."""
+
+    @classmethod
+    def of(cls, deltas: pa.Table, stored: pa.Table) -> _Rows:
+        """Number the rows of some deltas and stored rows."""
+        gateways, new_gateway, old_gateway = _coded([deltas["gateway"], stored["_gateway"]])
+        ids, new_id, old_id = _coded([deltas["row_id"], stored["_row"]])
+        if len(gateways) <= 1:  # a row's number is that of its id
+            return cls(gateways.take(pa.array(np.zeros(len(ids), np.int64))), ids, new_id, old_id)
+        codes = np.concatenate([new_gateway * len(ids) + new_id, old_gateway * len(ids) + old_id])
+        keys, indexes = np.unique(codes, return_inverse=True)
+        gateway, row_id = gateways.take(pa.array(keys // len(ids))), ids.take(pa.array(keys % len(ids)))
+        return cls(gateway, row_id, indexes[: len(deltas)], indexes[len(deltas) :])
 
 
 class _Owners(NamedTuple):
