@@ -75,28 +75,7 @@ def check_table(db: sqlite3.Connection, schema: TableSchema) -> None:
             "that track changes: synchronise a table"
         )
     columns = columns_of(db, table)
-    if "row_id" not in columns:
-        raise ConfigurationError(
-            f"table {table!r} has no column row_id: add one for the row's id, as TEXT PRIMARY KEY NOT NULL"
-        )
-    declared = columns["row_id"].declared
-    if columns["row_id"].hidden in _GENERATED:
-        raise ConfigurationError(
-            f"row_id of table {table!r} is a generated column, which cannot be written: make it an ordinary column"
-        )
-    if not _stores_text_unchanged(declared):
-        raise ConfigurationError(
-            f"row_id of table {table!r} is declared {declared}, which turns text into numbers: declare it TEXT"
-        )
-    if not _is_unique(db, table):
-        raise ConfigurationError(
-            f"row_id of table {table!r} is not unique: make it the primary key, or give it a UNIQUE index, without a "
-            "collation of its own"
-        )
-    if not _compares_bytes(db, table):
-        raise ConfigurationError(
-            f"row_id of table {table!r} has a collation, by which different ids are equal: declare it without COLLATE"
-        )
+    _check_row_id(db, table, columns.get("row_id"))
     for column in schema.columns:
         existing = columns.get(column.name.lower())
         if existing is None:
@@ -110,6 +89,31 @@ def check_table(db: sqlite3.Connection, schema: TableSchema) -> None:
                 f"column {column.name!r} of table {table!r} is declared {existing.declared}, which turns numbers into "
                 f"text, and its schema says {column.type}: declare it {DECLARED[column.type]}"
             )
+
+
+def _check_row_id(db: sqlite3.Connection, table: str, row_id: _Column | None) -> None:
+    """Check that the column `row_id` of the app's table identifies its rows, and stores ids unchanged."""
+    if row_id is None:
+        raise ConfigurationError(
+            f"table {table!r} has no column row_id: add one for the row's id, as TEXT PRIMARY KEY NOT NULL"
+        )
+    if row_id.hidden in _GENERATED:
+        raise ConfigurationError(
+            f"row_id of table {table!r} is a generated column, which cannot be written: make it an ordinary column"
+        )
+    if not _stores_text_unchanged(row_id.declared):
+        raise ConfigurationError(
+            f"row_id of table {table!r} is declared {row_id.declared}, which turns text into numbers: declare it TEXT"
+        )
+    if not _is_unique(db, table):
+        raise ConfigurationError(
+            f"row_id of table {table!r} is not unique: make it the primary key, or give it a UNIQUE index, without a "
+            "collation of its own"
+        )
+    if not _compares_bytes(db, table):
+        raise ConfigurationError(
+            f"row_id of table {table!r} has a collation, by which different ids are equal: declare it without COLLATE"
+        )
 
 
 def check_text_columns(db: sqlite3.Connection, schema: TableSchema) -> None:
