@@ -23,6 +23,7 @@ from assets.partitions import arrivals_of, days_of
 from lakehouse.backends.declared import DestinationTarget, destination_targets, follower_of
 from lakehouse.marks import audit_mark
 from lakehouse.run_state import RunState
+from lakesync.adapters.backend_config import WriteTarget
 from lakesync.analysis.marks import FollowerMark, Visit, destination_state
 from lakesync.config import Config
 from lakesync.model.errors import LakeSyncError
@@ -78,9 +79,6 @@ def lake_comparisons(config: Config) -> list[dg.AssetChecksDefinition]:
 def _destination_asset(destination: DestinationTarget, days: dg.PartitionsDefinition) -> dg.AssetsDefinition:
     """Create the asset of one adapter of a destination."""
     name, target = destination.destination, destination.target
-    tables = f"The tables {', '.join(f'`{table}`' for table in target.tables)}" if target.tables else "Every table"
-    if target.without:
-        tables += f" but {', '.join(f'`{table}`' for table in target.without)}"
 
     @dg.asset(
         key=target_key(name, target.name),
@@ -88,7 +86,8 @@ def _destination_asset(destination: DestinationTarget, days: dg.PartitionsDefini
         partitions_def=days,
         backfill_policy=dg.BackfillPolicy.single_run(),
         pool=target_pool(name, target.name),
-        description=f"{tables} of the history at `{target.name}`, each delta once, for the destination `{name}`.",
+        description=f"{_tables(target)} of the history at `{target.name}`, each delta once, for the destination "
+        f"`{name}`.",
         group_name="destinations",
         kinds={"spark", kind_of(target.uri)},
         metadata=target_metadata([target.uri]),
@@ -114,14 +113,7 @@ def _destination_asset(destination: DestinationTarget, days: dg.PartitionsDefini
             if config.rebuild:
                 for day, deltas in rebuild_days(pyspark.spark_session, follower, days_of(context), lake.names).items():
                     context.add_asset_metadata({"deltas_rewritten": deltas}, partition_key=day.isoformat())
-            mark = FollowerMark(
-                destination.selection,
-                report.progress.streams,
-                staging.now_ms(),
-                retry_ms=min((each.retry_ms for each in report.suspended), default=None),
-                set_aside=tuple(each.table for each in report.suspended),
-                dead_letters=report.dead_letters,
-            )
+            mark = _mark(destination, report, staging.now_ms())
             staging.store.put_mark(destination.mark_name, msgspec.json.encode(mark).decode())
             metadata = {
                 **_metadata(report),
@@ -136,6 +128,24 @@ def _destination_asset(destination: DestinationTarget, days: dg.PartitionsDefini
         )
 
     return followed
+
+
+def _tables(target: WriteTarget) -> str:
+    """Return the tables that an adapter receives, for the asset's description."""
+    tables = f"The tables {', '.join(f'`{table}`' for table in target.tables)}" if target.tables else "Every table"
+    return f"{tables} but {', '.join(f'`{table}`' for table in target.without)}" if target.without else tables
+
+
+def _mark(destination: DestinationTarget, report: "FollowReport", now_ms: int) -> FollowerMark:
+    """Return the adapter's mark after a run."""
+    return FollowerMark(
+        destination.selection,
+        report.progress.streams,
+        now_ms,
+        retry_ms=min((each.retry_ms for each in report.suspended), default=None),
+        set_aside=tuple(each.table for each in report.suspended),
+        dead_letters=report.dead_letters,
+    )
 
 
 def _lake_comparison(destination: DestinationTarget) -> dg.AssetChecksDefinition:

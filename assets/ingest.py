@@ -105,31 +105,10 @@ def _connector_tables(
 ) -> dg.AssetsDefinition:
     """Create the assets of a connector's tables. They are one step, because they share one session at their source."""
     gateway, name = connector.gateway, connector.name
-    late_after_seconds = max(settings.dagster.late_after_seconds, 60)
-    # Dagster shows an asset as late after three missed polls, and no earlier than `late_after_seconds`
-    window = max(timedelta(milliseconds=3 * connector.interval_ms), timedelta(seconds=late_after_seconds))
-    specs = [
-        dg.AssetSpec(
-            polled_key(gateway, name, table),
-            description=f"What the {connector.type} connector `{name}` brought into `{table}` of gateway `{gateway}`.",
-            group_name=GROUP,
-            kinds={"spark", "iceberg", connector.type},
-            freshness_policy=dg.FreshnessPolicy.time_window(fail_window=window),
-            metadata={
-                "gateway": gateway,
-                "connector": name,
-                "type": connector.type,
-                "every_ms": connector.interval_ms,
-                "dagster/column_schema": client_columns(snapshot.schema(table)),
-                "dagster/uri": table_uri(settings.lake.warehouse, settings.lake.system_namespace, "landing"),
-            },
-        )
-        for table in connector.tables
-    ]
 
     @dg.multi_asset(
         name=connector_pool(gateway, name),
-        specs=specs,
+        specs=_specs(connector, snapshot, settings),
         can_subset=True,
         partitions_def=days,
         backfill_policy=dg.BackfillPolicy.single_run(),
@@ -177,6 +156,32 @@ def _connector_tables(
             )
 
     return polled
+
+
+def _specs(connector: PolledConnector, snapshot: SchemaSnapshot, settings: Config) -> list[dg.AssetSpec]:
+    """Return the specification of each asset of a connector, with its schema, and when Dagster shows it as late."""
+    late_after_seconds = max(settings.dagster.late_after_seconds, 60)
+    # Dagster shows an asset as late after three missed polls, and no earlier than `late_after_seconds`
+    window = max(timedelta(milliseconds=3 * connector.interval_ms), timedelta(seconds=late_after_seconds))
+    return [
+        dg.AssetSpec(
+            polled_key(connector.gateway, connector.name, table),
+            description=f"What the {connector.type} connector `{connector.name}` brought into `{table}` of gateway "
+            f"`{connector.gateway}`.",
+            group_name=GROUP,
+            kinds={"spark", "iceberg", connector.type},
+            freshness_policy=dg.FreshnessPolicy.time_window(fail_window=window),
+            metadata={
+                "gateway": connector.gateway,
+                "connector": connector.name,
+                "type": connector.type,
+                "every_ms": connector.interval_ms,
+                "dagster/column_schema": client_columns(snapshot.schema(table)),
+                "dagster/uri": table_uri(settings.lake.warehouse, settings.lake.system_namespace, "landing"),
+            },
+        )
+        for table in connector.tables
+    ]
 
 
 def _cursor(cursor: Mapping[str, Any] | None) -> Metadata:

@@ -105,17 +105,9 @@ def history(days: dg.PartitionsDefinition, config: Config) -> dg.AssetsDefinitio
                 within=arrivals_of(days) if days is not None else None,
                 on_failed=failed.setdefault,  # keeps the first error of each gateway
             )
-            # After a transient error the whole step is retried once. Then a flush sets the gateways that fail aside; a
-            # run of chosen days fails.
-            will_retry = context.op_execution_context.retry_number == 0 and any(
-                isinstance(error, TransientError) for error in failed.values()
-            )
-            all_failed = failed.keys() >= set(staging.store.gateways())
-            if will_retry or (failed and (days is not None or all_failed)):
-                raise ExceptionGroup("gateways could not be flushed", list(failed.values()))
-            for gateway, error in failed.items():
-                set_aside(context, run_state, error, f"gateway {gateway} was not flushed", gateway)
-                run_state.drop_cut_point(gateway)
+            if failed:
+                can_set_aside = days is None and not failed.keys() >= set(staging.store.gateways())
+                _set_gateways_aside(context, run_state, failed, can_set_aside=can_set_aside)
             run_state.flushed(reread=True)  # for the run's later steps, which merge the tables up to there
             _report_flush_by_day(context, reports)
             if days is not None:
@@ -158,6 +150,33 @@ def state_tables(
         settings: the project's configuration, with the contracts of tables.
     """
     return [_state_table(schema, namespace, days, settings) for schema, namespace in snapshot.states]
+
+
+def _set_gateways_aside(
+    context: dg.AssetExecutionContext,
+    run_state: RunState,
+    failed: Mapping[str, LakeSyncError],
+    *,
+    can_set_aside: bool,
+) -> None:
+    """Set gateways aside that could not be flushed, so that the run continues without them.
+
+    Args:
+        context: the step's context.
+        run_state: the run's state.
+        failed: gateway → its error.
+        can_set_aside: whether the run continues. False if it is for chosen days, or if no gateway was flushed.
+
+    Raises:
+        ExceptionGroup: the step fails. After a transient error it is first retried once.
+    """
+    is_first_attempt = context.op_execution_context.retry_number == 0
+    will_retry = is_first_attempt and any(isinstance(error, TransientError) for error in failed.values())
+    if will_retry or not can_set_aside:
+        raise ExceptionGroup("gateways could not be flushed", list(failed.values()))
+    for gateway, error in failed.items():
+        set_aside(context, run_state, error, f"gateway {gateway} was not flushed", gateway)
+        run_state.drop_cut_point(gateway)
 
 
 def _report_flush_by_day(context: dg.AssetExecutionContext, reports: "Sequence[FlushReport]") -> None:
