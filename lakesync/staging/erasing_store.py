@@ -33,21 +33,17 @@ import msgspec
 import structlog
 
 from lakesync.model.crash_points import crash_point
-from lakesync.model.delta import delta_id
 from lakesync.model.errors import ConfigurationError, NotFoundError, StagingUnavailableError
 from lakesync.model.hlc import start_of
-from lakesync.model.types import RowDelta, RowKey, Stamp
-from lakesync.staging.records import LOST, ClientRecord, Erasure, Move, StoredRow
+from lakesync.model.types import RowDelta, RowKey
+from lakesync.staging.erased_rows import delete_rows, remove_columns, restore_columns, stamps_of
+from lakesync.staging.records import LOST, ClientRecord, Erasure
 from lakesync.staging.store import Commit, View
 from lakesync.staging.store.push import Replayer
-from lakesync.wire.log import pack
 
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
-
-ERASER = "~lakesync:erasure"
-"""Client id of the DELETE by which clients learn that a row was erased."""
 
 _ROWS_PER_COMMIT = 500
 """The most log rows or merged rows that one commit reads, so that pushes run in between."""
@@ -108,7 +104,7 @@ class ErasingStore(ABC):
                 raise NotFoundError(
                     f"gateway {gateway!r} never had a row {row_id!r} in table {table!r}: check both names"
                 )
-            return max([hlc for hlc, _ in _stamps(row)], default=0)
+            return max([hlc for hlc, _ in stamps_of(row)], default=0)
 
         return self._erase(gateway, newest_hlc, table=table, row_id=row_id)
 
@@ -181,35 +177,21 @@ class ErasingStore(ABC):
             NotFoundError: there is no such erasure.
             ConfigurationError: the store was opened without an engine.
         """
-        self._required_replayer()
+        replayer = self._required_replayer()
 
         def merge(commit: Commit) -> Erasure:
             commit.run_alone()  # the log does not have these changes, so they cannot be restored from it after a crash
             erasure = _stored(commit, seq)
             # the lake may not have executed other erasures yet, so their deltas still have values there
             erasures = commit.erasures()
-            self._merge(commit, [delta for delta in deltas if not any(each.covers(delta) for each in erasures)])
+            restore_columns(
+                commit, replayer, [delta for delta in deltas if not any(each.covers(delta) for each in erasures)]
+            )
             restored = msgspec.structs.replace(erasure, arrival=commit.next_arrivals(1)[-1])
             commit.put_erasure(restored)
             return restored
 
         return self.submit(gateway, merge).result()
-
-    def _merge(self, commit: Commit, deltas: Sequence[RowDelta]) -> None:
-        """Merge deltas from the lake into existing rows, each changed row at a new arrival."""
-        rows = {key: row.copy() for key, row in commit.rows({delta.key for delta in deltas}).items()}
-        won: dict[RowKey, set[str]] = {}  # by row, the columns to which a delta gave its value
-        for delta in deltas:
-            row = rows.get(delta.key)
-            outcome = row.state.merge(delta) if row is not None else None
-            if outcome is not None and outcome.changed:
-                won.setdefault(delta.key, set()).update(outcome.won)
-        changed = [rows[key] for key in won]
-        for row, arrival in zip(changed, commit.next_arrivals(len(changed)), strict=True):
-            row.arrival = arrival  # its new position in the feed; `touch` sets it as the columns' time of change
-            row.state.touch(won[row.key] & row.state.cells.keys(), arrival)
-        if changed:
-            self._required_replayer().rewrite_rows(commit, changed)
 
     def _finish_erasures(self) -> None:
         """Complete the erasures that a crash interrupted, and purge the files once for all of them.
@@ -306,7 +288,7 @@ class ErasingStore(ABC):
         if erasure.client_id is None:
 
             def delete_row(commit: Commit) -> None:
-                _count(commit, erasure, rows=self._delete_rows(commit, erasure, [erasure.row]))
+                _count(commit, erasure, rows=delete_rows(commit, self._required_replayer(), erasure, [erasure.row]))
 
             self.submit(erasure.gateway, delete_row).result()
         else:
@@ -336,33 +318,16 @@ class ErasingStore(ABC):
 
             after = self.submit(erasure.gateway, redact_some).result()
 
-    def _delete_rows(self, commit: Commit, erasure: Erasure, keys: list[RowKey]) -> int:
-        """Delete rows for every client and the lake, by a push of DELETEs from `ERASER`.
-
-        Rows that an earlier attempt deleted are skipped.
-
-        Returns:
-            The number of rows that were deleted.
-        """
-        stamp: Stamp = (erasure.hlc, ERASER)
-        stored = commit.rows(keys)
-        # `tombstone`: the greatest stamp of a DELETE of the row; None without one
-        remaining = [key for key in keys if (stored[key].state.tombstone or (0, "")) < stamp]
-        if remaining:
-            deltas = [_deletion(key, erasure.hlc) for key in remaining]
-            entry = commit.append(ERASER, pack(deltas), commit.next_arrivals(len(remaining))[-1], claims={})
-            self._required_replayer().replay(commit, entry)
-        return len(remaining)
-
     def _remove_columns_of(self, erasure: Erasure, client_id: str) -> None:
         """Remove a client's columns from all rows, and its record."""
+        replayer = self._required_replayer()
         after: RowKey | None = None  # the row after which to continue; None at first, and at the end
         more = True
         while more:
 
             def remove_some(commit: Commit, start: RowKey | None = after) -> RowKey | None:
                 rows = [row.copy() for row in commit.scan_rows(start, _ROWS_PER_COMMIT)]
-                _count(commit, erasure, rows=self._remove_columns(commit, erasure, client_id, rows))
+                _count(commit, erasure, rows=remove_columns(commit, replayer, erasure, client_id, rows))
                 return rows[-1].key if rows else None
 
             after = self.submit(erasure.gateway, remove_some).result()
@@ -374,29 +339,6 @@ class ErasingStore(ABC):
             commit.put_client(ClientRecord(client_id, epoch=LOST, last_seen_ms=0, gets_broadcasts=True))
 
         self.submit(erasure.gateway, forget).result()
-
-    def _remove_columns(self, commit: Commit, erasure: Erasure, client_id: str, rows: list[StoredRow]) -> int:
-        """Remove a client's columns from rows; return the number of rows that had any.
-
-        Rows without other columns are deleted. A row that only names the client as a writer, because others have
-        overwritten its columns, is stored without the name; nothing that clients see has changed in it.
-        """
-        written = [row for row in rows if _forget_writer(row, client_id)]
-        changed = [row for row in rows if _forget_columns(row, client_id, erasure.hlc)]
-        moves: list[Move] = []
-        remaining = [row for row in changed if row.state.visible]
-        for row, arrival in zip(remaining, commit.next_arrivals(len(remaining)), strict=True):
-            # The row leaves its buckets at this arrival and joins them again. Because of `no_update_before`, clients
-            # that have it are sent DELETE and INSERT, so that they drop the columns.
-            row.arrival = row.no_update_before = arrival
-            moves += [Move(bucket, row.table, row.row_id, arrival, "leave") for bucket in row.keys]
-            row.keys = ()
-        commit.put_rows({row.key: row for row in (*written, *changed)}.values())
-        commit.put_moves(moves)
-        if remaining:
-            self._required_replayer().rewrite_rows(commit, remaining)
-        self._delete_rows(commit, erasure, [row.key for row in changed if not row.state.visible])
-        return len(changed)
 
     def _required_replayer(self) -> Replayer:
         """Return the store's replayer. Each method that erases calls it before its first step.
@@ -435,39 +377,3 @@ def _count(commit: Commit, erasure: Erasure, *, deltas: int = 0, rows: int = 0) 
         stored = _stored(commit, erasure.seq)
         counts = {"deltas": stored.deltas + deltas, "row_count": stored.row_count + rows}
         commit.put_erasure(msgspec.structs.replace(stored, **counts))
-
-
-def _stamps(row: StoredRow) -> list[Stamp]:
-    """Return every stamp in a row: those of its columns, its newest DELETE and its newest INSERT."""
-    state = row.state
-    return [origin.stamp for origin in state.origins] + [stamp for stamp in (state.tombstone, state.inserted) if stamp]
-
-
-def _deletion(key: RowKey, hlc: int) -> RowDelta:
-    """Return the DELETE of an erased row, with the erasure's hlc."""
-    table, row_id = key
-    identity = delta_id(client_id=ERASER, hlc=hlc, table=table, row_id=row_id, columns=())
-    return RowDelta("DELETE", table, row_id, ERASER, (), hlc, identity)
-
-
-def _forget_writer(row: StoredRow, client_id: str) -> bool:
-    """Remove a client from a row's latest writers; return whether it was among them.
-
-    `writers_floor` then says that a writer may be missing.
-    """
-    writer = row.writers.pop(client_id, None)
-    if writer is not None:
-        row.writers_floor = max(row.writers_floor, writer.latest)
-    return writer is not None
-
-
-def _forget_columns(row: StoredRow, client_id: str, hlc: int) -> bool:
-    """Remove a client's columns and INSERT from a row's state; return whether it had any."""
-    state = row.state
-    own = [name for name, cell in state.cells.items() if cell.origin.client_id == client_id and cell.origin.hlc <= hlc]
-    inserted = state.inserted is not None and state.inserted[1] == client_id and state.inserted[0] <= hlc
-    for name in own:
-        del state.cells[name]
-    if inserted:
-        state.inserted = None
-    return bool(own) or inserted

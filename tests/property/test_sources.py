@@ -21,7 +21,7 @@ from lakesync.model.delta import delta_id
 from lakesync.model.types import RowDelta, SyncPull, SyncResponse
 from lakesync.rules.model import SyncRules, matches, parse_rules
 from lakesync.staging import open_store
-from lakesync.staging.erasing_store import ERASER
+from lakesync.staging.erased_rows import ERASER
 from lakesync.testing import ManualClock
 from tests.integration.embedded.embedded_support import Author
 from tests.property.held_store import HeldStore

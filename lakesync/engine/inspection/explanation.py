@@ -17,7 +17,7 @@ import msgspec
 
 from lakesync.model.hlc import iso_time, wall_of
 from lakesync.model.types import Claims, Op, RowKey
-from lakesync.staging.erasing_store import ERASER
+from lakesync.staging.erased_rows import ERASER
 
 ClaimsSource = Literal["request", "record", "pull", "client id"]
 """Where the claims of an explanation are from: the operator's request, the client's stored record, its last pull in

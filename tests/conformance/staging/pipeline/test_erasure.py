@@ -12,7 +12,7 @@ from lakesync.model.types import RowDelta
 from lakesync.rules.keys import BucketIndex
 from lakesync.rules.model import parse_rules
 from lakesync.staging import erasure_tables
-from lakesync.staging.erasing_store import ERASER
+from lakesync.staging.erased_rows import ERASER, restore_columns
 from lakesync.staging.records import LOST, ActionRecord, Checkpoint, ClientRecord, encode_row
 from lakesync.wire.log import decode_body
 from tests.conformance.book import id_sum, make_delta
@@ -335,7 +335,7 @@ def test_a_failed_commit_leaves_stored_rows_unchanged(world):
     world.write("a", "r1", name="kept", team="red")
     before = encode_row(row())
     old = make_delta("b", 1, "r1", phone=SECRET)
-    fail(lambda commit: world.store._merge(commit, [old]))
+    fail(lambda commit: restore_columns(commit, world.store._required_replayer(), [old]))
     assert encode_row(row()) == before
     fail(lambda commit: commit.put_rules(RULES) and reindex_some(commit, BucketIndex(RULES), None, 10))
     assert encode_row(row()) == before
