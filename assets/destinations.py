@@ -143,7 +143,7 @@ def _mark(destination: DestinationTarget, report: "FollowReport", now_ms: int) -
         report.progress.streams,
         now_ms,
         retry_ms=min((each.retry_ms for each in report.suspended), default=None),
-        set_aside=tuple(each.table for each in report.suspended),
+        suspended=tuple(each.table for each in report.suspended),
         dead_letters=report.dead_letters,
     )
 

@@ -297,7 +297,7 @@ def _destination_dead_letters(name: str, text: str) -> Iterator[DeadLetters]:
     """
     mark, target = msgspec.json.decode(text, type=FollowerMark), name.partition("/")[2]
     # the caller sets the time, 0 here; `!` marks a suspended table
-    for table in mark.set_aside:
+    for table in mark.suspended:
         yield DeadLetters("destination", f"{target}!{table}", gateway="", count=1, since_ms=0)
     for gateway, count in mark.dead_letters.items():
         yield DeadLetters("destination", target, gateway, count, since_ms=0)

@@ -146,23 +146,24 @@ async def list_rows(
     """Return a page of a table's rows, whatever the sync rules are. The values are written as they were pushed."""
     _check_row_key(table, {"after": after} if after is not None else {})
     store = services.engine.store_of(table)
-    read = partial(_read_page, start=(table, after or ""), limit=limit)
+    read = partial(_read_page, table=table, after=after or "", limit=limit)
     page = await result_of(store.submit(caller.gateway.gateway_id, read))
     return Response(await run_in_threadpool(_encode_rows, page), media_type=JSON)
 
 
-def _read_page(commit: RowCommit, start: RowKey, limit: int) -> TableRows:
+def _read_page(commit: RowCommit, table: str, after: str, limit: int) -> TableRows:
     """Read a page of a table's rows, which ends at `limit` rows or once its values have `MAX_PAGE_BYTES` bytes.
 
     Args:
         commit: the store's transaction.
-        start: the table, and the row id after which to begin.
+        table: the table.
+        after: the row id after which to begin.
         limit: the most rows to read, including deleted ones, which stay in the store as tombstones.
     """
     rows: list[TableRow] = []
     size = 0
-    for count, row in enumerate(_rows_after(commit, start, min(_ROWS_PER_READ, limit)), 1):
-        if row.table != start[0]:
+    for count, row in enumerate(_rows_after(commit, (table, after), min(_ROWS_PER_READ, limit)), 1):
+        if row.table != table:
             break
         if row.state.visible:
             values = row.state.values()

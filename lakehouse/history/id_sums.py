@@ -52,10 +52,16 @@ _SUMS = pa.schema([("count", pa.int64()), ("total", pa.int64())])
 """Columns of the rows that tasks yield, one for each file."""
 
 
-def batch_files(table: Table, snapshot: int | None, batch: Batch) -> list[tuple[DataFile, bool]]:
-    """Return `(file, has_only_batch)` for each file that may have rows of a batch. `sum_batch` reads these files.
+class BatchFile(NamedTuple):
+    """A data file that may have rows of a batch."""
 
-    `has_only_batch` says that the file has no other rows, so that they need not be filtered.
+    file: DataFile
+    has_only_batch: bool
+    """Whether the file has no other rows, so that they need not be filtered."""
+
+
+def batch_files(table: Table, snapshot: int | None, batch: Batch) -> list[BatchFile]:
+    """Return each file that may have rows of a batch. `sum_batch` reads these files.
 
     Args:
         table: the history, opened by pyiceberg.
@@ -73,11 +79,11 @@ def batch_files(table: Table, snapshot: int | None, batch: Batch) -> list[tuple[
     files = []
     for scan_task in planned_files(table, snapshot, may_have):
         bounds = [column_bounds(table, scan_task.file, name) for name in ("gateway", "batch_id")]
-        files.append((DataFile.of(scan_task), bounds == only_batch))
+        files.append(BatchFile(DataFile.of(scan_task), has_only_batch=bounds == only_batch))
     return files
 
 
-def sum_batch(spark: SparkSession, files: Sequence[tuple[DataFile, bool]], batch: Batch) -> BatchSum | None:
+def sum_batch(spark: SparkSession, files: Sequence[BatchFile], batch: Batch) -> BatchSum | None:
     """Count a batch's deltas in files and sum their ids, in Spark tasks; None if the files have none.
 
     Args:
@@ -87,9 +93,9 @@ def sum_batch(spark: SparkSession, files: Sequence[tuple[DataFile, bool]], batch
     """
     if not files:
         return None
-    unmixed = {file.path for file, has_only_batch in files if has_only_batch}
-    rows_per_task = max(ROWS_PER_TASK, rows_in(file for file, _ in files) // _MAX_TASKS)
-    parts = divide_files([file for file, _ in files], rows_per_task)
+    unmixed = {each.file.path for each in files if each.has_only_batch}
+    rows_per_task = max(ROWS_PER_TASK, rows_in(each.file for each in files) // _MAX_TASKS)
+    parts = divide_files([each.file for each in files], rows_per_task)
 
     def sums_of_part(number: int) -> Iterator[pa.RecordBatch]:
         for file in parts[number]:

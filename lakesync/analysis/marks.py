@@ -4,6 +4,7 @@ A *mark* is a text under a name. Dagster's assets and sensors write them; the ga
 command line, and the sensors at their next tick read them. `lakesync.analysis.lags` computes the lags of the report. A
 gateway is one app's stream of changes (deltas), and the staging store is the database of all gateways. Parts are the
 steps of the pipeline, such as a *destination*: a database that follows the *history*, the lake's table of all deltas.
+Times are server wall time in milliseconds since 1970.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class QueuedRun(msgspec.Struct, frozen=True, rename="camel"):
     job: str
     """The Dagster job's name."""
     since_ms: int
-    """When it was requested, in milliseconds since 1970."""
+    """When it was requested."""
 
 
 class DeadLetters(msgspec.Struct, frozen=True, rename="camel"):
@@ -46,14 +47,14 @@ class DeadLetters(msgspec.Struct, frozen=True, rename="camel"):
     count: int
     """Number of these values or updates."""
     since_ms: int
-    """When the first of them was recorded, in milliseconds of server wall time."""
+    """When the first of them was recorded."""
 
 
 class Report(msgspec.Struct, frozen=True, rename="camel"):
     """The latest comparison of marks, which sensors write to staging so that others can show it."""
 
     at_ms: int
-    """When the marks were compared, in milliseconds since 1970."""
+    """When the marks were compared."""
     lags: tuple[Lag, ...] = ()
     """The parts that are behind."""
     requests: dict[str, int] = {}
@@ -63,7 +64,7 @@ class Report(msgspec.Struct, frozen=True, rename="camel"):
     """Runs that have not started for longer than `QUEUED_SECONDS`."""
     dead_letters: tuple[DeadLetters, ...] = ()
     retries: dict[str, int] = {}
-    """`Lag.key` of a part → when the next run is requested, unless its mark moves, in milliseconds since 1970."""
+    """`Lag.key` of a part → when the next run is requested, unless its mark moves."""
 
     def of(self, gateway: str) -> list[Lag]:
         """Return the lags of one gateway, and those of flows, tiers and migrations, which belong to all gateways."""
@@ -95,18 +96,17 @@ class FollowerMark(msgspec.Struct, frozen=True, rename="camel"):
     """`GATEWAY/SHARD` → the arrival (the gateway's timestamp of a push) up to which it has everything. A shard is a
     staging store with some of the tables."""
     at_ms: int
-    """End of that run, in milliseconds since 1970."""
+    """End of that run."""
     retry_ms: int | None = None
-    """When a suspended table (one that could not be written) is retried, in milliseconds since 1970; None if there is
-    none."""
-    set_aside: tuple[str, ...] = ()
+    """When a suspended table (one that could not be written) is retried; None if there is none."""
+    suspended: tuple[str, ...] = msgspec.field(name="setAside", default=())  # its name in the stored JSON
     """Suspended tables."""
     dead_letters: dict[str, int] = {}
     """Gateway → number of values that its destination tables cannot store."""
 
 
 class FailingTable(msgspec.Struct, frozen=True, rename="camel"):
-    """A connector's table that the latest polls did not read or did not push completely. Times are server wall time."""
+    """A connector's table that the latest polls did not read or did not push completely."""
 
     count: int
     """Failed polls in a row."""
@@ -131,7 +131,7 @@ class Visit(msgspec.Struct, frozen=True, rename="camel"):
     state: str
     """The part's state then, as the text that a function such as `flushed_state` returns."""
     at_ms: int
-    """When it took place, in milliseconds since 1970."""
+    """When it took place."""
 
 
 def is_visit_due(text: str | None, state: str, now_ms: int, longest_ms: int) -> bool:
@@ -140,11 +140,13 @@ def is_visit_due(text: str | None, state: str, now_ms: int, longest_ms: int) -> 
     Args:
         text: the mark of the last visit, a `Visit` in JSON; None before the first.
         state: the part's state now.
-        now_ms: server wall time in milliseconds since 1970.
+        now_ms: the current time.
         longest_ms: milliseconds between two visits, at most.
     """
     visit = msgspec.json.decode(text, type=Visit) if text is not None else None
-    return visit is None or visit.state != state or not 0 <= now_ms - visit.at_ms < longest_ms
+    if visit is None or visit.state != state:
+        return True
+    return not 0 <= now_ms - visit.at_ms < longest_ms  # below 0 if the clock was set back since
 
 
 def checkpoint_state(backlog: Iterable[Backlog]) -> str:

@@ -165,7 +165,7 @@ def test_b11_a_failing_table_does_not_stop_the_others(warehouse):
         text = warehouse.engine.store.marks()["destinations/warehouse/pg"]
         mark = msgspec.json.decode(text, type=FollowerMark)
         assert 0 < mark.retry_ms - wall_ms() <= 60_000
-        assert (mark.set_aside, mark.dead_letters) == ((poisoned,), {})
+        assert (mark.suspended, mark.dead_letters) == ((poisoned,), {})
         (now,), (then,) = (followers_when(warehouse, ms) for ms in (mark.retry_ms - 1, mark.retry_ms))
         assert now.streams == mark.streams
         assert all(then.streams[name] < arrival for name, arrival in mark.streams.items()), "the sensor requests a run"
