@@ -7,7 +7,7 @@ tags these snapshots. `checkpoint` shows the checkpoints with a partition for ea
 the work. The code location (`lakesync_dagster.definitions`) calls `checkpoints`.
 
 The run's state, `RunState`, has each gateway's *cut point* (the arrival up to which the run merges the tables) and the
-failures that were *set aside*: the run continues without the gateway or table, and fails in its last step.
+*deferred* failures: the run continues without the gateway or table, and fails in its last step.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 import dagster as dg
 
 from assets.asset_metadata import Metadata, content_version, freshness_metadata, spark_metadata
-from assets.failure_policy import brief, failure_policy, raise_set_aside, set_aside
+from assets.failure_policy import brief, defer_failure, failure_policy, raise_deferred_failures
 from assets.names import CHECKPOINT, CHECKPOINT_POOL, DELTAS, FLUSH_SENSOR, SNAPSHOTS, is_requested_by, state_key
 from lakehouse.run_state import RunState
 from lakehouse.schema_snapshot import SchemaSnapshot
@@ -99,7 +99,7 @@ def _snapshots_asset(snapshot: SchemaSnapshot, config: Config) -> dg.AssetsDefin
             if failed and (not made or any(isinstance(error, TransientError) for error in failed.values())):
                 raise ExceptionGroup("checkpoints failed", list(failed.values()))
             for gateway, error in failed.items():
-                set_aside(context, run_state, error, f"gateway {gateway} has no new checkpoint and keeps its last")
+                defer_failure(context, run_state, error, f"gateway {gateway} has no new checkpoint and keeps its last")
             now_ms = staging.now_ms()
         _report_partitions(context, made, spark_metadata(pyspark) if made else {}, lake, run_state, now_ms)
         reasons = {gateway: brief(error) for gateway, error in failed.items()}
@@ -108,7 +108,7 @@ def _snapshots_asset(snapshot: SchemaSnapshot, config: Config) -> dg.AssetsDefin
             metadata={**_snapshots_metadata(made), **_valid_metadata(made, run_state, now_ms), **left_out},
             data_version=_version(made),
         )
-        raise_set_aside(run_state)  # this is the run's last step
+        raise_deferred_failures(run_state)  # this is the run's last step
 
     return snapshots
 

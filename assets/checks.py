@@ -7,7 +7,7 @@ finds the faults, and how to mend one. The code location (`lakesync_dagster.defi
 
 A run for some UTC days of arrival (when gateways received the deltas) checks these days; a run without days, such as
 the audit (a nightly job that runs every check), checks everything. If a run of the flush sensor finds a fault, only the
-checkpoints of the affected gateways are delayed: the fault is set aside, which means that the run continues, and fails
+checkpoints of the affected gateways are delayed: the failure is deferred, which means that the run continues, and fails
 at its end.
 """
 
@@ -22,7 +22,7 @@ import msgspec
 from pyspark.sql import SparkSession
 
 from assets.asset_metadata import Metadata
-from assets.failure_policy import brief, failure_policy, is_final, set_aside
+from assets.failure_policy import brief, defer_failure, failure_policy, is_final
 from assets.names import AUDIT, CHECKPOINT, DELTAS, SNAPSHOTS, check_step, continues_on_failure, state_key
 from assets.partitions import days_in_tags
 from lakehouse.marks import audit_mark
@@ -52,7 +52,7 @@ class CheckInputs:
     lake: LakeResource
     store: PipelineStore
     run_state: RunState
-    """What the run's earlier steps merged, and which failures they set aside."""
+    """What the run's earlier steps merged, and which failures they deferred."""
     days: list[date] | None
     """UTC days of arrival to check; None for all, as in the audit."""
     seed: int
@@ -346,7 +346,7 @@ def _run_check(context: dg.AssetCheckExecutionContext, inputs: CheckInputs, chec
         if inputs.sets_table_aside:  # no gateway gets a checkpoint with unchecked rows
             reason = f"{check.name} could not run: {brief(error)}"
             inputs.run_state.unmerged.setdefault((inputs.namespace, inputs.table), Unmerged(reason, gateways=None))
-            set_aside(context, inputs.run_state, error, could_not_run)
+            defer_failure(context, inputs.run_state, error, could_not_run)
         else:
             context.log.exception(could_not_run)
         return _Outcome(check, not_run=brief(error))
@@ -405,4 +405,4 @@ def _delay_checkpoints(context: dg.AssetCheckExecutionContext, inputs: CheckInpu
         run_state.faults.setdefault(gateway, []).append(f"{name} found {len(faults)}")
     if inputs.key == DELTAS:
         run_state.gateways_with_faulty_history |= gateways
-    set_aside(context, run_state, IntegrityError(f"{len(faults)} found: {summary(faults)}"), f"{name} failed")
+    defer_failure(context, run_state, IntegrityError(f"{len(faults)} found: {summary(faults)}"), f"{name} failed")

@@ -3,7 +3,7 @@
 A delta is a change that a client pushed to a gateway, which is one app's stream of deltas. The lake's history, the
 asset `deltas`, has all of them, and a destination receives copies of them. It consists of adapters, each of which
 writes to one database or object store, and has a mark of its own: the newest delta that it has of each stream (one
-gateway's deltas in one staging store). A table that cannot be written there is *suspended*: set aside and retried
+gateway's deltas in one staging store). A table that cannot be written there is *suspended*: left out and retried
 later, so that other tables are not delayed. A value that the database rejects is a *dead letter*. A *follower*
 describes one adapter for the Spark tasks that write to it. `lakehouse.backends.destinations` does the work. The code
 location (`lakesync_dagster.definitions`) calls `destinations` and `lake_comparisons`.

@@ -3,8 +3,8 @@
 All assets and checks run their work in `failure_policy`, which also adds the figures of a step's Spark jobs to its
 metadata. A *flush* is a run that writes the changes that the gateways (apps or tenants) accepted to the lake, merges
 its tables and makes checkpoints. If a table or gateway fails in a run that the flush sensor requested, the steps of the
-flush set the failure aside (`set_aside`): the run continues without the table or gateway, and fails in its last step
-(`raise_set_aside`).
+flush defer the failure (`defer_failure`): the run continues without the table or gateway, and fails in its last step
+(`raise_deferred_failures`).
 """
 
 import json
@@ -14,8 +14,8 @@ from contextlib import contextmanager
 import dagster as dg
 
 from assets.asset_metadata import spark_metadata
-from assets.names import LEFT_OUT, SET_ASIDE
-from lakehouse.run_state import RunState, SetAside
+from assets.names import LEFT_OUT, NOT_FLUSHED
+from lakehouse.run_state import DeferredFailure, RunState
 from lakesync.model.errors import LakeSyncError, TransientError
 from resources.spark import SparkConnectResource
 
@@ -83,7 +83,7 @@ def failure_policy(
 def is_final(context: StepContext, error: Exception) -> bool:
     """Return whether a step's error is final: Dagster does not retry the step, or has no retry left.
 
-    Steps call it before `set_aside`. Its result is right only for a `failure_policy` with `retried=True`.
+    Steps call it before `defer_failure`. Its result is right only for a `failure_policy` with `retried=True`.
 
     Args:
         context: the step's context.
@@ -93,7 +93,7 @@ def is_final(context: StepContext, error: Exception) -> bool:
     return _has_defect(error) or not is_transient or _retry_number(context) >= RETRIES
 
 
-def set_aside(
+def defer_failure(
     context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext,
     run_state: RunState,
     error: Exception,
@@ -115,10 +115,10 @@ def set_aside(
     description = f"{what}: {brief(error)}"
     traceback_of = error if _has_defect(error) else None  # the message of LakeSync's own errors suffices
     context.log.error("the run continues without this: %s", description, exc_info=traceback_of)
-    run_state.set_aside.append(SetAside(what, description, gateway))
-    gateways = sorted({each.gateway for each in run_state.set_aside if each.gateway is not None})
-    left_out = json.dumps(sorted({each.what for each in run_state.set_aside}))
-    context.instance.add_run_tags(context.run.run_id, {SET_ASIDE: ",".join(gateways), LEFT_OUT: left_out})
+    run_state.deferred_failures.append(DeferredFailure(what, description, gateway))
+    gateways = sorted({each.gateway for each in run_state.deferred_failures if each.gateway is not None})
+    left_out = json.dumps(sorted({each.what for each in run_state.deferred_failures}))
+    context.instance.add_run_tags(context.run.run_id, {NOT_FLUSHED: ",".join(gateways), LEFT_OUT: left_out})
 
 
 def brief(error: Exception) -> str:
@@ -130,17 +130,17 @@ def brief(error: Exception) -> str:
     return "; ".join(texts)
 
 
-def raise_set_aside(run_state: RunState) -> None:
-    """Fail the run's last step if failures were set aside.
+def raise_deferred_failures(run_state: RunState) -> None:
+    """Fail the run's last step if failures were deferred.
 
     Args:
         run_state: the run's state, which has the failures.
 
     Raises:
-        Failure: failures were set aside. Dagster does not retry the step.
+        Failure: failures were deferred. Dagster does not retry the step.
     """
-    if run_state.set_aside:
-        raise dg.Failure("; ".join(each.description for each in run_state.set_aside), allow_retries=False)
+    if run_state.deferred_failures:
+        raise dg.Failure("; ".join(each.description for each in run_state.deferred_failures), allow_retries=False)
 
 
 def _retry_number(context: StepContext) -> int:

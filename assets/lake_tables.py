@@ -28,7 +28,7 @@ from assets.asset_metadata import (
     table_valid_through_ms,
 )
 from assets.columns import delta_columns, history_lineage, state_columns, state_lineage
-from assets.failure_policy import brief, failure_policy, is_final, set_aside
+from assets.failure_policy import brief, defer_failure, failure_policy, is_final
 from assets.names import (
     DELTAS,
     DELTAS_POOL,
@@ -106,8 +106,8 @@ def history(days: dg.PartitionsDefinition, config: Config) -> dg.AssetsDefinitio
                 on_failed=failed.setdefault,  # keeps the first error of each gateway
             )
             if failed:
-                can_set_aside = days is None and not failed.keys() >= set(staging.store.gateways())
-                _set_gateways_aside(context, run_state, failed, can_set_aside=can_set_aside)
+                can_continue = days is None and not failed.keys() >= set(staging.store.gateways())
+                _defer_failures(context, run_state, failed, can_continue=can_continue)
             run_state.flushed(reread=True)  # for the run's later steps, which merge the tables up to there
             _report_flush_by_day(context, reports)
             if days is not None:
@@ -152,30 +152,30 @@ def state_tables(
     return [_state_table(schema, namespace, days, settings) for schema, namespace in snapshot.states]
 
 
-def _set_gateways_aside(
+def _defer_failures(
     context: dg.AssetExecutionContext,
     run_state: RunState,
     failed: Mapping[str, LakeSyncError],
     *,
-    can_set_aside: bool,
+    can_continue: bool,
 ) -> None:
-    """Set gateways aside that could not be flushed, so that the run continues without them.
+    """Defer the failures of gateways that could not be flushed, so that the run continues without them.
 
     Args:
         context: the step's context.
         run_state: the run's state.
         failed: gateway → its error.
-        can_set_aside: whether the run continues. False if it is for chosen days, or if no gateway was flushed.
+        can_continue: whether the run continues. False if it is for chosen days, or if no gateway was flushed.
 
     Raises:
         ExceptionGroup: the step fails. After a transient error it is first retried once.
     """
     is_first_attempt = context.op_execution_context.retry_number == 0
     will_retry = is_first_attempt and any(isinstance(error, TransientError) for error in failed.values())
-    if will_retry or not can_set_aside:
+    if will_retry or not can_continue:
         raise ExceptionGroup("gateways could not be flushed", list(failed.values()))
     for gateway, error in failed.items():
-        set_aside(context, run_state, error, f"gateway {gateway} was not flushed", gateway)
+        defer_failure(context, run_state, error, f"gateway {gateway} was not flushed", gateway)
         run_state.drop_cut_point(gateway)
 
 
@@ -278,7 +278,7 @@ def _state_table(
                     rejected = gateways_with_new_columns(spark, staging.store, flushed, schema.table, names)
                 run_state.unmerged[namespace, schema.table] = Unmerged(brief(error), rejected)
                 who = f" for {', '.join(sorted(rejected))}" if rejected is not None else ""
-                set_aside(context, run_state, error, f"table {qualified} was not merged{who}")
+                defer_failure(context, run_state, error, f"table {qualified} was not merged{who}")
                 left_out = {"left_out": f"{brief(error)}{who}"}
                 if rejected is None:
                     return dg.MaterializeResult(metadata=left_out, data_version=previous_data_version(context, key))

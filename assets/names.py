@@ -22,7 +22,7 @@ SLOT = "lakesync/slot"
 FLUSH_SLOT, TRANSFER_SLOT, POLL_SLOT, UPKEEP_SLOT, OTHER_SLOT = "flush", "move", "poll", "upkeep", "other"
 """Values of the tag `SLOT`, in this order: flushes; transfers, and runs that write to destinations; polls; maintenance,
 erasures and audits; all others."""
-SET_ASIDE = "lakesync/set_aside"
+NOT_FLUSHED = "lakesync/set_aside"
 """Run tag: ids of the gateways that a run could not flush, separated by commas; empty for none."""
 LEFT_OUT = "lakesync/left_out"
 """Run tag: the failures in spite of which a run continued, as a JSON list of short texts. The same fault always has the

@@ -1,8 +1,8 @@
-"""The state that the steps of one Dagster run share: each gateway's positions, and the failures that were set aside.
+"""The state that the steps of one Dagster run share: each gateway's positions, and the deferred failures.
 
 A gateway is one app's stream of deltas (changes of rows). A position is an arrival, the gateway's timestamp of a push.
 Each gateway has two: the last arrival whose deltas are in the lake (flushed), and its cut point, at which the run makes
-a *checkpoint*, the copy of all rows from which new clients start. A failure is set aside if it concerns one gateway or
+a *checkpoint*, the copy of all rows from which new clients start. A failure is deferred if it concerns one gateway or
 table: the run continues with the others, and its last step fails. Dagster creates one `RunState` for each run, as the
 resource `run_state`; the steps (`assets`) and the functions that they call use it.
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from lakesync.staging.store.pipeline import PipelineStore
 
 
-class SetAside(NamedTuple):
+class DeferredFailure(NamedTuple):
     """A failure that did not stop the run. The run's last step fails because of it."""
 
     what: str
@@ -87,7 +87,7 @@ class RunState:
         self._flushed_by_shard: dict[str, dict[str, int]] = {}
         self._cut_points: dict[str, CutPoint] | None = None
         self._cut_points_read_ms = 0
-        self.set_aside: list[SetAside] = []
+        self.deferred_failures: list[DeferredFailure] = []
         """Failures that did not stop the run, in the order in which they occurred."""
         self.merged: dict[tuple[str, str], MergeReport] = {}
         """`(namespace, table)` → what this run merged into that state table."""

@@ -4,7 +4,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from assets.failure_policy import set_aside
+from assets.failure_policy import defer_failure
 from lakesync.model.errors import FlushError
 
 
@@ -20,5 +20,5 @@ from lakesync.model.errors import FlushError
 def test_only_defects_are_logged_with_their_traceback(error, has_traceback):
     context = MagicMock()
     context.run.run_id = "r"
-    set_aside(context, MagicMock(set_aside=[]), error, "table notes was not merged")
+    defer_failure(context, MagicMock(deferred_failures=[]), error, "table notes was not merged")
     assert context.log.error.call_args.kwargs["exc_info"] is (error if has_traceback else None)
