@@ -25,6 +25,7 @@ from assets.asset_metadata import Metadata
 from assets.failure_policy import brief, defer_failure, failure_policy, is_final
 from assets.names import AUDIT, CHECKPOINT, DELTAS, SNAPSHOTS, check_step, continues_on_failure, state_key
 from assets.partitions import days_in_tags
+from lakehouse.faults import Fault
 from lakehouse.marks import audit_mark
 from lakehouse.run_state import RunState, Unmerged
 from lakehouse.schema_snapshot import SchemaSnapshot
@@ -61,7 +62,7 @@ class CheckInputs:
     """Whether the flush sensor requested the run. Then only a sample of each checkpoint's rows is compared."""
 
     @property
-    def sets_table_aside(self) -> bool:
+    def counts_as_unmerged(self) -> bool:
         """Whether a check that could not run counts as if its table was not merged: in a flush."""
         return self.is_flush and bool(self.table)
 
@@ -72,7 +73,7 @@ class CheckInputs:
 
         return history_faults(self.spark, self.store, self.lake.names, self.days)
 
-    def altered_deltas(self) -> Sequence[msgspec.Struct]:
+    def altered_deltas(self) -> Sequence[Fault]:
         """Search the history for days with deltas whose id is not the hash of their contents; in the audit only."""
         from lakehouse.altered_deltas import altered_deltas
 
@@ -84,7 +85,7 @@ class Check(NamedTuple):
 
     name: str
     description: str
-    find: Callable[[CheckInputs], Sequence[msgspec.Struct]]
+    find: Callable[[CheckInputs], Sequence[Fault]]
     """Returns the faults; empty if the check passes."""
     remedy: str
     """What to do about a fault."""
@@ -96,7 +97,7 @@ class _Outcome(NamedTuple):
     """What a check has found."""
 
     check: Check
-    faults: Sequence[msgspec.Struct] = ()
+    faults: Sequence[Fault] = ()
     not_run: str = ""
     """Why the check could not run; empty if it did."""
 
@@ -130,7 +131,7 @@ HISTORY_CHECKS = (
 )
 
 
-def _duplicate_rows(inputs: CheckInputs) -> Sequence[msgspec.Struct]:
+def _duplicate_rows(inputs: CheckInputs) -> Sequence[Fault]:
     """Return the rows that the state table has more than once."""
     from lakehouse.checks import duplicate_keys
 
@@ -140,7 +141,7 @@ def _duplicate_rows(inputs: CheckInputs) -> Sequence[msgspec.Struct]:
     return duplicate_keys(inputs.spark, inputs.table, inputs.lake.names_in(inputs.namespace))
 
 
-def _rows_unlike_gateway_merge(inputs: CheckInputs) -> Sequence[msgspec.Struct]:
+def _rows_unlike_gateway_merge(inputs: CheckInputs) -> Sequence[Fault]:
     """Return rows of a sample of the state table that differ from the gateway's own merge."""
     from lakehouse.tables.audit import rows_unlike_merge
 
@@ -151,7 +152,7 @@ def _rows_unlike_gateway_merge(inputs: CheckInputs) -> Sequence[msgspec.Struct]:
     return rows_unlike_merge(inputs.spark, inputs.table, names, gateways=gateways, days=inputs.days, seed=inputs.seed)
 
 
-def _days_unlike_whole_history(inputs: CheckInputs) -> Sequence[msgspec.Struct]:
+def _days_unlike_whole_history(inputs: CheckInputs) -> Sequence[Fault]:
     """Return the days on which the state table differs from its whole history; in the audit only."""
     from lakehouse.tables.audit import days_unlike_history
 
@@ -161,7 +162,7 @@ def _days_unlike_whole_history(inputs: CheckInputs) -> Sequence[msgspec.Struct]:
     return days_unlike_history(inputs.spark, inputs.table, names, gateways=gateways)
 
 
-def _values_unlike_type(inputs: CheckInputs) -> Sequence[msgspec.Struct]:
+def _values_unlike_type(inputs: CheckInputs) -> Sequence[Fault]:
     """Return the state table's values that do not fit their column."""
     from lakehouse.checks import unfit_values
 
@@ -199,7 +200,7 @@ def table_checks(table: str) -> tuple[Check, ...]:
     )
 
 
-def _checkpoint_differences(inputs: CheckInputs) -> Sequence[msgspec.Struct]:
+def _checkpoint_differences(inputs: CheckInputs) -> Sequence[Fault]:
     """Return the differences between each gateway's newest checkpoint and the state tables that it was made from."""
     from lakehouse.checkpoints.audit import checkpoint_differences
 
@@ -247,24 +248,15 @@ def checks(snapshot: SchemaSnapshot) -> list[dg.AssetChecksDefinition]:
     ]
 
 
-def summary(faults: Sequence[msgspec.Struct]) -> str:
+def summary(faults: Sequence[Fault]) -> str:
     """Return the first faults as text: gateway, row or table, and day. Alerts contain it, so it has no values of rows.
 
     Args:
         faults: what a check has found.
     """
-    first = [" ".join(_fault_name(fault)) for fault in faults[:FAULTS_IN_DESCRIPTION]]
+    first = [fault.name for fault in faults[:FAULTS_IN_DESCRIPTION]]
     more = len(faults) - len(first)
     return ", ".join(first) + (f" and {more} more" if more else "")
-
-
-def _fault_name(fault: msgspec.Struct) -> Iterator[str]:
-    """Yield the parts of a fault's name. A fault's first two fields identify what it is about."""
-    first = msgspec.structs.astuple(fault)[:2]
-    yield from map(str, first)
-    day = getattr(fault, "day", "")
-    if day and day not in first:
-        yield day
 
 
 def _checks_of(
@@ -343,7 +335,7 @@ def _run_check(context: dg.AssetCheckExecutionContext, inputs: CheckInputs, chec
         if not is_final(context, error):
             raise
         could_not_run = f"{check.name} of {inputs.key.to_user_string()} could not run"
-        if inputs.sets_table_aside:  # no gateway gets a checkpoint with unchecked rows
+        if inputs.counts_as_unmerged:  # no gateway gets a checkpoint with unchecked rows
             reason = f"{check.name} could not run: {brief(error)}"
             inputs.run_state.unmerged.setdefault((inputs.namespace, inputs.table), Unmerged(reason, gateways=None))
             defer_failure(context, inputs.run_state, error, could_not_run)
@@ -371,7 +363,7 @@ def _result(context: dg.AssetCheckExecutionContext, inputs: CheckInputs, outcome
     metadata: Metadata = {}
     if outcome.not_run:
         problem = f"It could not be read: {outcome.not_run}. {check.remedy}"
-        is_blocking = check.blocking and not inputs.sets_table_aside
+        is_blocking = check.blocking and not inputs.counts_as_unmerged
     else:
         if faults:
             problem = f"{len(faults)} found: {summary(faults)}. {check.remedy}"
@@ -399,7 +391,8 @@ def _delay_checkpoints(context: dg.AssetCheckExecutionContext, inputs: CheckInpu
 
     faults, run_state = outcome.faults, inputs.run_state
     is_whole_list = len(faults) < MAX_RESULTS
-    gateways = {getattr(fault, "gateway", None) for fault in faults} if is_whole_list else {None}  # None: all gateways
+    # None: all gateways
+    gateways: set[str | None] = {fault.gateway for fault in faults} if is_whole_list else {None}
     name = f"{outcome.check.name} of {inputs.key.to_user_string()}"
     for gateway in gateways:
         run_state.faults.setdefault(gateway, []).append(f"{name} found {len(faults)}")

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from pyspark.sql import functions as sf
 
 from lakehouse.checks import MAX_RESULTS
+from lakehouse.faults import Fault
 from lakehouse.spark_errors import lake_errors
 from lakehouse.table_creation import ensure_deltas
 from lakehouse.table_definitions import LakeNames
@@ -27,10 +28,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-class AlteredDeltas(msgspec.Struct, frozen=True):
+class AlteredDeltas(Fault, frozen=True):
     """Deltas of one table and day whose ids are not the hashes of their contents."""
 
-    gateway: str
     day: str
     """`YYYY-MM-DD`, UTC."""
     table: str

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 from pyspark.sql import functions as sf
 
+from lakehouse.faults import Fault
 from lakehouse.history.id_sums import id_sums
 from lakehouse.spark_errors import lake_errors
 from lakehouse.table_access import at_snapshot, read_version
@@ -66,10 +67,9 @@ class _Sums(NamedTuple):
     """The sum of their ids, modulo 2**64."""
 
 
-class LedgerDifference(msgspec.Struct, frozen=True):
+class LedgerDifference(Fault, frozen=True):
     """A gateway's day of arrival whose flushed deltas differ between staging's ledger and the lake."""
 
-    gateway: str
     day: str
     """`YYYY-MM-DD`, UTC."""
     ledger_count: int
@@ -97,30 +97,27 @@ class DayCounts(msgspec.Struct, frozen=True):
     """The gateways whose deltas in the lake differ from those that the ledger records as flushed."""
 
 
-class DuplicateKey(msgspec.Struct, frozen=True):
+class DuplicateKey(Fault, frozen=True):
     """A row or delta that is stored more than once."""
 
-    gateway: str
     key: str
     """Row id, or client id and delta id."""
     count: int
     """Number of copies."""
 
 
-class FutureDelta(msgspec.Struct, frozen=True):
+class FutureDelta(Fault, frozen=True):
     """A delta whose hlc, the client's timestamp, is further ahead of its arrival than a gateway accepts."""
 
-    gateway: str
     client_id: str
     delta_id: str
     ahead_ms: int
     """Milliseconds by which the hlc is ahead of the arrival."""
 
 
-class UnfitValue(msgspec.Struct, frozen=True):
+class UnfitValue(Fault, frozen=True):
     """A current value of a row that does not fit its column, so that the state table has null there."""
 
-    gateway: str
     key: str
     """Row id and column."""
     type: str

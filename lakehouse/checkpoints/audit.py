@@ -13,11 +13,11 @@ from hashlib import sha256
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-import msgspec
 import pyarrow as pa
 from pyspark.sql import functions as sf
 
 from lakehouse.data_files import parse_uri
+from lakehouse.faults import Fault
 from lakehouse.spark_errors import brief, is_lost, is_unanswered, lake_errors
 from lakehouse.table_access import at_snapshot
 from lakehouse.table_definitions import LakeNames
@@ -47,10 +47,9 @@ SAMPLE = 200
 """Number of rows of a table whose values are compared."""
 
 
-class CheckpointDifference(msgspec.Struct, frozen=True):
+class CheckpointDifference(Fault, frozen=True):
     """A difference between a table's frames and its snapshot, of one or more rows."""
 
-    gateway: str
     table: str
     what: str
     """Description of the difference, for an operator."""

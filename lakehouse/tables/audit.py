@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 from pyspark.sql import functions as sf
 
+from lakehouse.faults import Fault
 from lakehouse.spark_errors import lake_errors
 from lakehouse.table_access import at_snapshot, read_version
 from lakehouse.table_creation import ensure_deltas, typed_columns
@@ -45,10 +46,9 @@ _DELTA = (*_KEY, "table_name", "op", "client_id", "delta_id", "hlc", "arrival", 
 """The columns of the history that are read."""
 
 
-class RowDifference(msgspec.Struct, frozen=True):
+class RowDifference(Fault, frozen=True):
     """A row whose state is not the merge of its deltas."""
 
-    gateway: str
     row: str
     stored: str
     """The row in the state table, as JSON."""
@@ -137,10 +137,9 @@ class DayFigures(msgspec.Struct, frozen=True):
     """Sum of the hashes of the values in typed columns."""
 
 
-class DayDifference(msgspec.Struct, frozen=True):
+class DayDifference(Fault, frozen=True):
     """A day on which a state table differs from the merge of its history."""
 
-    gateway: str
     day: str
     """`YYYY-MM-DD`, UTC."""
     stored: DayFigures
