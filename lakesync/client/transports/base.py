@@ -178,8 +178,14 @@ class LocalGateway(Protocol):
 
     gateway_id: str
 
-    def handle_push(self, push: SyncPush, claims: Claims | None = None) -> PushResult:
-        """Store deltas, all or none."""
+    def submit_push(self, push: SyncPush, claims: Claims, *, known_cursor: int | None = None) -> Future[PushResult]:
+        """Store deltas, all or none.
+
+        Args:
+            push: the deltas.
+            claims: the claims of the client's token.
+            known_cursor: the client's cursor. Without it, the gateway sends again what it has sent since the last pull.
+        """
 
     def submit_pull(self, pull: SyncPull, claims: Claims, *, knows_resync: bool = False) -> Future[SyncResponse]:
         """Return a page.
@@ -224,7 +230,8 @@ class LocalTransport:
 
     def push(self, push: SyncPush) -> PushResult:
         """See `SyncTransport.push`."""
-        return self._gateway.handle_push(push, self._claims_of(push.client_id))
+        claims = self._claims_of(push.client_id)
+        return self._gateway.submit_push(push, claims, known_cursor=push.last_seen_hlc).result()
 
     def pull(self, pull: SyncPull) -> SyncResponse:
         """See `SyncTransport.pull`."""

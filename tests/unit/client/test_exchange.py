@@ -97,6 +97,18 @@ def test_an_interrupted_pull_is_repeated_by_the_next_sync_without_delay(opened, 
     assert alice.sync().pulled == 1
 
 
+def test_own_rows_count_as_pulled_only_if_everything_is_pulled(opened):
+    alice, bob = opened(), opened("bob")
+    assert alice.sync().pulled == 0, "the gateway is empty"
+    pulled = []
+    for name in ("first", "second"):
+        bob["notes"].insert({"text": name}, row_id=f"bob's {name}")
+        bob.sync()
+        alice["notes"].insert({"text": name}, row_id=f"alice's {name}")
+        pulled.append(alice.sync().pulled)
+    assert pulled == [2, 1]
+
+
 def test_a_missing_checkpoint_does_not_hide_that_a_push_failed(opened, gateway):
     transport = FailingTransport(gateway)
     alice = opened(transport=transport)
