@@ -18,7 +18,7 @@ from __future__ import annotations
 import io
 import re
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -125,14 +125,15 @@ class BigQueryDialect(Dialect):
         name: str,
         columns: Sequence[Column],
         key: Sequence[str],
+        indexes: Mapping[str, str] | None = None,  # noqa: ARG002
     ) -> Sequence[str]:
-        """Create a table clustered by its key."""
+        """Create a table clustered by its key; BigQuery has no indexes."""
         definitions = ", ".join(self.column_definition(column) for column in columns)
         return [f"CREATE TABLE IF NOT EXISTS {name} ({definitions}) CLUSTER BY {', '.join(key)}"]
 
-    def create_index(self, name: str, table: str, columns: Sequence[str]) -> Sequence[str]:  # noqa: ARG002
-        """Return nothing: BigQuery has no indexes."""
-        return []
+    def lookup_index(self, column: Column) -> str | None:  # noqa: ARG002
+        """Return None: BigQuery has no indexes."""
+        return None
 
     def column_definition(self, column: Column) -> str:
         """Put the default before NOT NULL, and mark JSON defaults as JSON."""

@@ -83,6 +83,7 @@ class MySqlDialect(Dialect):
 
     concurrent_writers = True
     ignores_case_of_columns = True
+    commits_each_definition = True
     max_json_depth = 31
     """MariaDB rejects JSON with 32 levels, MySQL with 101."""
 
@@ -134,17 +135,12 @@ class MySqlDialect(Dialect):
         """Use DIV, because `/` returns decimals."""
         return f"({number} DIV {by})"
 
-    def create_lookup_index(self, name: str, table: str, column: Column) -> Sequence[str]:
+    def lookup_index(self, column: Column) -> str | None:
         """Index a text's prefix; MySQL has no index on JSON."""
         if column.kind == "json":
-            return []
+            return None
         is_text = column.kind == "string"  # the kind of all texts of users
-        return self.create_index(name, table, [f"{column.name}({_LOOKUP_CHARS})" if is_text else column.name])
-
-    def create_index(self, name: str, table: str, columns: Sequence[str]) -> Sequence[str]:
-        """Create an index. Only MariaDB knows IF NOT EXISTS; on MySQL this is called for new tables only."""
-        if_absent = "IF NOT EXISTS " if self._executor.is_mariadb else ""
-        return [f"CREATE INDEX {if_absent}{name} ON {table} ({', '.join(columns)})"]
+        return f"({column.name}({_LOOKUP_CHARS}))" if is_text else f"({column.name})"
 
     def column_definition(self, column: Column) -> str:
         """Define a column. MySQL needs the default of a JSON column as an expression."""

@@ -12,7 +12,7 @@ column into one value. `postgres_arrow.py` converts both from and to Arrow table
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
@@ -104,13 +104,16 @@ class PostgresDialect(Dialect):
         """Return the first 32 bits of the text's MD5 as a number. Every dialect computes the same checksum."""
         return f"('x' || left(md5({text}), 8))::bit(32)::bigint"
 
-    def create_table(self, name: str, columns: Sequence[Column], key: Sequence[str]) -> Sequence[str]:
+    def create_table(
+        self, name: str, columns: Sequence[Column], key: Sequence[str], indexes: Mapping[str, str] | None = None
+    ) -> Sequence[str]:
         """Create a table under an advisory lock."""
-        return [f"SELECT pg_advisory_xact_lock({_CREATE_TABLE_LOCK})", *super().create_table(name, columns, key)]
+        lock = f"SELECT pg_advisory_xact_lock({_CREATE_TABLE_LOCK})"
+        return [lock, *super().create_table(name, columns, key, indexes)]
 
-    def create_lookup_index(self, name: str, table: str, column: Column) -> Sequence[str]:
-        """Create a hash index: a B-tree rejects values of more than 2,704 bytes."""
-        return [f"CREATE INDEX IF NOT EXISTS {name} ON {table} USING hash ({column.name})"]
+    def lookup_index(self, column: Column) -> str | None:
+        """Use a hash index: a B-tree rejects values of more than 2,704 bytes."""
+        return f"USING hash ({column.name})"
 
 
 class PostgresExecutor:

@@ -75,6 +75,8 @@ class SqliteDialect(Dialect):
 
     ignores_case_of_tables = True
     ignores_case_of_columns = True
+    table_options = " WITHOUT ROWID"
+    """Tables are stored in the order of their key."""
 
     def column_type(self, kind: Kind) -> str:
         """Return the column's type. SQLite compares text by its bytes, which is the order of code points."""
@@ -94,10 +96,6 @@ class SqliteDialect(Dialect):
     def checksum_expression(self, text: str) -> str:
         """Call the function `lakesync_checksum`, which each connection registers."""
         return f"lakesync_checksum({text})"
-
-    def create_table(self, name: str, columns: Sequence[Column], key: Sequence[str]) -> Sequence[str]:
-        """Create a table stored in the order of its key."""
-        return [f"{statement} WITHOUT ROWID" for statement in super().create_table(name, columns, key)]
 
 
 class SqliteExecutor:

@@ -376,9 +376,7 @@ class SqlAdapter(ArrowAdapterBase):
         dialect = self._dialect
         statements: list[str] = []
         if not connection.column_names(MARKS_TABLE):  # the last of these tables to be created
-            statements += dialect.create_table(DELTAS_TABLE, TABLE_COLUMNS, KEY)
-            for name, columns in INDEXES.items():
-                statements += dialect.create_index(name, DELTAS_TABLE, columns)
+            statements += dialect.create_table(DELTAS_TABLE, TABLE_COLUMNS, KEY, INDEXES)
             statements += dialect.create_table(MARKS_TABLE, follower_state.MARK_COLUMNS, ("name",))
         if not connection.column_names(DEAD_LETTERS_TABLE):
             statements += dialect.create_table(

@@ -8,7 +8,7 @@ Postgres, MySQL and SQLite use `Pool`; BigQuery has no connections that can be r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import datetime
 from queue import Empty, Full, LifoQueue
@@ -66,6 +66,11 @@ class Dialect:
     has_transactions = True
     """Whether several statements can be committed atomically. If not, the mark (how far the lake was copied) is written
     last."""
+    commits_each_definition = False
+    """Whether each CREATE and ALTER is committed alone. Then one statement creates a table with its indexes, so that
+    no kill separates them."""
+    table_options = ""
+    """What follows the columns in CREATE TABLE."""
     concurrent_writers = False
     """Whether transactions on different rows run concurrently. If so, large backlogs are divided among tasks."""
     ignores_case_of_tables = False
@@ -142,31 +147,49 @@ class Dialect:
         """
         return f"({number} / {by})"
 
-    def create_table(self, name: str, columns: Sequence[Column], key: Sequence[str]) -> Sequence[str]:
-        """Return statements that create a table if it does not exist.
+    def create_table(
+        self, name: str, columns: Sequence[Column], key: Sequence[str], indexes: Mapping[str, str] | None = None
+    ) -> Sequence[str]:
+        """Return statements that create a table and its indexes if they do not exist.
 
         Args:
             name: quoted, like all other names.
             columns: the table's columns.
             key: the primary key.
+            indexes: name of each further index → what it indexes, as CREATE INDEX expects it.
         """
         parts = [self.column_definition(column) for column in columns]
         parts.append(f"PRIMARY KEY ({', '.join(key)})")
-        return [f"CREATE TABLE IF NOT EXISTS {name} ({', '.join(parts)})"]
+        create, indexes = f"CREATE TABLE IF NOT EXISTS {name}", indexes or {}
+        if self.commits_each_definition:
+            parts += [f"INDEX {index} {indexed}" for index, indexed in indexes.items()]
+            return [f"{create} ({', '.join(parts)})"]
+        return [f"{create} ({', '.join(parts)}){self.table_options}", *self._create_indexes(name, indexes)]
 
-    def create_index(self, name: str, table: str, columns: Sequence[str]) -> Sequence[str]:
-        """Return statements that create an index if it does not exist."""
-        return [f"CREATE INDEX IF NOT EXISTS {name} ON {table} ({', '.join(columns)})"]
-
-    def create_lookup_index(self, name: str, table: str, column: Column) -> Sequence[str]:
-        """Return statements that create an index for equality on values of any length, if the database supports it.
+    def add_column(self, table: str, column: Column, indexes: Mapping[str, str]) -> Sequence[str]:
+        """Return statements that add a column and its indexes to a table.
 
         Args:
-            name: the index's name.
             table: quoted.
             column: the column, its name quoted.
+            indexes: as for `create_table`.
         """
-        return self.create_index(name, table, [column.name])
+        add = f"ALTER TABLE {table} ADD COLUMN {self.column_definition(column)}"
+        if self.commits_each_definition:
+            return [", ".join([add, *(f"ADD INDEX {index} {indexed}" for index, indexed in indexes.items())])]
+        return [add, *self._create_indexes(table, indexes)]
+
+    def lookup_index(self, column: Column) -> str | None:
+        """Return what to index for equality on values of any length; None if the database cannot.
+
+        Args:
+            column: the column, its name quoted.
+        """
+        return f"({column.name})"
+
+    def _create_indexes(self, table: str, indexes: Mapping[str, str]) -> list[str]:
+        """Return statements that create indexes; see `create_table` for the parameters."""
+        return [f"CREATE INDEX IF NOT EXISTS {index} ON {table} {indexed}" for index, indexed in indexes.items()]
 
     def column_definition(self, column: Column) -> str:
         """Return a column's definition for CREATE TABLE or ADD COLUMN."""

@@ -52,7 +52,7 @@ TABLE_COLUMNS = (
 """`columns` has the delta's columns as JSON; `long_id` is null for an id that fits `delta_id`."""
 KEY = ("hlc", "client_id", "delta_id", "gateway")
 """The primary key; a delta's identity."""
-INDEXES = {"lakesync_by_arrival": ("arrival",), "lakesync_by_row": ("row_id", "table_name")}
+INDEXES = {"lakesync_by_arrival": "(arrival)", "lakesync_by_row": "(row_id, table_name)"}
 """Name of each further index → its columns."""
 ID_EXPRESSION = "COALESCE(long_id, delta_id)"
 """SQL expression for the delta id that the client chose."""

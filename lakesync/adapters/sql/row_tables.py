@@ -38,6 +38,7 @@ from lakesync.adapters.sql.row_values import (
     system_column,
     user_columns,
 )
+from lakesync.model.crash_points import crash_point
 from lakesync.model.errors import SchemaError
 from lakesync.model.hlc import wall_clock
 from lakesync.model.schema import Column as SchemaColumn
@@ -177,14 +178,10 @@ class RowTable:
         if present:
             for column in self._missing_columns(present):
                 self._add_column(column)
-            for statement in self._indexes(present):
-                connection.execute(statement)
         else:
             props = Column(dialect.quote(system_column(schema, "props")), "json", default="'{}'")
-            create = dialect.create_table(self._name, [*self._columns(), props], self._key)
-            with connection.transaction():
-                for statement in [*create, *self._indexes(())]:
-                    connection.execute(statement)
+            columns = self._columns()
+            self._define(dialect.create_table(self._name, [*columns, props], self._key, self._indexes(columns)))
 
     def take_locks(self, rows: Iterable[RowId] | None = None) -> None:
         """Take the locks of rows until the end of the transaction; None takes those of all rows."""
@@ -244,12 +241,13 @@ class RowTable:
         return [column for column in self._columns() if dialect.folded(column.name) not in present_names]
 
     def _add_column(self, column: Column) -> None:
-        """Add a column to the table, unless another process adds it at the same time."""
-        definition = self._dialect.column_definition(column._replace(required=False))
+        """Add a column and its index to the table, unless another process adds them at the same time."""
+        connection, table = self._connection, table_name(self._schema)
+        column = column._replace(required=False)
         try:
-            self._connection.execute(f"ALTER TABLE {self._name} ADD COLUMN {definition}")
+            self._define(self._dialect.add_column(self._name, column, self._indexes([column])))
         except Exception:
-            if column in self._missing_columns(self._connection.column_names(table_name(self._schema))):
+            if column.name in {each.name for each in self._missing_columns(connection.column_names(table))}:
                 raise
 
     def _columns(self) -> list[Column]:
@@ -268,17 +266,25 @@ class RowTable:
         slots = range(HASH_SLOTS) if rows is None else sorted({hash_slot_of(row_id) for _, row_id in rows})
         return [f"{name} {slot:02d}" for slot in slots]
 
-    def _indexes(self, present: Collection[str]) -> Iterator[str]:
-        """Yield statements that index the columns of the primary key and external id that are not `present`."""
+    def _indexes(self, columns: Iterable[Column]) -> dict[str, str]:
+        """Return the lookup indexes of those columns, with quoted names, that have a key: name → what it indexes."""
         schema, dialect = self._schema, self._dialect
-        present_names = set(map(dialect.folded, present))
-        columns = {column.name: column for column in table_columns(schema)}
+        by_name = {column.name: column for column in columns}
+        indexes = {}
         for name in dict.fromkeys((*schema.primary_key, *filter(None, [schema.external_id_column]))):
-            if name != "row_id" and dialect.folded(name) not in present_names:
-                text = f"{table_name(schema)}.{name}"
-                index = f"lakesync_key_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-                column = columns[name]._replace(name=dialect.quote(name))
-                yield from dialect.create_lookup_index(index, self._name, column)
+            column = by_name.get(dialect.quote(name))
+            indexed = dialect.lookup_index(column) if column is not None and name != "row_id" else None
+            if indexed is not None:
+                digest = hashlib.sha256(f"{table_name(schema)}.{name}".encode()).hexdigest()
+                indexes[f"lakesync_key_{digest[:16]}"] = indexed
+        return indexes
+
+    def _define(self, statements: Iterable[str]) -> None:
+        """Execute statements that create a table or a column together with its indexes."""
+        with self._connection.transaction():
+            for statement in statements:
+                self._connection.execute(statement)
+                crash_point("sql.defined")  # tests kill the process here
 
     def _remove(self, rows: Collection[RowId]) -> None:
         """Delete rows, `(gateway, row id)`, from the table, within the caller's transaction."""
