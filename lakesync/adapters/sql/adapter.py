@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
-import structlog
 from msgspec.structs import replace
 
 from lakesync.adapters.arrow import require_pyarrow
@@ -24,7 +23,6 @@ from lakesync.adapters.arrow_access import ArrowAdapterBase
 from lakesync.adapters.base import ContentTransform, DeadLetter, SuspendedTable, unchanged
 from lakesync.adapters.deltas import (
     HASH_SLOTS,
-    NO_CONTENT,
     ArrowPage,
     BatchChecksum,
     DeltaQuery,
@@ -43,11 +41,11 @@ from lakesync.adapters.sql.delta_table import (
     TABLE_COLUMNS,
     DeltaWriter,
     redact_deltas,
-    rows_of_table,
 )
 from lakesync.adapters.sql.follower_state import DEAD_LETTERS_TABLE, MARKS_TABLE
 from lakesync.adapters.sql.queries import delete_orphan_rows, digests
-from lakesync.adapters.sql.row_tables import RowTable, remove_rows, savepoint, table_name
+from lakesync.adapters.sql.row_tables import RowTable, remove_rows, table_name
+from lakesync.adapters.sql.row_writer import RowWriter
 from lakesync.model.crash_points import crash_point
 from lakesync.model.errors import AdapterError, SchemaError
 from lakesync.model.merge import RowState
@@ -56,11 +54,6 @@ from lakesync.model.types import Position
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-log = structlog.get_logger("adapters")
-
-_ROWS_PER_REBUILD = 5_000
-"""Rows whose contents an erasure reads and writes at once, to bound its memory."""
 
 
 class SqlAdapter(ArrowAdapterBase):
@@ -151,12 +144,13 @@ class SqlAdapter(ArrowAdapterBase):
         """Rewrite rows of the destination table from the deltas, in one transaction."""
         with self._connect() as connection:
             rows = [(gateway, row_id) for row_id in row_ids]
-            return self._write(connection, schema, partial(queries.read_contents, connection, schema.table, rows), rows)
+            read = partial(queries.read_contents, connection, schema.table, rows)
+            return RowWriter(connection, self._dialect).write(schema, read, rows)
 
     def write_states(self, schema: TableSchema, read: Callable[[], Mapping[RowId, RowContent]]) -> int:
         """Write rows of the destination table from contents, in one transaction. Returns the number of contents."""
         with self._connect() as connection:
-            return self._write(connection, schema, read)
+            return RowWriter(connection, self._dialect).write(schema, read)
 
     # -- marks ---------------------------------------------------------------------------------------------------------
 
@@ -190,7 +184,8 @@ class SqlAdapter(ArrowAdapterBase):
                 writer.insert()
                 crash_point("sql.before_rows")
                 follower = follower_state.follower_of(mark.name)  # the mark may be that of a part of its backlog
-                self._write_rows_or_suspend(connection, deltas, schemas, transform, follower, uncreated)
+                rows = RowWriter(connection, self._dialect)
+                rows.write_or_suspend(deltas, schemas, transform, follower, uncreated)
                 crash_point("sql.before_mark")
                 if not self._dialect.has_transactions:
                     follower_state.move_mark(connection, mark)
@@ -288,7 +283,8 @@ class SqlAdapter(ArrowAdapterBase):
                 redacted = redact_deltas(connection, requests)
                 crash_point("sql.redacted_deltas")
                 touched = {*redacted.touched, *also}
-                rows = sum(self._rebuild_rows(connection, schema, touched, transform) for schema in schemas)
+                writer = RowWriter(connection, self._dialect)
+                rows = sum(writer.rebuild(schema, touched, transform) for schema in schemas)
             crash_point("sql.redacted")
             self._reclaim_space(
                 connection,
@@ -344,24 +340,11 @@ class SqlAdapter(ArrowAdapterBase):
                 writer.delete()
                 if are_replaced:
                     writer.insert()
-                self._write_rows_or_suspend(connection, deltas, scope.schemas, transform, follower, uncreated)
+                rows = RowWriter(connection, self._dialect)
+                rows.write_or_suspend(deltas, scope.schemas, transform, follower, uncreated)
 
     def _reclaim_space(self, connection: Connection, tables: Sequence[str]) -> None:
         """Physically remove old row versions of tables, whose names are quoted. Does nothing unless overridden."""
-
-    def _rebuild_rows(
-        self, connection: Connection, schema: TableSchema, touched: Collection[TouchedRow], transform: ContentTransform
-    ) -> int:
-        """Lock the touched rows of a table, rebuild them from the stored deltas, and return their number."""
-        rows = sorted((gateway, row_id) for gateway, table, row_id in touched if table == schema.table)
-        destination = RowTable(connection, self._dialect, schema)
-        if rows:
-            destination.take_locks(rows)
-        for start in range(0, len(rows), _ROWS_PER_REBUILD):
-            chunk = rows[start : start + _ROWS_PER_REBUILD]
-            contents = queries.read_contents(connection, schema.table, chunk)
-            destination.rebuild(chunk, transform(schema, chunk, contents))
-        return len(rows)
 
     @contextmanager
     def _connect(self) -> Iterator[Connection]:
@@ -412,59 +395,3 @@ class SqlAdapter(ArrowAdapterBase):
                     raise
             return False
         return True
-
-    def _write_rows_or_suspend(
-        self,
-        connection: Connection,
-        deltas: pa.Table,
-        schemas: Sequence[TableSchema],
-        transform: ContentTransform,
-        follower: str,
-        uncreated: Mapping[str, str],
-    ) -> None:
-        """Write the rows of some deltas, and suspend each table that was not created or whose rows are rejected.
-
-        Tables are written in the order of their names, so that two writers cannot deadlock.
-        """
-        suspended = follower_state.suspended_tables(connection, follower)
-        reasons: dict[str, str] = {}
-        for schema in sorted(schemas, key=table_name):
-            rows = rows_of_table(deltas, schema.table)
-            if not rows or schema.table in suspended:
-                continue
-            if schema.table in uncreated:
-                reasons[schema.table] = uncreated[schema.table]
-                continue
-            try:
-                with savepoint(connection, self._dialect):
-                    table = RowTable(connection, self._dialect, schema)
-                    if self._dialect.has_transactions:  # a lock lasts until the end of the transaction
-                        table.take_locks(rows)
-                    stored = queries.read_contents(connection, schema.table, rows)
-                    # A row of which no delta is stored (all were removed) gets empty content, which deletes it, unless
-                    # the transform adds deltas.
-                    absent = {row: NO_CONTENT for row in rows if row not in stored}
-                    table.write({**absent, **transform(schema, rows, stored)})
-            except Exception as error:
-                rejection = connection.statement_error(error)
-                if rejection is None:
-                    raise
-                reasons[schema.table] = rejection.reason
-        for name, reason in reasons.items():
-            log.warning("a destination table was suspended", follower=follower, table=name, reason=reason)
-            follower_state.suspend_table(connection, follower, name, reason)
-
-    def _write(
-        self,
-        connection: Connection,
-        schema: TableSchema,
-        read: Callable[[], Mapping[RowId, RowContent]],
-        rows: Collection[RowId] | None = None,
-    ) -> int:
-        """Write what `read` returns, under the locks of these rows; None locks the whole table."""
-        table = RowTable(connection, self._dialect, schema)
-        with connection.transaction():
-            table.take_locks(rows)
-            contents = read()
-            table.write(contents)
-        return len(contents)
