@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from datetime import UTC, date, datetime
 from importlib.resources import files
 from importlib.util import find_spec
@@ -114,17 +114,7 @@ def init(
         },
         folder / ".gitignore": _gitignore_text(folder / ".gitignore"),
     }
-    existing = [path for path in texts if path.exists()]
-    if existing and not force:
-        raise DuplicateError(
-            f"{', '.join(map(str, existing))} already exist; overwrite with --force, or choose another folder"
-        )
-    try:
-        for path, text in texts.items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, "utf-8")
-    except OSError as error:
-        raise ConfigurationError(f"{error.filename} cannot be written: {error.strerror}") from error
+    _write_files(texts, force=force)
     if as_json:
         output.print_json({"written": [str(path) for path in texts]})
         return
@@ -137,6 +127,26 @@ def init(
     output.note(
         f"next: {change_folder}lakesync up{platform}, then lakesync token create --gateway {gateway} --client alice"
     )
+
+
+def _write_files(texts: Mapping[Path, str], *, force: bool) -> None:
+    """Write the project's files, and create their folders.
+
+    Raises:
+        DuplicateError: a file exists, and `force` is false; nothing was written.
+        ConfigurationError: a file cannot be written.
+    """
+    existing = [path for path in texts if path.exists()]
+    if existing and not force:
+        raise DuplicateError(
+            f"{', '.join(map(str, existing))} already exist; overwrite with --force, or choose another folder"
+        )
+    try:
+        for path, text in texts.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, "utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"{error.filename} cannot be written: {error.strerror}") from error
 
 
 def _gitignore_text(path: Path) -> str:
