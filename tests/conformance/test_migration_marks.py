@@ -8,8 +8,8 @@ from lakesync.adapters import LocalDisk, ObjectDeltas, SqliteAdapter, migrate_ad
 from lakesync.adapters.transfer.migration import MigrationInMark, MigrationProgress, MigrationScope, scope_checksum
 from lakesync.model.crash_points import VARIABLE
 from lakesync.model.errors import IntegrityError
-from tests.conformance.test_adapter_compositions import fill
 from tests.conformance.test_adapters import everything
+from tests.conformance.test_migrations import fill
 from tests.forked import run_code
 
 SCOPE = MigrationScope(tables=("t",))
