@@ -2,156 +2,26 @@
 
 from __future__ import annotations
 
-import uuid
-from pathlib import Path
-
 import pytest
 
-from lakesync.engine import Engine, EngineLimits
 from lakesync.engine.inspection.client_position import TrackedCursor
 from lakesync.engine.inspection.explain import explain
-from lakesync.engine.rebuild import LakePush, rebuild
+from lakesync.engine.rebuild import rebuild
 from lakesync.engine.subscribers import Newcomer, SubscriberGroup, SubscriptionState
-from lakesync.model.crash_points import VARIABLE
-from lakesync.model.errors import ConfigurationError, NotFoundError, ResyncRequiredError, StagingUnavailableError
-from lakesync.model.schema import parse_schema
-from lakesync.model.types import ColumnValue, RowDelta, SyncPull, SyncPush
-from lakesync.rules.model import parse_rules
-from lakesync.staging import open_store
-from lakesync.testing import ManualClock
-from lakesync.wire.log import decode_body
+from lakesync.model.errors import NotFoundError, ResyncRequiredError
+from lakesync.model.types import ColumnValue, RowDelta, SyncPull
 from tests.conformance.book import id_sum, make_delta
-from tests.forked import run_code
-
-RULES = parse_rules(
-    {
-        "version": 1,
-        "buckets": [{"name": "mine", "tables": [], "filters": [{"column": "team", "op": "eq", "value": "jwt:team"}]}],
-    }
+from tests.conformance.rebuild_support import (
+    RULES,
+    SCHEMA,
+    Client,
+    Lake,
+    carry,
+    everything,
+    opened,
+    random_history,
+    rebuilt,
 )
-SCHEMA = parse_schema(
-    {
-        "table": "notes",
-        "columns": [{"name": name, "type": kind} for name, kind in (("team", "string"), ("x", "number"))],
-    }
-)
-
-
-class Lake:
-    """The content of the lake, kept in memory."""
-
-    def __init__(self) -> None:
-        self.entries = {}
-        self.configs = {}
-        self.registered = {}
-
-    def carry(self, engine: Engine, entries) -> None:
-        """Flush: take the pushes over."""
-        for entry in entries:
-            push = LakePush(entry.arrival, entry.client_id, decode_body(entry.body))
-            self.entries.setdefault(entry.gateway, []).append(push)
-        self.configs = {gateway: engine.store.gateway_config(gateway) for gateway in self.entries}
-
-    def gateways(self):
-        return sorted(self.entries)
-
-    def config(self, gateway):
-        return self.configs.get(gateway)
-
-    def connectors(self, gateway):
-        return self.registered.get(gateway, [])
-
-    def pushes(self, gateway):
-        return iter(self.entries[gateway])
-
-
-class Client:
-    """A client that applies pages as a database does: an INSERT of an existing row is an error."""
-
-    def __init__(self, name: str, team: str) -> None:
-        self.claims = {"sub": name, "team": team}
-        self.name = name
-        self.rows: dict[str, dict[str, object]] = {}
-        self.cursor = 0
-
-    def pull(self, engine: Engine, *, ours: bool = False, limit: int = 3) -> None:
-        """Pull until nothing is left."""
-        more = True
-        while more:
-            pull = SyncPull(self.name, self.cursor, limit)
-            try:
-                page = engine.gateway("g").submit_pull(pull, self.claims, knows_resync=ours).result()
-            except ResyncRequiredError:
-                self.rows, self.cursor = {}, 0
-                continue
-            for delta in page.deltas:
-                self._apply(delta)
-            if page.deltas:
-                self.cursor = page.server_hlc
-            more = page.has_more
-
-    def _apply(self, delta: RowDelta) -> None:
-        values = {cell.column: cell.decoded() for cell in delta.columns}
-        if delta.op == "DELETE":
-            self.rows.pop(delta.row_id, None)
-        elif delta.op == "INSERT":
-            assert delta.row_id not in self.rows, f"INSERT of {delta.row_id}, which {self.name} has"
-            self.rows[delta.row_id] = values
-        elif delta.row_id in self.rows:
-            self.rows[delta.row_id].update(values)
-
-    def push(self, engine: Engine, *deltas: RowDelta):
-        return engine.gateway("g").handle_push(SyncPush(self.name, deltas), self.claims)
-
-
-def opened(url, clock):
-    engine = Engine(open_store(url, clock), clock, EngineLimits(write_scope="any"))
-    engine.open()
-    return engine
-
-
-def everything(engine, team):
-    reader = Client(f"reader-{uuid.uuid4().hex}", team)
-    reader.pull(engine, limit=100)
-    return reader.rows
-
-
-def entries_of(engine):
-    """The log rows, as a flush reads them."""
-    return engine.store.submit("g", lambda commit: commit._query(_ENTRIES)).result()
-
-
-_ENTRIES = "SELECT arrival, client_id, body FROM log WHERE gateway = ? ORDER BY seq"
-
-
-def carry(lake, engine):
-    """Flush everything to the lake."""
-    lake.entries["g"] = [
-        LakePush(arrival, client, decode_body(body)) for arrival, client, body in entries_of(engine) if body
-    ]
-    lake.configs["g"] = engine.store.gateway_config("g")
-    lake.registered["g"] = engine.store.connectors("g")
-
-
-def rebuilt(engine, url, clock):
-    """Rebuild the store from everything in it, and open the engine again."""
-    lake = Lake()
-    carry(lake, engine)
-    engine.close()
-    rebuild(url, clock, lake, replace=True)
-    return opened(url, clock)
-
-
-def random_history(engine, clock):
-    """Rows of two teams: changed, moved and deleted."""
-    a, b = Client("a", "red"), Client("b", "blue")
-    hlc = clock.now_ms << 16
-    a.push(engine, *(make_delta("a", hlc + n, f"r{n}", team="red", x=n) for n in range(10)))
-    b.push(engine, *(make_delta("b", hlc + n, f"b{n}", team="blue", x=n) for n in range(5)))
-    clock.advance(5)
-    hlc = clock.now_ms << 16
-    b.push(engine, make_delta("b", hlc, "r1", team="blue", x=100), make_delta("b", hlc + 1, "r2"))
-    return a, b
 
 
 @pytest.mark.parametrize("ours", [True, False], ids=["our client", "a stock client"])
@@ -336,109 +206,3 @@ def test_arrivals_are_not_reused_after_the_clock_was_set_back(url, clock):
     clock.advance(-3_600_000)
     (done,) = rebuild(url, clock, lake, replace=True)
     assert done.arrival > known
-
-
-def test_an_existing_store_is_replaced_only_on_request(url, clock):
-    engine = opened(url, clock)
-    random_history(engine, clock)
-    with pytest.raises(ConfigurationError, match="--replace"):
-        rebuild(url, clock, Lake())
-    with pytest.raises(StagingUnavailableError):
-        rebuild(url, clock, Lake(), replace=True)
-    engine.close()
-    assert rebuild(url, clock, Lake(), replace=True) == []
-    engine = opened(url, clock)
-    assert engine.gateways() == []
-    engine.close()
-
-
-def test_the_old_store_stays_if_the_new_one_cannot_be_renamed(tmp_path, clock, monkeypatch):
-    folder = tmp_path / "store"
-    engine = opened(f"sqlite://{folder}", clock)
-    random_history(engine, clock)
-    gateways = engine.gateways()
-    engine.close()
-    rename = Path.rename
-
-    def fail_for_the_new_store(path, target):
-        if path.name == "store.rebuilding":
-            raise OSError("no permission")
-        return rename(path, target)
-
-    monkeypatch.setattr(Path, "rename", fail_for_the_new_store)
-    with pytest.raises(StagingUnavailableError, match="cannot be replaced: no permission"):
-        rebuild(f"sqlite://{folder}", clock, Lake(), replace=True)
-    engine = opened(f"sqlite://{folder}", clock)
-    assert engine.gateways() == gateways
-    engine.close()
-
-
-def test_other_files_in_the_folder_of_a_store_are_not_deleted(tmp_path, clock):
-    """A mistyped URL was enough to delete a user's folder."""
-    (tmp_path / "documents" / "letters").mkdir(parents=True)
-    (letter := tmp_path / "documents" / "letters" / "letter.txt").write_text("Dear Alice")
-    mode = letter.parent.parent.stat().st_mode
-    with pytest.raises(ConfigurationError, match=r"documents is not empty: add --replace, which sets it aside"):
-        rebuild(f"sqlite://{tmp_path}/documents", clock, Lake())
-    assert (letter.read_text(), letter.parent.parent.stat().st_mode) == ("Dear Alice", mode)
-    rebuild(f"sqlite://{tmp_path}/documents", clock, Lake(), replace=True)
-    (aside,) = tmp_path.glob("documents.replaced-*")
-    assert (aside / "letters" / "letter.txt").read_text() == "Dear Alice"
-
-
-def test_a_failed_rebuild_leaves_the_store_unchanged(url, clock):
-    engine = opened(url, clock)
-    random_history(engine, clock)
-    lake = Lake()
-    carry(lake, engine)
-    expected = everything(engine, "red")
-    engine.close()
-
-    class Breaks(Lake):
-        def pushes(self, gateway):
-            yield from lake.entries[gateway][:1]
-            raise ConnectionError("the lake is gone")
-
-    broken = Breaks()
-    broken.entries, broken.configs = lake.entries, lake.configs
-    with pytest.raises(ConnectionError):
-        rebuild(url, clock, broken, replace=True)
-    engine = opened(url, clock)
-    assert everything(engine, "red") == expected
-    engine.close()
-
-
-SCRIPT = """
-import sys
-from tests.conformance.test_rebuild import Lake, LakePush, ManualClock, make_delta, rebuild
-
-lake = Lake()
-lake.entries["g"] = [LakePush(1_700_000_000_000 << 16, "a", [make_delta("a", 1, "r", x=1)])]
-rebuild(sys.argv[1], ManualClock(1_700_000_000_500), lake, replace=True)
-"""
-
-
-@pytest.mark.parametrize("crash_at", ["rebuild.filled", "rebuild.set_aside"])
-def test_a_killed_rebuild_does_not_look_like_an_empty_store(tmp_path, clock, crash_at):
-    url = f"sqlite://{tmp_path / 'staging'}"
-    engine = opened(url, clock)
-    random_history(engine, clock)
-    engine.close()
-    assert run_code(SCRIPT, url, **{VARIABLE: crash_at}) == -9
-    with pytest.raises(StagingUnavailableError, match="rebuild"):
-        opened(url, clock)
-    assert run_code(SCRIPT, url) == 0
-    engine = opened(url, clock)
-    assert everything(engine, "red") == {"r": {"x": 1}}
-    engine.close()
-
-
-def test_a_missing_store_is_created_from_the_lake(url):
-    clock = ManualClock(1_700_000_000_000)
-    lake = Lake()
-    lake.entries["g"] = [LakePush(clock.now_ms << 16, "a", [make_delta("a", 1, "r", x=1)])]
-    (done,) = rebuild(url, clock, lake)
-    assert (done.deltas, done.schemas, done.rules) == (1, 0, False)
-    engine = opened(url, clock)
-    assert everything(engine, "red") == {"r": {"x": 1}}
-    engine.close()

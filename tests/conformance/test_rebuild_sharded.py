@@ -20,7 +20,7 @@ from lakesync.model.types import ColumnValue, RowDelta, StoredConnector
 from lakesync.staging import open_staging
 from lakesync.staging.sharded import ShardedStore
 from lakesync.staging.shards import ShardMap
-from tests.conformance.test_rebuild import _ENTRIES, RULES, SCHEMA, Client, Lake, everything
+from tests.conformance.rebuild_support import ENTRIES, RULES, SCHEMA, Client, Lake, everything
 
 TABLES = {"orders": "shard-orders", "products": "shard-products"}
 
@@ -56,7 +56,7 @@ def carried(engine: Engine) -> Lake:
     lake = Lake()
     entries = []
     for store in stores_of(engine):
-        entries += store.submit("g", lambda commit: commit._query(_ENTRIES)).result()
+        entries += store.submit("g", lambda commit: commit._query(ENTRIES)).result()
     for arrival, client, body in sorted(entries):
         lake.carry(engine, [_Entry(arrival, client, body)])
     return lake
