@@ -74,9 +74,16 @@ class Flow(msgspec.Struct, frozen=True):
                 [self.source, SingleBackend(self.target.name, self.target.uri), *self.target.cold], closing
             )
             readable, until = LoadBarrier(source), self.replay_range[1] if self.replay_range else None
-            written = partial(written_by, source, self.followers, self.flows)
+            read_written = partial(written_by, source, self.followers, self.flows)
             yield from run_flow(
-                readable, target, self.name, self.row_filter, self.schemas, cold=cold, until=until, written=written
+                readable,
+                target,
+                self.name,
+                self.row_filter,
+                self.schemas,
+                cold=cold,
+                until=until,
+                read_written=read_written,
             )
             if self.replay_range:
                 yield from replay_flow(
@@ -87,7 +94,7 @@ class Flow(msgspec.Struct, frozen=True):
                     self.schemas,
                     self.replay_range,
                     cold=cold,
-                    written=written,
+                    read_written=read_written,
                 )
             suspended = target.suspended_tables(self.name) if isinstance(target, SuspendsTables) else []
             if suspended:
@@ -131,8 +138,10 @@ class LakeFlow(NamedTuple):
             (source,) = open_backends([self.source], closing)
             intake = closing.enter_context(open_intake(self.config))
             readable, until = LoadBarrier(source), self.replay_range[1] if self.replay_range else None
-            written = partial(written_by, source, self.followers, self.flows)
-            pages = new_pages(readable, progress, self.row_filter, _no_stored_rows, until=until, written=written)
+            read_written = partial(written_by, source, self.followers, self.flows)
+            pages = new_pages(
+                readable, progress, self.row_filter, _no_stored_rows, until=until, read_written=read_written
+            )
             for page in pages:
                 copied, rejected = _push(intake, page.deltas, self.into)
                 crash_point("flow.after_push")  # tests kill the process here
@@ -142,13 +151,13 @@ class LakeFlow(NamedTuple):
                     yield FlowStep(page.scanned, len(copied), progress, count_by_day(copied), rejected=rejected)
             if self.replay_range:
                 first, last = self.replay_range
-                before = written()
+                before = read_written()
                 query = DeltaQuery(since=first - 1, until=last, tables=self.row_filter.tables)
                 for again in filtered_pages(readable, query, progress, self.row_filter, _no_stored_rows):
                     copied, rejected = _push(intake, again.deltas, self.into)
                     days = count_by_day(copied)
                     yield FlowStep(again.scanned, len(copied), progress, days, is_replay=True, rejected=rejected)
-                before.require_readable_until(written())  # no load has begun, which would have hidden deltas
+                before.require_no_load_until(read_written())
 
 
 def flow(spark: SparkSession, flows: Sequence[Flow | LakeFlow]) -> list[list[FlowStep]]:

@@ -139,7 +139,7 @@ def test_a_flow_from_the_lake_finds_deltas_that_a_shard_flushed_late(lake, tmp_p
 
     def flow():
         written = partial(written_by, adapter)
-        return list(run_flow(adapter, target, "flows/f", RowFilter(gateways=("g",)), written=written))
+        return list(run_flow(adapter, target, "flows/f", RowFilter(gateways=("g",)), read_written=written))
 
     flush("one", 40)
     flow()

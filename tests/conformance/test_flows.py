@@ -101,7 +101,7 @@ def test_late_deltas_of_another_gateway_are_found_and_a_new_filter_restarts(plac
 def followed_flow(source, target, row_filter=LARGE, **options):
     """Run the flow from a source that the follower `leaf` writes."""
     written = partial(written_by, source, ["leaf"])
-    return flow(LoadBarrier(source), target, row_filter, written=written, **options)
+    return flow(LoadBarrier(source), target, row_filter, read_written=written, **options)
 
 
 @pytest.mark.parametrize("gateways", [(), ("g",)])
@@ -144,7 +144,7 @@ def test_old_deltas_of_the_first_follower_are_found_by_a_flow_that_ran_before(pl
 def chained_flow(source, target):
     """Run a flow without conditions from a source that the flow `flows/f` writes."""
     written = partial(written_by, source, (), ["flows/f"])
-    return list(run_flow(LoadBarrier(source), target, "flows/next", NOTHING_HIDDEN, [NOTES], written=written))
+    return list(run_flow(LoadBarrier(source), target, "flows/next", NOTHING_HIDDEN, [NOTES], read_written=written))
 
 
 @pytest.fixture
@@ -209,7 +209,7 @@ def test_a_replay_during_a_load_fails_instead_of_leaving_deltas_out(places):
     begin_load(source, "leaf", DeltaSelection(), {"g/main": 10 * HOUR}, 1)
     written = partial(written_by, source, ["leaf"])
     with pytest.raises(AdapterError, match="received a large backlog meanwhile"):
-        list(replay_flow(LoadBarrier(source), target, "flows/f", LARGE, [NOTES], (0, 512), written=written))
+        list(replay_flow(LoadBarrier(source), target, "flows/f", LARGE, [NOTES], (0, 512), read_written=written))
 
 
 def test_a_flow_retries_a_suspended_table_and_writes_a_new_column(places):

@@ -187,7 +187,7 @@ def test_b7_a_flow_that_has_read_its_mark_before_an_erasure_writes_nothing(tmp_p
         return WrittenStreams()
 
     with pytest.raises(IntegrityError, match="another run has moved it"):
-        list(run_flow(source, target, "f", RowFilter(), written=erased_meanwhile))
+        list(run_flow(source, target, "f", RowFilter(), read_written=erased_meanwhile))
     assert everything(target) == []
     list(run_flow(source, target, "f", RowFilter()))
     assert everything(target) == everything(source)

@@ -156,7 +156,7 @@ def new_pages(
     stored_rows: Callable[[str, str, Sequence[str]], set[str]],
     page: int = PAGE_DELTAS,
     until: int | None = None,
-    written: Callable[[], WrittenStreams] = WrittenStreams,
+    read_written: Callable[[], WrittenStreams] = WrittenStreams,
 ) -> Iterator[NewPage]:
     """Yield the pages of a run.
 
@@ -170,9 +170,9 @@ def new_pages(
         stored_rows: as in `filtered_pages`.
         page: deltas read at once.
         until: the last arrival to read; None for no bound.
-        written: as in `run_flow`.
+        read_written: as in `run_flow`.
     """
-    before = written()
+    before = read_written()
     query = DeltaQuery(tables=row_filter.tables, until=until, limit=page)
     if len(row_filter.gateways) == 1:  # one gateway's deltas are written in order of arrival: no need to look back
         query = replace(query, gateway=row_filter.gateways[0], after=progress.position)
@@ -184,7 +184,7 @@ def new_pages(
             progress = replace(progress, deltas=progress.deltas + len(deltas))
             yield NewPage(scanned, deltas, progress)
     # if deltas were hidden meanwhile, the next run must compare with the streams of the last one again
-    has_new_streams = before.streams != progress.streams and before.is_readable_until(written())
+    has_new_streams = before.streams != progress.streams and before.had_no_load_until(read_written())
     if has_new_streams:
         progress = replace(progress, streams=before.streams)
     for scanned, deltas, end in read(query, progress, by_row=before.by_filtered_flow):

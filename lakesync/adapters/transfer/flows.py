@@ -50,9 +50,9 @@ class FlowStep(msgspec.Struct, frozen=True):
     is_replay: bool = False
     """Whether the page belongs to a replay of chosen days."""
     rejected: tuple[Rejection, ...] = ()
-    """The deltas that a gateway rejected, of a flow into the lake. They were not copied."""
+    """Of a flow into the lake (`lakehouse.backends.flows`): deltas that a gateway rejected. They were not copied."""
     suspended: tuple[str, ...] = ()
-    """The suspended destination tables. Only a last step without deltas has them, if there are any."""
+    """The suspended destination tables. `lakehouse.backends.flows` adds a last step without deltas for them."""
 
 
 def filtered_contents(row_filter: RowFilter, transform: ContentTransform) -> ContentTransform:
@@ -85,7 +85,7 @@ def run_flow(
     page: int = PAGE_DELTAS,
     cold: Sequence[DatabaseAdapter] = (),
     until: int | None = None,
-    written: Callable[[], WrittenStreams] = WrittenStreams,
+    read_written: Callable[[], WrittenStreams] = WrittenStreams,
 ) -> Iterator[FlowStep]:
     """Copy what arrived at the source since the flow's mark.
 
@@ -102,7 +102,7 @@ def run_flow(
         page: deltas read at once.
         cold: the cold tiers with older deltas of the target's rows.
         until: the last arrival to read; None for no bound.
-        written: returns how far followers and other flows have written the source, as `written_by` does.
+        read_written: returns how far followers and other flows have written the source, as `written_by` does.
 
     Yields:
         Each page that was processed, after its mark was moved.
@@ -118,15 +118,15 @@ def run_flow(
     transform = filtered_contents(row_filter, cold_tier_contents(cold))
     row_columns = columns_of_tables(target, schemas)
     if isinstance(target, StateWriter):
-        columns = progress.row_columns if progress.deltas else row_columns  # without deltas there are no rows
-        rewrite_outdated_tables(target, name, schemas, row_columns, columns, transform, row_filter, cold)
+        stored_columns = progress.row_columns if progress.deltas else row_columns  # without deltas there are no rows
+        rewrite_outdated_tables(target, name, schemas, row_columns, stored_columns, transform, row_filter, cold)
     progress = replace(progress, row_columns=row_columns)
     # so that no run without deltas writes them again, and that an erasure can change the text of the first run's mark
     if in_mark is None or in_mark.row_columns != row_columns:
         mark.write(progress)
         in_mark = progress
     stored_rows = partial(_stored_rows, (target, *cold))
-    pages = new_pages(source, progress, row_filter, stored_rows, page, until, written)
+    pages = new_pages(source, progress, row_filter, stored_rows, page, until, read_written)
     for scanned, deltas, progress in pages:
         missing = missing_deltas(target, deltas)
         if len(missing):
@@ -153,7 +153,7 @@ def replay_flow(
     arrivals: tuple[int, int],
     page: int = PAGE_DELTAS,
     cold: Sequence[DatabaseAdapter] = (),
-    written: Callable[[], WrittenStreams] = WrittenStreams,
+    read_written: Callable[[], WrittenStreams] = WrittenStreams,
 ) -> Iterator[FlowStep]:
     """Copy a range of arrivals again, for a backfill of chosen days. The flow's mark keeps its value.
 
@@ -169,13 +169,13 @@ def replay_flow(
         arrivals: the first and the last arrival, inclusive.
         page: deltas read at once.
         cold: the cold tiers with older deltas of the target's rows.
-        written: as in `run_flow`.
+        read_written: as in `run_flow`.
 
     Raises:
         AdapterError: as `run_flow`, or a follower's load was in progress at the source, so that deltas were left out.
         IntegrityError, ConfigurationError: as `run_flow`.
     """
-    before = written()
+    before = read_written()
     mark = ProgressInMark(require_marks(target), name, FlowProgress)
     in_mark = mark.read()
     progress = _continued_progress(in_mark, row_filter)
@@ -189,7 +189,7 @@ def replay_flow(
             # the mark keeps its value; without a mark, the progress of a new flow is written
             mark.apply(_batch_id(name, table_checksum(deltas)), deltas, in_mark or progress, schemas, transform)
         yield FlowStep(scanned, len(page_deltas), progress, count_by_day(page_deltas), is_replay=True)
-    before.require_readable_until(written())
+    before.require_no_load_until(read_written())
 
 
 def _batch_id(name: str, checksum: BatchChecksum) -> str:

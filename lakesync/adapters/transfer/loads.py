@@ -219,12 +219,12 @@ class WrittenStreams(msgspec.Struct, frozen=True):
     by_filtered_flow: bool = False
     """Whether a flow with conditions writes there: when a row starts to match them, it writes the row's old deltas."""
 
-    def is_readable_until(self, later: WrittenStreams) -> bool:
-        """Return whether a `LoadBarrier` returned deltas all the time between this reading and a later one."""
+    def had_no_load_until(self, later: WrittenStreams) -> bool:
+        """Return whether no load, in which a `LoadBarrier` hides deltas, was in progress up to a later reading."""
         return self.loads == later.loads and not any(each.names for each in self.loads)
 
-    def require_readable_until(self, later: WrittenStreams) -> None:
-        """Check that a `LoadBarrier` has hidden no deltas from a reader that does not continue later.
+    def require_no_load_until(self, later: WrittenStreams) -> None:
+        """Check the same as `had_no_load_until`, for a reader that does not continue later.
 
         Args:
             later: the reading at the reader's end.
@@ -232,7 +232,7 @@ class WrittenStreams(msgspec.Struct, frozen=True):
         Raises:
             AdapterError: a load was in progress.
         """
-        if not self.is_readable_until(later):
+        if not self.had_no_load_until(later):
             raise AdapterError(
                 "the source received a large backlog meanwhile, during which its deltas cannot be read in order; "
                 "repeat this when the destination that writes it is up to date"
