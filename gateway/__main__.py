@@ -54,28 +54,6 @@ class _TimestampProcessor:
         return entry
 
 
-def _configure_logging() -> None:
-    """Set up logging for this process. Call it once, before anything is logged."""
-    shared: list[Processor] = [
-        structlog.stdlib.add_log_level,
-        _TimestampProcessor(),
-        structlog.processors.format_exc_info,
-    ]
-    structlog.configure(
-        processors=[*shared, _render_bytes],
-        logger_factory=structlog.BytesLoggerFactory(cast("BinaryIO", _LineWriter(sys.stderr.fileno()))),
-        cache_logger_on_first_use=True,
-    )
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=shared,
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, _render_text],
-        )
-    )
-    logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
-
-
 class _LineWriter:
     """Writes each line with one system call, for structlog. It never fails, even if the disk is full.
 
@@ -107,20 +85,6 @@ class _LineWriter:
 
     def flush(self) -> None:
         """Do nothing: there is no buffer."""
-
-
-def _render_bytes(_: Any, __: str, entry: EventDict) -> bytes:
-    """Return a log entry as JSON that begins with its time, level and event. A structlog processor."""
-    first = {name: entry.pop(name) for name in ("timestamp", "level", "event") if name in entry}
-    try:
-        return msgspec.json.encode(first | dict(entry), enc_hook=str)
-    except UnicodeEncodeError:  # half of a surrogate pair, as in a file's name that is not UTF-8
-        return json.dumps(first | dict(entry), default=str).encode()
-
-
-def _render_text(logger: Any, method: str, entry: EventDict) -> str:
-    """Return a log entry as `_render_bytes` does, for the `logging` module, whose handlers take text."""
-    return _render_bytes(logger, method, entry).decode()
 
 
 log = structlog.get_logger("gateway")
@@ -183,6 +147,42 @@ def main() -> int:
         log.error("the gateway cannot run", code=error.code, reason=str(error))  # noqa: TRY400 a traceback would add nothing
         return 1
     return 0
+
+
+def _configure_logging() -> None:
+    """Set up logging for this process. Call it once, before anything is logged."""
+    shared: list[Processor] = [
+        structlog.stdlib.add_log_level,
+        _TimestampProcessor(),
+        structlog.processors.format_exc_info,
+    ]
+    structlog.configure(
+        processors=[*shared, _render_bytes],
+        logger_factory=structlog.BytesLoggerFactory(cast("BinaryIO", _LineWriter(sys.stderr.fileno()))),
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, _render_text],
+        )
+    )
+    logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
+
+
+def _render_bytes(_: Any, __: str, entry: EventDict) -> bytes:
+    """Return a log entry as JSON that begins with its time, level and event. A structlog processor."""
+    first = {name: entry.pop(name) for name in ("timestamp", "level", "event") if name in entry}
+    try:
+        return msgspec.json.encode(first | dict(entry), enc_hook=str)
+    except UnicodeEncodeError:  # half of a surrogate pair, as in a file's name that is not UTF-8
+        return json.dumps(first | dict(entry), default=str).encode()
+
+
+def _render_text(logger: Any, method: str, entry: EventDict) -> str:
+    """Return a log entry as `_render_bytes` does, for the `logging` module, whose handlers take text."""
+    return _render_bytes(logger, method, entry).decode()
 
 
 if __name__ == "__main__":

@@ -96,43 +96,6 @@ def add_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, _handle_no_route)
 
 
-async def _handle_error(request: Request, error: Exception) -> Response:
-    """Respond to an exception that a route raised."""
-    return respond_to_error(error, RequestRecord.of(request))
-
-
-async def _handle_invalid_parameters(request: Request, error: Exception) -> Response:
-    """Respond to parameters that FastAPI rejects with a `ValidationError` that names each of them."""
-    invalid = cast("RequestValidationError", error)
-    faults = []
-    for fault in invalid.errors():
-        where, name = fault["loc"][0], fault["loc"][-1]
-        if fault["type"] == "missing":
-            faults.append(f"the {where} parameter {name!r} is missing; add it")
-        else:
-            faults.append(f"the {where} parameter {name!r} is {str(fault['input'])[:40]!r}: {fault['msg']}")
-    return respond_to_error(ValidationError("; ".join(faults)), RequestRecord.of(request))
-
-
-async def _handle_no_route(request: Request, error: Exception) -> Response:
-    """Respond to a request with a path that no route has (404), or a method that its route lacks (405)."""
-    rejection = cast("HTTPException", error)
-    headers = {"Allow": ", ".join(_allowed_methods(request))} if rejection.status_code == 405 else rejection.headers
-    record = RequestRecord.of(request)
-    record.code = NotFoundError.code if rejection.status_code == 404 else ValidationError.code
-    message = f"{rejection.detail}: {request.method} {request.url.path}; /openapi.json names every route"
-    return http_error_response(rejection.status_code, message, record.code, record.request_id, headers)
-
-
-def _allowed_methods(request: Request) -> list[str]:
-    """Return the methods that a path supports; each method has a route of its own."""
-    methods: set[str] = set()
-    for route in iter_route_contexts(request.app.routes):
-        if route.path is not None and route.methods and compile_path(route.path)[0].match(request.url.path):
-            methods |= route.methods
-    return sorted({*methods, "HEAD"} if "GET" in methods else methods)
-
-
 def status_of(kind: type[LakeSyncError]) -> int:
     """Return the HTTP status of an error class."""
     return next(STATUSES[base] for base in kind.__mro__ if base in STATUSES)
@@ -203,15 +166,6 @@ def http_error_response(
         headers: further response headers.
     """
     return _response(status, ErrorBody(shortened(message), code, request_id), headers)
-
-
-def _with_short_message(rejection: Rejection) -> Rejection:
-    """Return a delta's rejection with its message shortened, because a message may quote a whole value."""
-    return msgspec.structs.replace(rejection, message=shortened(rejection.message))
-
-
-def _response(status: int, body: ErrorBody, headers: Mapping[str, str] | None = None) -> Response:
-    return Response(msgspec.json.encode(body), status, headers, "application/json")
 
 
 _CLIENT_GONE = 499
@@ -325,6 +279,52 @@ def close_code_of(error: Exception) -> tuple[int, str]:
     if not isinstance(error, LakeSyncError) or error.code == LakeSyncError.code:
         return CLOSE_FAILED, f"{LakeSyncError.code}: {INTERNAL}"
     return _close_code(error), f"{error.code}: {error.public_message}"
+
+
+async def _handle_error(request: Request, error: Exception) -> Response:
+    """Respond to an exception that a route raised."""
+    return respond_to_error(error, RequestRecord.of(request))
+
+
+async def _handle_invalid_parameters(request: Request, error: Exception) -> Response:
+    """Respond to parameters that FastAPI rejects with a `ValidationError` that names each of them."""
+    invalid = cast("RequestValidationError", error)
+    faults = []
+    for fault in invalid.errors():
+        where, name = fault["loc"][0], fault["loc"][-1]
+        if fault["type"] == "missing":
+            faults.append(f"the {where} parameter {name!r} is missing; add it")
+        else:
+            faults.append(f"the {where} parameter {name!r} is {str(fault['input'])[:40]!r}: {fault['msg']}")
+    return respond_to_error(ValidationError("; ".join(faults)), RequestRecord.of(request))
+
+
+async def _handle_no_route(request: Request, error: Exception) -> Response:
+    """Respond to a request with a path that no route has (404), or a method that its route lacks (405)."""
+    rejection = cast("HTTPException", error)
+    headers = {"Allow": ", ".join(_allowed_methods(request))} if rejection.status_code == 405 else rejection.headers
+    record = RequestRecord.of(request)
+    record.code = NotFoundError.code if rejection.status_code == 404 else ValidationError.code
+    message = f"{rejection.detail}: {request.method} {request.url.path}; /openapi.json names every route"
+    return http_error_response(rejection.status_code, message, record.code, record.request_id, headers)
+
+
+def _allowed_methods(request: Request) -> list[str]:
+    """Return the methods that a path supports; each method has a route of its own."""
+    methods: set[str] = set()
+    for route in iter_route_contexts(request.app.routes):
+        if route.path is not None and route.methods and compile_path(route.path)[0].match(request.url.path):
+            methods |= route.methods
+    return sorted({*methods, "HEAD"} if "GET" in methods else methods)
+
+
+def _with_short_message(rejection: Rejection) -> Rejection:
+    """Return a delta's rejection with its message shortened, because a message may quote a whole value."""
+    return msgspec.structs.replace(rejection, message=shortened(rejection.message))
+
+
+def _response(status: int, body: ErrorBody, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(msgspec.json.encode(body), status, headers, "application/json")
 
 
 def _close_code(error: LakeSyncError) -> int:

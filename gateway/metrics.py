@@ -200,6 +200,25 @@ class _GaugeCollector(Collector):
         yield from families.values()
 
 
+def dead_letter_counts(report: Report | None, queue: FlushQueue | None, gateway: str) -> list[DeadLetters]:
+    """Count a gateway's dead letters: those that the pipeline last reported, and those of the server's own flushes.
+
+    The metrics and the route of a gateway's status call it.
+
+    Args:
+        report: the pipeline's latest report; None if no pipeline has ever reported.
+        queue: the queue of work after the server's own flushes; None if the pipeline flushes.
+        gateway: the gateway's id.
+    """
+    # dead letters without a gateway are of a destination that follows several
+    found = [each for each in report.dead_letters if each.gateway in ("", gateway)] if report is not None else []
+    failed_since_ms: dict[str, list[int]] = {}
+    for job in queue.failed(gateway) if queue is not None else ():
+        failed_since_ms.setdefault(job.flushed.table, []).append(wall_of(job.context.arrival))
+    of_queue = [DeadLetters("work", table, gateway, len(since), min(since)) for table, since in failed_since_ms.items()]
+    return [*found, *of_queue]
+
+
 def _backlog_values(backlog: Sequence[Backlog]) -> _Values:
     """Yield the metrics of the unflushed log."""
     for shard in backlog:
@@ -240,22 +259,3 @@ def _lag_values(lags: Mapping[str, GatewayLag]) -> _Values:
         yield "lakesync_clients_behind", [gateway], lag.behind
         if lag.unsent_since_ms is not None:
             yield "lakesync_oldest_unsent_timestamp_seconds", [gateway], lag.unsent_since_ms / 1000
-
-
-def dead_letter_counts(report: Report | None, queue: FlushQueue | None, gateway: str) -> list[DeadLetters]:
-    """Count a gateway's dead letters: those that the pipeline last reported, and those of the server's own flushes.
-
-    The metrics and the route of a gateway's status call it.
-
-    Args:
-        report: the pipeline's latest report; None if no pipeline has ever reported.
-        queue: the queue of work after the server's own flushes; None if the pipeline flushes.
-        gateway: the gateway's id.
-    """
-    # dead letters without a gateway are of a destination that follows several
-    found = [each for each in report.dead_letters if each.gateway in ("", gateway)] if report is not None else []
-    failed_since_ms: dict[str, list[int]] = {}
-    for job in queue.failed(gateway) if queue is not None else ():
-        failed_since_ms.setdefault(job.flushed.table, []).append(wall_of(job.context.arrival))
-    of_queue = [DeadLetters("work", table, gateway, len(since), min(since)) for table, since in failed_since_ms.items()]
-    return [*found, *of_queue]

@@ -136,28 +136,6 @@ def build_routes() -> FastAPI:
     return app
 
 
-@asynccontextmanager
-async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """Refresh the token issuers' keys while the server runs, and stop watching the store at the end."""
-    services = Services.of_app(app)
-    keys = None if services.verifier is None else asyncio.create_task(services.verifier.keep_keys_fresh())
-    try:
-        yield
-    finally:
-        if keys is not None:
-            keys.cancel()
-        app.state.hub.close()
-
-
-def _token_verifier(settings: GatewaySettings, hub: Hub) -> TokenVerifier | None:
-    """Return the verifier of tokens; None if the server accepts requests without tokens."""
-    if not settings.requires_tokens:
-        return None
-    verifier = TokenVerifier(settings.secrets, issuers=settings.issuers, sole_gateway=settings.sole_gateway)
-    verifier.on_withdrawn = hub.close_signed_by  # called with the keys that an issuer no longer lists
-    return verifier
-
-
 def listen(host: str, port: int) -> socket.socket:
     """Return a listening TCP socket.
 
@@ -283,6 +261,28 @@ def raise_file_limit(connections: int) -> None:
         )
         needed = hard
     resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    """Refresh the token issuers' keys while the server runs, and stop watching the store at the end."""
+    services = Services.of_app(app)
+    keys = None if services.verifier is None else asyncio.create_task(services.verifier.keep_keys_fresh())
+    try:
+        yield
+    finally:
+        if keys is not None:
+            keys.cancel()
+        app.state.hub.close()
+
+
+def _token_verifier(settings: GatewaySettings, hub: Hub) -> TokenVerifier | None:
+    """Return the verifier of tokens; None if the server accepts requests without tokens."""
+    if not settings.requires_tokens:
+        return None
+    verifier = TokenVerifier(settings.secrets, issuers=settings.issuers, sole_gateway=settings.sole_gateway)
+    verifier.on_withdrawn = hub.close_signed_by  # called with the keys that an issuer no longer lists
+    return verifier
 
 
 def _url(bound: socket.socket) -> str:

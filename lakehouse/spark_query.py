@@ -98,23 +98,6 @@ def query_in_session(spark: SparkSession, config: Config, sql: str, as_of: AsOf 
         return _run_statement(_Views(spark, config, planner, unflushed), statement)
 
 
-@lake_errors
-def _run_statement(views: _Views, statement: Statement) -> pa.Table:
-    """Run a statement.
-
-    Raises:
-        ValidationError: Spark rejects the statement. Other errors of Spark are LakeUnavailableError.
-    """
-    try:
-        return views.run(statement)
-    except PySparkException as error:
-        if is_lost(error):
-            raise
-        name = (error.getMessageParameters() or {}).get("objectName", "")
-        message = explain_unknown_column(name.rpartition(".")[2].strip("`"), views.columns) if name else None
-        raise ValidationError(message or f"Spark cannot run this: {brief(error)}") from error
-
-
 class _Views:
     """Creates a temporary view for each table in a statement, with its rows at the requested time or snapshot."""
 
@@ -286,6 +269,23 @@ def main() -> int:
         with pa.ipc.new_stream(response, result.schema) as stream:
             stream.write_table(result)
     return 0
+
+
+@lake_errors
+def _run_statement(views: _Views, statement: Statement) -> pa.Table:
+    """Run a statement.
+
+    Raises:
+        ValidationError: Spark rejects the statement. Other errors of Spark are LakeUnavailableError.
+    """
+    try:
+        return views.run(statement)
+    except PySparkException as error:
+        if is_lost(error):
+            raise
+        name = (error.getMessageParameters() or {}).get("objectName", "")
+        message = explain_unknown_column(name.rpartition(".")[2].strip("`"), views.columns) if name else None
+        raise ValidationError(message or f"Spark cannot run this: {brief(error)}") from error
 
 
 if __name__ == "__main__":

@@ -183,11 +183,6 @@ def audit_job(config: Config, snapshot: SchemaSnapshot, open_staging: OpenStagin
     return dg.Definitions(jobs=[job], schedules=[request_audit])
 
 
-def _groups_without_checks(checks: Sequence[dg.AssetCheckKey], *groups: str) -> dg.AssetSelection:
-    """Select some groups of assets with their checks, except `checks`."""
-    return dg.AssetSelection.groups(*groups) - dg.AssetSelection.checks(*checks)
-
-
 DAY_MS = 86_400_000
 """Milliseconds between two maintenances of a part that does not change: snapshots, files and runs expire by age."""
 WEEK_MS = 7 * DAY_MS
@@ -238,6 +233,11 @@ def assets_to_audit(config: Config, snapshot: SchemaSnapshot, store: PipelineSto
         for key, state in states.items()
         if is_visit_due(marks.get(audit_mark(key.to_user_string())), state, now_ms, WEEK_MS)
     ]
+
+
+def _groups_without_checks(checks: Sequence[dg.AssetCheckKey], *groups: str) -> dg.AssetSelection:
+    """Select some groups of assets with their checks, except `checks`."""
+    return dg.AssetSelection.groups(*groups) - dg.AssetSelection.checks(*checks)
 
 
 def _table_states(config: Config, parts: Mapping[str, LakePart]) -> dict[str, str]:

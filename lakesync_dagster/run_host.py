@@ -247,6 +247,14 @@ def end_runs_of_earlier_hosts() -> None:
                 end_run(instance, run, "The run host was stopped or killed while the run was going on.")
 
 
+def main() -> None:
+    """Serve until SIGTERM or SIGINT."""
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
+    RunHost(Path(sys.argv[1])).serve(stopping.is_set)
+
+
 def _exit_after(work: Callable[[], object]) -> NoReturn:
     """Do a child process's work, then exit without the exit handlers that the parent registered."""
     code = 1
@@ -262,14 +270,6 @@ def _exit_after(work: Callable[[], object]) -> NoReturn:
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(code)
-
-
-def main() -> None:
-    """Serve until SIGTERM or SIGINT."""
-    stopping = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopping.set())
-    RunHost(Path(sys.argv[1])).serve(stopping.is_set)
 
 
 if __name__ == "__main__":

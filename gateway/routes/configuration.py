@@ -146,11 +146,6 @@ def retire_schema(
     return RetiredSchema(retired=True, version=version)
 
 
-def _registered(table: str, known: SchemaVersion) -> RegisteredSchema:
-    """Convert the store's record of a schema to the response's."""
-    return RegisteredSchema(table, known.version, known.schema)
-
-
 class ActiveRules(msgspec.Struct, frozen=True, rename="camel"):
     """The active rules of a gateway; null and 0 before any were set."""
 
@@ -307,3 +302,8 @@ def unregister_connector(
     """Unregister a connector."""
     caller.gateway.unregister_connector(name)
     return UnregisteredConnector(unregistered=True, name=name)
+
+
+def _registered(table: str, known: SchemaVersion) -> RegisteredSchema:
+    """Convert the store's record of a schema to the response's."""
+    return RegisteredSchema(table, known.version, known.schema)

@@ -82,40 +82,6 @@ async def flush(
     return await _wait_for_flush(caller, at_request, seconds, by_pipeline=report_in(marks) is not None)
 
 
-async def _wait_for_flush(
-    caller: Caller, at_request: dict[str, Backlog], seconds: float, *, by_pipeline: bool
-) -> FlushRequested:
-    """Wait until the lake's `deltas` contain everything that was unflushed.
-
-    Args:
-        caller: the authenticated caller, whose gateway is flushed.
-        at_request: shard (a staging store with some of the tables) → its backlog at the time of the request.
-        seconds: seconds to wait, at most.
-        by_pipeline: whether a pipeline merges the flushed deltas into state tables.
-    """
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + seconds
-    while True:
-        shards = await run_in_threadpool(caller.gateway.backlog)
-        pairs = [(shard, at_request[shard.shard]) for shard in shards if shard.shard in at_request]
-        flushed = all(now.flushed_seq >= before.last_seq for now, before in pairs)
-        merged = flushed and all((now.checkpoint_arrival or 0) >= before.last_arrival for now, before in pairs)
-        if flushed or loop.time() >= deadline:
-            return FlushRequested(
-                requested=True,
-                flushed=flushed,
-                merged=merged if by_pipeline else None,
-                snapshot_id=_newest_snapshot(shards) if flushed else None,
-            )
-        await asyncio.sleep(POLL_SECONDS)
-
-
-def _newest_snapshot(shards: list[Backlog]) -> str | None:
-    """Return the id of the snapshot of the shard that was flushed last; it has the other shards' flushes too."""
-    newest = max(shards, key=lambda shard: shard.flushed_ms or 0, default=None)
-    return None if newest is None or newest.flushed_snapshot is None else str(newest.flushed_snapshot)
-
-
 _JOB_ID = {"type": "string", "pattern": "^[0-9a-f]{16}-[A-Za-z0-9_.-]{1,200}$"}
 JobId = Annotated[
     str,
@@ -193,6 +159,40 @@ async def drop_job(caller: AdminCaller, services: ServicesDependency, job: JobId
     """Delete a dead letter without doing its work."""
     await _change_job(services, caller, job, lambda queue, dead_letter: queue.drop(dead_letter))
     return DroppedJob(dropped=True, job_id=job)
+
+
+async def _wait_for_flush(
+    caller: Caller, at_request: dict[str, Backlog], seconds: float, *, by_pipeline: bool
+) -> FlushRequested:
+    """Wait until the lake's `deltas` contain everything that was unflushed.
+
+    Args:
+        caller: the authenticated caller, whose gateway is flushed.
+        at_request: shard (a staging store with some of the tables) → its backlog at the time of the request.
+        seconds: seconds to wait, at most.
+        by_pipeline: whether a pipeline merges the flushed deltas into state tables.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + seconds
+    while True:
+        shards = await run_in_threadpool(caller.gateway.backlog)
+        pairs = [(shard, at_request[shard.shard]) for shard in shards if shard.shard in at_request]
+        flushed = all(now.flushed_seq >= before.last_seq for now, before in pairs)
+        merged = flushed and all((now.checkpoint_arrival or 0) >= before.last_arrival for now, before in pairs)
+        if flushed or loop.time() >= deadline:
+            return FlushRequested(
+                requested=True,
+                flushed=flushed,
+                merged=merged if by_pipeline else None,
+                snapshot_id=_newest_snapshot(shards) if flushed else None,
+            )
+        await asyncio.sleep(POLL_SECONDS)
+
+
+def _newest_snapshot(shards: list[Backlog]) -> str | None:
+    """Return the id of the snapshot of the shard that was flushed last; it has the other shards' flushes too."""
+    newest = max(shards, key=lambda shard: shard.flushed_ms or 0, default=None)
+    return None if newest is None or newest.flushed_snapshot is None else str(newest.flushed_snapshot)
 
 
 async def _change_job(

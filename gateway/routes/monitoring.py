@@ -92,31 +92,6 @@ async def check_ready(services: Services) -> None:
     _check_backlog(backlog, settings.engine_limits.max_backpressure_bytes)
 
 
-def _check_disk(folder: Path, min_free_bytes: int) -> None:
-    """Check that the disk of the staging store has room."""
-    try:
-        free = shutil.disk_usage(folder).free
-    except OSError as error:
-        raise StagingUnavailableError("disk: the folder of staging cannot be read", details=str(error)) from error
-    if free < min_free_bytes:
-        raise StagingUnavailableError(
-            f"disk: {free:,} bytes are free for staging, [limits] min_free_disk_bytes is {min_free_bytes:,}: free space"
-        )
-
-
-def _check_backlog(backlog: list[Backlog], max_bytes: int) -> None:
-    """Check that at least one shard (a store with some of the tables) of one gateway accepts pushes.
-
-    Each shard of a gateway has its own limit. If only some are above it, their pushes are rejected, and the server is
-    ready nevertheless.
-    """
-    if backlog and all(shard.bytes > max_bytes for shard in backlog):
-        raise StagingUnavailableError(
-            f"behind: all gateways have more than {max_bytes} bytes that are not yet in the lake: "
-            "check that the pipeline runs"
-        )
-
-
 MAX_CLIENTS_LISTED = 1000
 """Number of clients in a response, at most."""
 
@@ -322,3 +297,28 @@ async def prometheus(request: Request, services: ServicesDependency) -> Response
     services.metrics.lags = services.clients.lags(services.connected_clients)
     text = await run_in_threadpool(services.metrics.text)
     return Response(text, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+def _check_disk(folder: Path, min_free_bytes: int) -> None:
+    """Check that the disk of the staging store has room."""
+    try:
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        raise StagingUnavailableError("disk: the folder of staging cannot be read", details=str(error)) from error
+    if free < min_free_bytes:
+        raise StagingUnavailableError(
+            f"disk: {free:,} bytes are free for staging, [limits] min_free_disk_bytes is {min_free_bytes:,}: free space"
+        )
+
+
+def _check_backlog(backlog: list[Backlog], max_bytes: int) -> None:
+    """Check that at least one shard (a store with some of the tables) of one gateway accepts pushes.
+
+    Each shard of a gateway has its own limit. If only some are above it, their pushes are rejected, and the server is
+    ready nevertheless.
+    """
+    if backlog and all(shard.bytes > max_bytes for shard in backlog):
+        raise StagingUnavailableError(
+            f"behind: all gateways have more than {max_bytes} bytes that are not yet in the lake: "
+            "check that the pipeline runs"
+        )

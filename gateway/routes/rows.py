@@ -151,52 +151,6 @@ async def list_rows(
     return Response(await run_in_threadpool(_encode_rows, page), media_type=JSON)
 
 
-def _read_page(commit: RowCommit, table: str, after: str, limit: int) -> TableRows:
-    """Read a page of a table's rows, which ends at `limit` rows or once its values have `MAX_PAGE_BYTES` bytes.
-
-    Args:
-        commit: the store's transaction.
-        table: the table.
-        after: the row id after which to begin.
-        limit: the most rows to read, including deleted ones, which stay in the store as tombstones.
-    """
-    rows: list[TableRow] = []
-    size = 0
-    for count, row in enumerate(_rows_after(commit, (table, after), min(_ROWS_PER_READ, limit)), 1):
-        if row.table != table:
-            break
-        if row.state.visible:
-            values = row.state.values()
-            rows.append(TableRow(row.row_id, row.arrival, values))
-            size += sum(memoryview(value).nbytes for value in values.values())
-        if count == limit or size >= MAX_PAGE_BYTES:
-            return TableRows(rows, row.row_id)
-    return TableRows(rows, None)
-
-
-def _encode_rows(page: TableRows) -> bytes:
-    """Encode a page row by row: encoding a large one at once would stop all other threads for 30 ms."""
-    return b'{"rows":[%b],"next":%b}' % (b",".join(map(encode_json, page.rows)), encode_json(page.next))
-
-
-def _rows_after(commit: RowCommit, key: RowKey, at_a_time: int) -> Iterator[StoredRow]:
-    """Yield the gateway's rows after a row key, in key order.
-
-    They are read a few at a time, because all rows of a page could fill the memory and delay other gateways.
-
-    Args:
-        commit: the store's transaction.
-        key: the row key.
-        at_a_time: the most rows of one read.
-    """
-    while True:
-        found = commit.scan_rows(key, at_a_time)
-        yield from found
-        if len(found) < at_a_time:
-            return
-        key = found[-1].key
-
-
 _CLAIMS_PARAMETER: dict[str, Any] = {
     "name": "claims",
     "in": "query",
@@ -251,6 +205,52 @@ async def explain_row(
     rejected = gateway.rejections.latest(gateway.gateway_id, table, row_id, explanation.row.arrival_hlc or 0)
     status = services.clients.status(gateway.gateway_id, client_id, connected)
     return await run_in_threadpool(json_response, _with_status(explanation, rejected, status))
+
+
+def _read_page(commit: RowCommit, table: str, after: str, limit: int) -> TableRows:
+    """Read a page of a table's rows, which ends at `limit` rows or once its values have `MAX_PAGE_BYTES` bytes.
+
+    Args:
+        commit: the store's transaction.
+        table: the table.
+        after: the row id after which to begin.
+        limit: the most rows to read, including deleted ones, which stay in the store as tombstones.
+    """
+    rows: list[TableRow] = []
+    size = 0
+    for count, row in enumerate(_rows_after(commit, (table, after), min(_ROWS_PER_READ, limit)), 1):
+        if row.table != table:
+            break
+        if row.state.visible:
+            values = row.state.values()
+            rows.append(TableRow(row.row_id, row.arrival, values))
+            size += sum(memoryview(value).nbytes for value in values.values())
+        if count == limit or size >= MAX_PAGE_BYTES:
+            return TableRows(rows, row.row_id)
+    return TableRows(rows, None)
+
+
+def _encode_rows(page: TableRows) -> bytes:
+    """Encode a page row by row: encoding a large one at once would stop all other threads for 30 ms."""
+    return b'{"rows":[%b],"next":%b}' % (b",".join(map(encode_json, page.rows)), encode_json(page.next))
+
+
+def _rows_after(commit: RowCommit, key: RowKey, at_a_time: int) -> Iterator[StoredRow]:
+    """Yield the gateway's rows after a row key, in key order.
+
+    They are read a few at a time, because all rows of a page could fill the memory and delay other gateways.
+
+    Args:
+        commit: the store's transaction.
+        key: the row key.
+        at_a_time: the most rows of one read.
+    """
+    while True:
+        found = commit.scan_rows(key, at_a_time)
+        yield from found
+        if len(found) < at_a_time:
+            return
+        key = found[-1].key
 
 
 def _check_row_key(table: str, ids: Mapping[str, str]) -> None:

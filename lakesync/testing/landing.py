@@ -64,33 +64,6 @@ def diff_page(known: KnownRows, page: Page, identity: str | None = None) -> list
     return changes
 
 
-def _row_changes(known: KnownRows, row_id: str, columns: Mapping[str, Any]) -> Iterable[RowChange]:
-    """Yield the change of a row, if it has changed, and store its columns in `known`."""
-    before = known.get(row_id)
-    known[row_id] = columns
-    if before is None:
-        yield RowChange("INSERT", row_id, columns)
-        return
-    if differing := changed_columns(before, columns):
-        yield RowChange("UPDATE", row_id, differing)
-
-
-def _missing(known: KnownRows, page: Page, identity: str | None, in_page: set[str]) -> set[str]:
-    """Return the ids of known rows that would be in the page if they still existed.
-
-    They have a value that the page claims, or the identity of a row that is in the page under another row id.
-    """
-    claims = set(page.complete)
-    if identity is not None:
-        claims |= {(identity, row.columns[identity]) for row in page.rows}
-    columns = {column for column, _ in claims}
-    return {
-        row_id
-        for row_id, row in known.items()
-        if row_id not in in_page and any((column, row.get(column)) in claims for column in columns)
-    }
-
-
 class MemoryLanding:
     """Stores pages in memory. It compares each one with the known rows, as the pipeline does. Tests may subclass it."""
 
@@ -192,6 +165,33 @@ def poll(
     report.usage = source.usage
     report.seconds = time.monotonic() - started
     return report
+
+
+def _row_changes(known: KnownRows, row_id: str, columns: Mapping[str, Any]) -> Iterable[RowChange]:
+    """Yield the change of a row, if it has changed, and store its columns in `known`."""
+    before = known.get(row_id)
+    known[row_id] = columns
+    if before is None:
+        yield RowChange("INSERT", row_id, columns)
+        return
+    if differing := changed_columns(before, columns):
+        yield RowChange("UPDATE", row_id, differing)
+
+
+def _missing(known: KnownRows, page: Page, identity: str | None, in_page: set[str]) -> set[str]:
+    """Return the ids of known rows that would be in the page if they still existed.
+
+    They have a value that the page claims, or the identity of a row that is in the page under another row id.
+    """
+    claims = set(page.complete)
+    if identity is not None:
+        claims |= {(identity, row.columns[identity]) for row in page.rows}
+    columns = {column for column, _ in claims}
+    return {
+        row_id
+        for row_id, row in known.items()
+        if row_id not in in_page and any((column, row.get(column)) in claims for column in columns)
+    }
 
 
 class _PageBuffer:

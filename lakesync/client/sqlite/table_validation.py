@@ -91,31 +91,6 @@ def check_table(db: sqlite3.Connection, schema: TableSchema) -> None:
             )
 
 
-def _check_row_id(db: sqlite3.Connection, table: str, row_id: _Column | None) -> None:
-    """Check that the column `row_id` of the app's table identifies its rows, and stores ids unchanged."""
-    if row_id is None:
-        raise ConfigurationError(
-            f"table {table!r} has no column row_id: add one for the row's id, as TEXT PRIMARY KEY NOT NULL"
-        )
-    if row_id.hidden in _GENERATED:
-        raise ConfigurationError(
-            f"row_id of table {table!r} is a generated column, which cannot be written: make it an ordinary column"
-        )
-    if not _stores_text_unchanged(row_id.declared):
-        raise ConfigurationError(
-            f"row_id of table {table!r} is declared {row_id.declared}, which turns text into numbers: declare it TEXT"
-        )
-    if not _is_unique(db, table):
-        raise ConfigurationError(
-            f"row_id of table {table!r} is not unique: make it the primary key, or give it a UNIQUE index, without a "
-            "collation of its own"
-        )
-    if not _compares_bytes(db, table):
-        raise ConfigurationError(
-            f"row_id of table {table!r} has a collation, by which different ids are equal: declare it without COLLATE"
-        )
-
-
 def check_text_columns(db: sqlite3.Connection, schema: TableSchema) -> None:
     """Check that no string column of a table of the app turns text into numbers, as `'007'` into 7.
 
@@ -298,6 +273,31 @@ def columns_of(db: sqlite3.Connection, table: str) -> dict[str, _Column]:
     """Return the columns of a table, by name in lower case; empty if the table does not exist."""
     columns = [_Column(*row) for row in db.execute(f'PRAGMA table_xinfo("{table}")')]
     return {column.name.lower(): column for column in columns}
+
+
+def _check_row_id(db: sqlite3.Connection, table: str, row_id: _Column | None) -> None:
+    """Check that the column `row_id` of the app's table identifies its rows, and stores ids unchanged."""
+    if row_id is None:
+        raise ConfigurationError(
+            f"table {table!r} has no column row_id: add one for the row's id, as TEXT PRIMARY KEY NOT NULL"
+        )
+    if row_id.hidden in _GENERATED:
+        raise ConfigurationError(
+            f"row_id of table {table!r} is a generated column, which cannot be written: make it an ordinary column"
+        )
+    if not _stores_text_unchanged(row_id.declared):
+        raise ConfigurationError(
+            f"row_id of table {table!r} is declared {row_id.declared}, which turns text into numbers: declare it TEXT"
+        )
+    if not _is_unique(db, table):
+        raise ConfigurationError(
+            f"row_id of table {table!r} is not unique: make it the primary key, or give it a UNIQUE index, without a "
+            "collation of its own"
+        )
+    if not _compares_bytes(db, table):
+        raise ConfigurationError(
+            f"row_id of table {table!r} has a collation, by which different ids are equal: declare it without COLLATE"
+        )
 
 
 def _redeclare_column(db: sqlite3.Connection, table: str, column: str, declared: str) -> None:
