@@ -11,19 +11,15 @@ not apply. Dagster resources, sensors, notebooks and Spark tasks call this modul
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from typing import TYPE_CHECKING, Protocol
 
-import requests
-import stamina
-
 from lakesync.engine import Engine, EngineLimits
-from lakesync.model.errors import ConfigurationError, StagingUnavailableError
+from lakesync.model.errors import ConfigurationError
 from lakesync.model.hlc import OffsetClock
 from lakesync.staging import configured_store
-from lakesync.staging.remote import RemoteStore, error_of
+from lakesync.staging.remote import GatewayCalls, RemoteStore
 from lakesync.staging.store.pipeline import FlushStore, PipelineStore
-from lakesync.wire.http_sessions import BearerAuth
 from lakesync.wire.json import decode_push, encode_json
 
 if TYPE_CHECKING:
@@ -47,11 +43,9 @@ def pipeline_store(config: Config) -> Iterator[PipelineStore]:
         ConfigurationError: the gateway's URL or the service token is not configured.
     """
     if config.gateway_owns_staging:
-        remote = RemoteStore(*gateway_address(config), timeout=config.limits.request_timeout_seconds)
-        try:
+        timeout = config.limits.request_timeout_seconds
+        with closing(RemoteStore(*gateway_address(config), timeout=timeout)) as remote:
             yield remote
-        finally:
-            remote.close()
         return
     with _open_engine(config) as engine:
         yield engine.store
@@ -72,11 +66,8 @@ def gateway_address(config: Config) -> tuple[str, str]:
     return url, token.get_secret_value()
 
 
-_TIMEOUT = (5.0, 60.0)
-"""Seconds to connect, and to wait for a response."""
 _RETRY_SECONDS = 90.0
-"""Seconds after the first attempt in which a request is repeated. This is longer than the wait for one response, so
-that also a request that timed out is repeated."""
+"""Seconds after the first attempt in which a push is repeated."""
 
 
 class Intake(Protocol):
@@ -140,12 +131,9 @@ def open_intake(config: Config) -> Iterator[Intake]:
         ConfigurationError: the gateway's URL or the service token is not configured.
     """
     if config.gateway_owns_staging:
-        url, token = gateway_address(config)
-        with requests.Session() as session:
-            session.trust_env = False  # no proxy for a server on this machine
-            session.auth = BearerAuth(token)
-            session.headers["Content-Type"] = "application/json"
-            yield RemoteIntake(session, url)
+        timeout = config.limits.request_timeout_seconds
+        with closing(RemoteIntake(*gateway_address(config), timeout=timeout, retry_seconds=_RETRY_SECONDS)) as remote:
+            yield remote
         return
     with _open_engine(config) as engine:
         yield EngineIntake(engine)
@@ -171,44 +159,16 @@ class EngineIntake:
         self._engine.gateway(gateway).ensure_schema(schema)
 
 
-class RemoteIntake:
-    """Pushes over HTTP to the server that owns the store. A request without a response is repeated."""
-
-    def __init__(self, session: requests.Session, url: str) -> None:
-        """Store the server's address.
-
-        Args:
-            session: a session that sends the service token.
-            url: the server's root URL.
-        """
-        self._session = session
-        self._root = url.rstrip("/") + "/internal"
+class RemoteIntake(GatewayCalls):
+    """Pushes over HTTP to the server that owns the store."""
 
     def push(self, gateway: str, body: bytes) -> None:
         """Push deltas into a gateway, as `Intake.push`."""
-        self._post(f"{self._root}/push/{gateway}", body)
+        self.post(f"push/{gateway}", body)
 
     def ensure_schema(self, gateway: str, schema: TableSchema) -> None:
         """Register a table's schema, as `Intake.ensure_schema`."""
-        self._post(f"{self._root}/tables/{gateway}", encode_json(schema))
-
-    def _post(self, url: str, body: bytes) -> None:
-        """Send a request, and repeat it while there is no response, or the server's store is unavailable.
-
-        Raises:
-            StagingUnavailableError: it did not succeed within `_RETRY_SECONDS`.
-            LakeSyncError: the server rejected the request.
-        """
-        for attempt in stamina.retry_context(on=StagingUnavailableError, attempts=None, timeout=_RETRY_SECONDS):
-            with attempt:
-                try:
-                    response = self._session.post(url, data=body, timeout=_TIMEOUT)
-                except requests.RequestException as error:
-                    raise StagingUnavailableError(
-                        f"the gateway did not answer at {url} ({error}): check that it runs"
-                    ) from error
-                if not response.ok:
-                    raise error_of(response)
+        self.post(f"tables/{gateway}", encode_json(schema))
 
 
 @contextmanager

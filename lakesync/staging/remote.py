@@ -101,16 +101,11 @@ class _ErrorBody(msgspec.Struct, frozen=True):
     """The rejected deltas of a push."""
 
 
-class RemoteStore:
-    """The store of a gateway process, through its internal route: it has every method of `PipelineStore`.
+class GatewayCalls:
+    """Sends requests to the internal routes of a gateway process. All of them can be repeated.
 
-    All methods can be repeated. So a call without a complete response, or that the gateway did not complete in time, is
-    repeated at least once, and then until `retry_seconds` is over.
-
-    Raises (from every method):
-        StagingUnavailableError: the gateway or its store was not reached within `retry_seconds` seconds, by two calls
-            or more.
-        LakeSyncError: the error that the store raised, with the same class.
+    So a request without a complete response, or that the gateway did not complete in time, is repeated at least once,
+    and then until `retry_seconds` is over.
     """
 
     def __init__(
@@ -122,9 +117,9 @@ class RemoteStore:
             base_url: the gateway's address, `http://HOST:PORT`.
             service_token: the token for the gateway's internal routes.
             timeout: seconds in which the gateway responds, the setting `limits.request_timeout_seconds`.
-            retry_seconds: seconds during which a failed call is retried.
+            retry_seconds: seconds during which a failed request is retried.
         """
-        self._root = base_url.rstrip("/") + "/internal/staging/"
+        self._root = base_url.rstrip("/") + "/internal/"
         self._timeout = timeout + _MARGIN_SECONDS
         self._retry_seconds = retry_seconds
         self._session = RedirectSession()
@@ -134,6 +129,48 @@ class RemoteStore:
     def close(self) -> None:
         """Close the connections."""
         self._session.close()
+
+    def post(self, route: str, body: bytes) -> bytes:
+        """Send a request, and return the body of the response.
+
+        Args:
+            route: the path below `/internal/`.
+            body: the request's body, as JSON.
+
+        Raises:
+            StagingUnavailableError: the gateway or its store was not reached within `retry_seconds` seconds, by two
+                requests or more.
+            LakeSyncError: the error that the gateway reported, with the same class.
+        """
+        deadline, attempts = time.monotonic() + self._retry_seconds, 0
+
+        def may_repeat(error: Exception) -> bool:
+            return isinstance(error, StagingUnavailableError) and (attempts < 2 or time.monotonic() < deadline)
+
+        for attempt in stamina.retry_context(on=may_repeat, attempts=None, timeout=None):
+            with attempt:
+                attempts += 1
+                return self._post_once(self._root + route, body)
+        raise AssertionError("stamina raises when it gives up")
+
+    def _post_once(self, url: str, body: bytes) -> bytes:
+        """Send one request; raises StagingUnavailableError without a complete response, or the reported error."""
+        try:
+            response = self._session.post(url, data=body, timeout=(_CONNECT_SECONDS, self._timeout))
+        except _NO_RESPONSE as exc:
+            raise StagingUnavailableError(f"the gateway did not answer at {url} ({exc}): see whether it runs") from exc
+        if response.ok:
+            return response.content
+        raise error_of(response)
+
+
+class RemoteStore(GatewayCalls):
+    """The store of a gateway process, through its internal route: it has every method of `PipelineStore`.
+
+    Raises (from every method):
+        StagingUnavailableError: the gateway or its store was not reached, as by `post`.
+        LakeSyncError: the error that the store raised, with the same class.
+    """
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         """Return a method of `PipelineStore` that sends the call."""
@@ -145,34 +182,7 @@ class RemoteStore:
         """Call a method, and return its result, decoded as the type in its signature."""
         method = METHODS[name]
         body = msgspec.json.encode(method.arguments(*values, **named))
-        return msgspec.json.decode(self._request(name, body), type=method.result_type)
-
-    def _request(self, method: str, body: bytes) -> bytes:
-        """Send a call, and return the body of the response.
-
-        Retries while the store cannot be reached, for `retry_seconds` seconds, and at least once.
-        """
-        deadline, attempts = time.monotonic() + self._retry_seconds, 0
-
-        def may_repeat(error: Exception) -> bool:
-            return isinstance(error, StagingUnavailableError) and (attempts < 2 or time.monotonic() < deadline)
-
-        for attempt in stamina.retry_context(on=may_repeat, attempts=None, timeout=None):
-            with attempt:
-                attempts += 1
-                return self._post(method, body)
-        raise AssertionError("stamina raises when it gives up")
-
-    def _post(self, method: str, body: bytes) -> bytes:
-        """Send one request; raises StagingUnavailableError without a complete response, or the reported error."""
-        url = self._root + method
-        try:
-            response = self._session.post(url, data=body, timeout=(_CONNECT_SECONDS, self._timeout))
-        except _NO_RESPONSE as exc:
-            raise StagingUnavailableError(f"the gateway did not answer at {url} ({exc}): see whether it runs") from exc
-        if response.ok:
-            return response.content
-        raise error_of(response)
+        return msgspec.json.decode(self.post(f"staging/{name}", body), type=method.result_type)
 
 
 def error_of(response: requests.Response) -> LakeSyncError:

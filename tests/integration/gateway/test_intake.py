@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import threading
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import ClassVar
 
 import psycopg
 import pytest
-import requests
 
-from lakehouse import gateway_connections
 from lakehouse.gateway_connections import RemoteIntake, open_intake, pipeline_store
 from lakesync.config import Config
 from lakesync.model.hlc import OffsetClock
 from lakesync.model.schema import Column, TableSchema
-from lakesync.staging import open_store
+from lakesync.staging import open_store, remote
 from lakesync.staging.postgres.connection import APPLICATION
 from tests.conformance.book import Book
 from tests.integration.gateway_support import until
-
-FASTER = 20
-"""The factor by which waits are shorter than in production."""
 
 
 class _SlowOnce(BaseHTTPRequestHandler):
@@ -45,20 +41,19 @@ class _SlowOnce(BaseHTTPRequestHandler):
 
 
 def test_a_push_that_timed_out_is_repeated(monkeypatch):
-    connect, read = gateway_connections._TIMEOUT
-    monkeypatch.setattr(gateway_connections, "_TIMEOUT", (connect, read / FASTER))
-    monkeypatch.setattr(gateway_connections, "_RETRY_SECONDS", gateway_connections._RETRY_SECONDS / FASTER)
+    monkeypatch.setattr(remote, "_MARGIN_SECONDS", 0)
 
     class Handler(_SlowOnce):
         paths: ClassVar[list[str]] = []
         ended = threading.Event()
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server, requests.Session() as session:
-        session.trust_env = False
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
-            RemoteIntake(session, f"http://127.0.0.1:{server.server_port}").push("g", b"{}")
+            url = f"http://127.0.0.1:{server.server_port}"
+            with closing(RemoteIntake(url, "token", timeout=1, retry_seconds=0)) as intake:
+                intake.push("g", b"{}")
         finally:
             Handler.ended.set()
             server.shutdown()
