@@ -19,7 +19,7 @@ from pydantic import SecretStr
 
 from assets.maintenance import MAINTENANCE
 from assets.names import CONNECTOR, LEFT_OUT
-from lakesync.connectors.webhook import sign
+from lakesync.connectors.webhook import signature_headers
 from lakesync.wire.http_sessions import no_auth
 
 # only this logger is configured: the process, and its other logging, are Dagster's
@@ -35,10 +35,6 @@ _POST_SECONDS = 10
 """Timeout of a request to the webhook."""
 _TRANSIENT = (408, 425, 429)
 """Statuses below 500 after which a repetition may succeed."""
-TIMESTAMP = "X-LakeSync-Timestamp"
-"""The header with the time of a request, in seconds since 1970."""
-SIGNATURE = "X-LakeSync-Signature"
-"""The header with a request's signature; see `signed`."""
 RUNS_PER_TICK = 50
 """Number of ended runs that a tick reads, at most."""
 
@@ -132,22 +128,6 @@ class Alerts:
         except _UnavailableError as error:
             raise AlertError(_message(error)) from None
         self._undelivered.discard(body)
-
-
-def signed(body: bytes, secret: SecretStr | None) -> dict[str, str]:
-    """Return the headers by which a receiver verifies the sender and the time of a request.
-
-    The signature is `sha256=` and the hex HMAC-SHA256 of the timestamp's text, a full stop, and the body. Webhook
-    connectors sign in the same way.
-
-    Args:
-        body: the request's body.
-        secret: the secret that the receiver has too; None for no headers.
-    """
-    if secret is None:
-        return {}
-    stamp = str(int(time.time()))
-    return {TIMESTAMP: stamp, SIGNATURE: sign(secret.get_secret_value(), stamp, body)}
 
 
 class AlertCursor(msgspec.Struct):
@@ -257,7 +237,8 @@ def _post(url: str, body: bytes, secret: SecretStr | None) -> None:
         _UnavailableError: a repetition may succeed.
         AlertError: the webhook rejected the alert, redirects, or its URL is invalid.
     """
-    headers = {"Content-Type": "application/json", **signed(body, secret)}
+    signed = signature_headers(secret.get_secret_value(), time.time(), body) if secret is not None else {}
+    headers = {"Content-Type": "application/json", **signed}
     fault, status = "", 0
     try:
         # after a redirect, requests would send a GET without the alert

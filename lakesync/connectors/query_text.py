@@ -8,7 +8,7 @@ a query. The connectors for Jira and Salesforce call this module.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from lakesync.model.errors import ConfigurationError
 
@@ -46,19 +46,18 @@ def balanced_condition(text: str, setting: str, *, stop: tuple[str, str] | None 
     return "".join(kept).lstrip()
 
 
-def escape(text: str, special: re.Pattern[str], short_escapes: Mapping[str, str]) -> str:
+_SHORT_ESCAPES = {each: each for each in "\"'\\"} | {"\n": "n", "\r": "r", "\t": "t"}
+"""Character → what follows the backslash in JQL and SOQL. Others become `\\uXXXX`."""
+
+
+def escape(text: str, special: re.Pattern[str]) -> str:
     r"""Escape special characters in a text: a line break as `\n`, a NUL as `\u0000`.
 
     Args:
         text: the text.
         special: matches each character to escape. It must match none above U+FFFF, which do not fit `\uXXXX`.
-        short_escapes: character → letter after the backslash, such as `ESCAPES`. Other characters become `\uXXXX`.
     """
-    return special.sub(lambda found: "\\" + short_escapes.get(found[0], f"u{ord(found[0]):04x}"), text)
-
-
-ESCAPES = {each: each for each in "\"'\\"} | {"\n": "n", "\r": "r", "\t": "t"}
-"""The short escapes that JQL and SOQL share."""
+    return special.sub(lambda found: "\\" + _SHORT_ESCAPES.get(found[0], f"u{ord(found[0]):04x}"), text)
 
 
 def _tokens(text: str, setting: str) -> Iterator[str]:

@@ -28,6 +28,10 @@ MAX_RESPONSE_BYTES = 1 << 20
 """Maximum size of a response. It becomes the action's result, which is sent to the client."""
 _ATTEMPTS, _ATTEMPTS_SECONDS = 3, 20.0
 """Maximum attempts to send the request, and seconds for all of them."""
+TIMESTAMP = "X-LakeSync-Timestamp"
+"""The header with the time of a signed request, in seconds since 1970."""
+SIGNATURE = "X-LakeSync-Signature"
+"""The header with a request's signature; see `signature_headers`."""
 _UNESCAPED = string.punctuation.replace("%", "")
 """Characters of an action id that its header contains as they are, beside letters and digits; others are
 percent-encoded, because a header cannot have all of them."""
@@ -51,8 +55,8 @@ class WebhookActions(ApiActions[HttpApi]):
     """The `ActionHandler` of a webhook.
 
     The request has the headers `X-LakeSync-Action` (the action's id, percent-encoded), `X-LakeSync-Timestamp` (seconds
-    since 1970) and `X-LakeSync-Signature` (see `sign`). A receiver recognises a repeated event by `actionId` in the
-    body, because the signature covers the body and not the first header.
+    since 1970) and `X-LakeSync-Signature` (see `signature_headers`). A receiver recognises a repeated event by
+    `actionId` in the body, because the signature covers the body and not the first header.
 
     A response that is a JSON object becomes the action's result; others give an empty one. Errors are AdapterError and
     RateLimitedError if the last attempt failed (408, 409, 425, 429, 5xx), so that the caller may retry, ForbiddenError
@@ -83,27 +87,30 @@ class WebhookActions(ApiActions[HttpApi]):
         """Post an event."""
         content = {"event": params["event"], "payload": params.get("payload")}
         origin = {"actionId": action.action_id, "clientId": action.client_id, "gateway": context.gateway}
-        body, timestamp = msgspec.json.encode({**content, **origin}), str(int(self._clock()))
+        body = msgspec.json.encode({**content, **origin})
         headers = {
             "Content-Type": "application/json",
             "X-LakeSync-Action": quote(action.action_id, safe=_UNESCAPED),
-            "X-LakeSync-Timestamp": timestamp,
-            "X-LakeSync-Signature": sign(self._settings["secret"], timestamp, body),
+            **signature_headers(self._settings["secret"], self._clock(), body),
         }
         return _object(api.call("POST", self._settings["url"], data=body, headers=headers))
 
 
-def sign(secret: str, timestamp: str, body: bytes) -> str:
-    """Return the signature header: `sha256=` and the hex HMAC-SHA256 of `TIMESTAMP.BODY`.
+def signature_headers(secret: str, now: float, body: bytes) -> dict[str, str]:
+    """Return the headers by which a receiver verifies the sender and the time of a request.
 
-    A receiver compares it with `hmac.compare_digest`, and rejects timestamps that are more than five minutes old.
+    The signature is `sha256=` and the hex HMAC-SHA256 of the timestamp's text, a full stop, and the body. A receiver
+    compares it with `hmac.compare_digest`, and rejects timestamps that are more than five minutes old. Alerts
+    (`sensors.alerts`) have the same headers.
 
     Args:
-        secret: the connector's secret, shared with the receiver.
-        timestamp: seconds since 1970, as text.
+        secret: the secret that the receiver has too.
+        now: seconds since 1970.
         body: the request's body.
     """
-    return "sha256=" + hmac.digest(secret.encode(), timestamp.encode() + b"." + body, hashlib.sha256).hex()
+    timestamp = str(int(now))
+    signature = hmac.digest(secret.encode(), timestamp.encode() + b"." + body, hashlib.sha256).hex()
+    return {TIMESTAMP: timestamp, SIGNATURE: f"sha256={signature}"}
 
 
 def _object(response: requests.Response) -> Mapping[str, Any]:

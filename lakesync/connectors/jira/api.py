@@ -22,7 +22,7 @@ from lakesync.connectors.http_api import (
     error_for_status,
     int_header,
 )
-from lakesync.connectors.query_text import ESCAPES, balanced_condition, escape
+from lakesync.connectors.query_text import balanced_condition, escape
 from lakesync.model.errors import (
     AdapterError,
     AuthError,
@@ -251,4 +251,4 @@ def build_jql(user_filter: str | None, *conditions: str, order: str) -> str:
 
 def quote(value: str) -> str:
     """Return a text as a JQL string."""
-    return f'"{escape(value, _SPECIAL, ESCAPES)}"'
+    return f'"{escape(value, _SPECIAL)}"'

@@ -26,7 +26,7 @@ from lakesync.connectors.http_api import (
     error_for_status,
     retry_after,
 )
-from lakesync.connectors.query_text import ESCAPES, escape
+from lakesync.connectors.query_text import escape
 from lakesync.model.errors import (
     AdapterError,
     AuthError,
@@ -342,7 +342,7 @@ def _error_code_and_message(response: requests.Response) -> tuple[str, str]:
 def soql_literal(value: str | float | bool | None) -> str:
     """Format a value as a SOQL literal."""
     if isinstance(value, str):
-        return f"'{escape(value, _SPECIAL, ESCAPES)}'"
+        return f"'{escape(value, _SPECIAL)}'"
     if isinstance(value, bool):
         return "true" if value else "false"
     return "null" if value is None else str(value)

@@ -14,15 +14,8 @@ from pydantic import SecretStr
 from structlog.testing import CapturingLogger
 
 from assets.names import CONNECTOR
-from sensors.alerts import (
-    SIGNATURE,
-    TIMESTAMP,
-    AlertError,
-    Alerts,
-    RunRecovered,
-    check_failure_sensor,
-    run_failure_sensor,
-)
+from lakesync.connectors.webhook import SIGNATURE, TIMESTAMP
+from sensors.alerts import AlertError, Alerts, RunRecovered, check_failure_sensor, run_failure_sensor
 from tests.dagster_instance import dagster_instance
 
 SECRET = "a secret that receiver and sender share"

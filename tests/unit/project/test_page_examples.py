@@ -9,6 +9,7 @@ import ast
 import json
 import re
 import shlex
+import time
 from contextlib import ExitStack, closing
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +18,6 @@ from typing import Any
 import click
 import pytest
 import typer
-from pydantic import SecretStr
 
 import lakesync
 from lakesync.adapters import DeltaQuery, SqliteAdapter
@@ -25,10 +25,10 @@ from lakesync.cli.app import app
 from lakesync.client.core import ErrorResponse, FetchCheckpoint
 from lakesync.client.transports.base import LocalTransport
 from lakesync.config import load
+from lakesync.connectors.webhook import signature_headers
 from lakesync.model.action_handlers import ActionContext
 from lakesync.model.errors import AdapterError, ForbiddenError
 from lakesync.model.types import SyncPull, SyncPush
-from sensors.alerts import signed
 
 DOCS = Path(__file__).parents[3] / "docs"
 
@@ -142,7 +142,7 @@ def test_the_action_handler_executes_actions(gateway):
 
 def test_the_signature_of_an_alert_is_verified():
     found = _run("dagster.md", "import hashlib", {})
-    headers = signed(b"{}", SecretStr("secret"))
+    headers = signature_headers("secret", time.time(), b"{}")
     assert found["is_ours"]("secret", headers, b"{}")
     assert not found["is_ours"]("secret", headers, b"[]")
 
