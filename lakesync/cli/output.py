@@ -34,6 +34,14 @@ def print_json(value: Any) -> None:
     print(msgspec.json.encode(value, enc_hook=_encode_other).decode())
 
 
+def print_line(text: str, value: Any, *, as_json: bool) -> None:
+    """Print a line of text, or with `as_json` a value as JSON in its place."""
+    if as_json:
+        print_json(value)
+    else:
+        print(text)
+
+
 def print_rows(
     rows: Iterable[Mapping[str, Any]], *, as_json: bool, columns: Sequence[str] = (), if_empty: str = ""
 ) -> None:

@@ -85,10 +85,7 @@ def create(
             "[[gateway.issuers]] accepts requests from its own machine without a token."
         )
     signed = sign_token(secret, gateway_id, client, role, seconds=hours * 3600, claims=parse_claim_options(claim))
-    if as_json:
-        output.print_json({"token": signed})
-    else:
-        print(signed)
+    output.print_line(signed, {"token": signed}, as_json=as_json)
 
 
 @token_app.command(
@@ -232,10 +229,7 @@ def console(
     if "gw" not in claims(remote.token or ""):  # tokens of login providers, for example, do not name the gateway
         fragment["gateway"] = remote.gateway
     console_url = f"{remote.url}/console#{urlencode(fragment)}"
-    if as_json:
-        output.print_json({"url": console_url})
-    else:
-        print(console_url)
+    output.print_line(console_url, {"url": console_url}, as_json=as_json)
     if open_it:
         import webbrowser
 

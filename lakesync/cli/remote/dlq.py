@@ -191,10 +191,7 @@ def _retry_or_drop(
     count = 0
     for each, report in changed:
         count += 1
-        if as_json:
-            output.print_json(report)
-        else:
-            print(f"{dead_letters.PAST_TENSES[method]} {each}")
+        output.print_line(f"{dead_letters.PAST_TENSES[method]} {each}", report, as_json=as_json)
     if not count:
         output.note("no dead letters")
 

@@ -234,10 +234,7 @@ def apply_schemas(
     remote = options.connect()
     for table, content in zip(tables, contents, strict=True):
         response = remote.post("/admin/schema/{gateway}", content)
-        if as_json:
-            output.print_json({"table": table, **response})
-        else:
-            print(f"{table}: version {response['version']}")
+        output.print_line(f"{table}: version {response['version']}", {"table": table, **response}, as_json=as_json)
 
 
 @schema_app.command(epilog=examples(("lakesync schema retire drafts", "rows stay in the lake and on clients")))
@@ -250,10 +247,7 @@ def retire(
     gateway restarts; only `lakesync schema apply` registers it again.
     """
     response = options.connect().delete("/admin/schema/{gateway}", table)
-    if as_json:
-        output.print_json({"table": table, **response})
-    else:
-        print(f"{table}: retired, version {response['version']}")
+    output.print_line(f"{table}: retired, version {response['version']}", {"table": table, **response}, as_json=as_json)
 
 
 def _read_rules(file: Path) -> SyncRules:

@@ -292,10 +292,9 @@ def _follow(
     for asset in launched.assets:
         reports = client.materialisations(asset, launched.keys, summary.get("runs", {}))
         for key in launched.keys:
-            if as_json:
-                output.print_json({"asset": asset, "partition": key, "report": reports.get(key)})
-            else:
-                print(_partition_line(asset, key, reports.get(key)))
+            report = reports.get(key)
+            fields = {"asset": asset, "partition": key, "report": report}
+            output.print_line(_partition_line(asset, key, report), fields, as_json=as_json)
     return summary["status"] in SUCCEEDED
 
 
