@@ -147,7 +147,7 @@ def _flow_asset(
 ) -> dg.AssetsDefinition:
     """Create the asset of a flow."""
     to_lake = declared.to == LAKE
-    targets = [] if to_lake else write_targets(resolve_backend(config, declared.to), declared.tables)
+    targets = [] if to_lake else write_targets(config, declared.to, declared.tables)
 
     @dg.asset(
         key=transfer_key("flow", name),

@@ -81,7 +81,7 @@ def destination_targets(config: Config) -> Iterator[DestinationTarget]:
         ConfigurationError: a destination reaches one adapter in two ways.
     """
     for name, declared in config.destinations.items():
-        for target in write_targets(resolve_backend(config, declared.to), declared.tables):
+        for target in write_targets(config, declared.to, declared.tables):
             yield DestinationTarget(name, declared, target)
 
 
@@ -143,7 +143,7 @@ def flow_tasks(config: Config, store: GatewayStore, name: str, declared: Declare
     source = resolve_backend(config, declared.source)
     followers, flows = _followers(config, source), _flows_into(config, source)
     registry, tasks = registered(store), []
-    for target in write_targets(resolve_backend(config, declared.to), declared.tables):
+    for target in write_targets(config, declared.to, declared.tables):
         row_filter = RowFilter.from_conditions(
             declared.where, tables=target.tables, without=target.without, gateways=declared.gateways
         )
@@ -180,7 +180,7 @@ def flow_marks(config: Config) -> dict[str, str]:
         _flow_mark(name, target): target.name
         for name, declared in config.flows.items()
         if declared.to != LAKE
-        for target in write_targets(resolve_backend(config, declared.to), declared.tables)
+        for target in write_targets(config, declared.to, declared.tables)
     }
 
 

@@ -8,7 +8,7 @@ clients pull), `lakesync dlq` (values that a database rejected) and `lakesync up
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
@@ -17,9 +17,8 @@ import msgspec
 
 from lakesync.adapters.base import DatabaseAdapter
 from lakesync.adapters.composite import CompositeAdapter, LifecycleAdapter, Route
-from lakesync.adapters.deltas import TableSelection
 from lakesync.adapters.registry import as_database, open_adapter
-from lakesync.config.backends import LAKE
+from lakesync.config.backends import LAKE, Target
 from lakesync.model.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -111,17 +110,18 @@ def resolve_backend(config: Config, name: str) -> Backend:
     raise ConfigurationError(f"no backend {name!r} is declared: add it to [adapters], [routes], [fan_out] or [tiers]")
 
 
-def write_targets(backend: Backend, tables: tuple[str, ...] = ()) -> list[WriteTarget]:
+def write_targets(config: Config, name: str, tables: tuple[str, ...] = ()) -> list[WriteTarget]:
     """Return the adapters that a backend writes to. Those include secondaries, but not cold tiers, which tiers fill.
 
     Args:
-        backend: the backend.
+        config: the configuration.
+        name: the backend's name, which the configuration declares; not `lake`.
         tables: only these tables; empty means every table.
 
     Raises:
         ConfigurationError: the backend leads to an adapter in two ways. Its progress has one mark, by its name.
     """
-    targets = list(_targets(backend, WriteTarget("", "", tables)))
+    targets = list(config.backends.targets(Target(name, tables)))
     names = [target.name for target in targets]
     repeated = next((name for name in names if names.count(name) > 1), None)
     if repeated is not None:
@@ -129,7 +129,12 @@ def write_targets(backend: Backend, tables: tuple[str, ...] = ()) -> list[WriteT
             f"the backend leads to the adapter {repeated!r} in two ways, and a writer has one mark for each adapter: "
             "name it once, or declare a second adapter"
         )
-    return targets
+    return [
+        WriteTarget(
+            adapter, config.adapters[adapter], only, without, tuple(resolve_backend(config, tier) for tier in cold)
+        )
+        for adapter, only, without, cold in targets
+    ]
 
 
 def single_backends(backend: Backend) -> list[SingleBackend]:
@@ -190,41 +195,6 @@ def _open(backend: Backend, open_once: Callable[[SingleBackend], DatabaseAdapter
         case RoutedBackend():
             routes = [Route(frozenset({table}), _open(inner, open_once)) for table, inner in backend.tables.items()]
             return CompositeAdapter(routes, _open(backend.default, open_once))
-
-
-def _targets(backend: Backend, enclosing: WriteTarget) -> Iterator[WriteTarget]:
-    """Yield a backend's write targets.
-
-    Args:
-        backend: the backend.
-        enclosing: a target without name and URI, with the tables and cold tiers that enclosing backends select.
-    """
-    match backend:
-        case SingleBackend():
-            yield msgspec.structs.replace(enclosing, name=backend.name, uri=backend.uri)
-        case ReplicatedBackend():
-            for inner in (backend.primary, *backend.secondaries):
-                yield from _targets(inner, enclosing)
-        case TieredBackend():
-            yield from _targets(backend.hot, msgspec.structs.replace(enclosing, cold=(*enclosing.cold, backend.cold)))
-        case RoutedBackend():
-            yield from _routed_targets(backend, enclosing)
-
-
-def _routed_targets(backend: RoutedBackend, enclosing: WriteTarget) -> Iterator[WriteTarget]:
-    """Yield the write targets of routes: each backend with its tables, the default with all others."""
-    # The backend as JSON → the backend and its tables, so that tables with equal backends share one target.
-    by_content: dict[bytes, tuple[Backend, list[str]]] = {}
-    routes = {table: inner for table, inner in backend.tables.items() if inner != backend.default}
-    for table, inner in routes.items():
-        if TableSelection(enclosing.tables, enclosing.without).has_table(table):
-            by_content.setdefault(msgspec.json.encode(inner), (inner, []))[1].append(table)
-    for inner, tables in by_content.values():
-        yield from _targets(inner, msgspec.structs.replace(enclosing, tables=tuple(sorted(tables)), without=()))
-    other_tables = tuple(table for table in enclosing.tables if table not in routes)
-    if other_tables or not enclosing.tables:
-        without = () if other_tables else tuple(sorted({*enclosing.without, *routes}))
-        yield from _targets(backend.default, msgspec.structs.replace(enclosing, tables=other_tables, without=without))
 
 
 def _lake_uri(config: Config) -> str:

@@ -172,6 +172,23 @@ class DeclaredSource(Section):
         raise ValueError('a source is a URI or a table; write "URI", or { uri = "URI", gateway = "ID" }')
 
 
+class Target(NamedTuple):
+    """One adapter that a backend writes to, and which tables it receives."""
+
+    name: str
+    """The adapter's name; the backend's own until `Backends.targets` has divided it into its adapters."""
+    tables: tuple[str, ...] = ()
+    """Only these tables; empty means every table."""
+    without: tuple[str, ...] = ()
+    """Except these tables."""
+    cold: tuple[str, ...] = ()
+    """Names of cold tiers of which the adapter is the hot tier: they may have older deltas of the same rows."""
+
+    def has_table(self, table: str) -> bool:
+        """Return whether the adapter receives a table."""
+        return table not in self.without and (not self.tables or table in self.tables)
+
+
 class Backends(NamedTuple):
     """The sections about backends, for the checks across them. Each maps a declared name to its settings."""
 
@@ -232,6 +249,39 @@ class Backends(NamedTuple):
         else:
             parts = [part for _, part in self.parts(name)]
         return {adapter for part in parts for adapter in self.adapters_of_table(part, table)} if parts else {name}
+
+    def targets(self, backend: Target) -> Iterator[Target]:
+        """Yield the adapters that a backend writes to. They include secondaries, but not cold tiers, which tiers fill.
+
+        Args:
+            backend: the backend, with the tables to write and the cold tiers of which it is a part.
+        """
+        if backend.name in self.routes:
+            yield from self._routed_targets(backend, self.routes[backend.name])
+        elif backend.name in self.fan_out:
+            for _, part in self.parts(backend.name):
+                yield from self.targets(backend._replace(name=part))
+        elif backend.name in self.tiers:
+            tiers = self.tiers[backend.name]
+            yield from self.targets(backend._replace(name=tiers.hot, cold=(*backend.cold, tiers.cold)))
+        else:
+            yield backend
+
+    def _routed_targets(self, backend: Target, routes: DeclaredRoutes) -> Iterator[Target]:
+        """Yield the adapters of routes: those of each part with its tables, those of the default with all others."""
+        # Parts that write to the same adapters share a target, also under several names.
+        adapters = {part: tuple(self.targets(Target(part))) for part in (*routes.tables.values(), routes.default)}
+        routed = {table: part for table, part in routes.tables.items() if adapters[part] != adapters[routes.default]}
+        tables_by_adapters: dict[tuple[Target, ...], list[str]] = {}
+        for table, part in routed.items():
+            if backend.has_table(table):
+                tables_by_adapters.setdefault(adapters[part], []).append(table)
+        for tables in tables_by_adapters.values():
+            yield from self.targets(backend._replace(name=routed[tables[0]], tables=tuple(sorted(tables)), without=()))
+        others = tuple(table for table in backend.tables if table not in routed)
+        if others or not backend.tables:
+            without = () if others else tuple(sorted({*backend.without, *routed}))
+            yield from self.targets(backend._replace(name=routes.default, tables=others, without=without))
 
 
 def check_backends(backends: Backends) -> None:

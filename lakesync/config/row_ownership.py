@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from itertools import combinations
 from typing import NamedTuple
 
-from lakesync.config.backends import LAKE, Backends, Condition, DeclaredDestination, DeclaredFlow
+from lakesync.config.backends import LAKE, Backends, Condition, DeclaredDestination, DeclaredFlow, Target
 
 _OBJECT_STORES = ("file://", "s3://")
 """URI schemes of adapters that store only changes of rows, and no destination tables."""
@@ -38,40 +38,24 @@ def check_row_ownership(backends: Backends) -> None:
         if first.setting == second.setting or first.writes_same_rows(second):
             continue
         # two adapters may have the same URI
-        if backends.adapters[first.rows.adapter] != backends.adapters[second.rows.adapter]:
+        if backends.adapters[first.rows.name] != backends.adapters[second.rows.name]:
             continue
         table = _shared_table(first.rows, second.rows)
         if table is not None:
-            adapter = " and ".join(repr(name) for name in sorted({first.rows.adapter, second.rows.adapter}))
+            adapter = " and ".join(repr(name) for name in sorted({first.rows.name, second.rows.name}))
             raise ValueError(
                 f"{first.setting} and {second.setting} both keep {table} at the adapter {adapter}, and would each "
                 "delete rows that the other inserts; set rows = false for one of them, or use another adapter"
             )
     for writer in writers:
         for name, tiers in backends.tiers.items():
-            is_hot = backends.adapters[writer.rows.adapter] in backends.read_uris(tiers.hot)
-            if is_hot and tiers.cold not in writer.rows.cold_tiers:
+            is_hot = backends.adapters[writer.rows.name] in backends.read_uris(tiers.hot)
+            if is_hot and tiers.cold not in writer.rows.cold:
                 raise ValueError(
-                    f"{writer.setting} keeps tables of rows at the adapter {writer.rows.adapter!r}, the hot tier of "
+                    f"{writer.setting} keeps tables of rows at the adapter {writer.rows.name!r}, the hot tier of "
                     f"{name!r}, without the old changes that move to {tiers.cold!r}; write to {name!r}, or set "
                     "rows = false"
                 )
-
-
-class _RowTables(NamedTuple):
-    """The destination tables that a writer maintains at an adapter.
-
-    While `_row_tables` divides a backend into its adapters, the adapter may also be a backend composed of others.
-    """
-
-    adapter: str
-    """The name of the adapter, or of the backend."""
-    tables: frozenset[str] | None
-    """None for every table except `excluded`."""
-    excluded: frozenset[str]
-    """Tables that are routed to another backend."""
-    cold_tiers: tuple[str, ...]
-    """Cold tiers of which the adapter is the hot tier: their old changes are merged into the rows too."""
 
 
 class _RowWriter(NamedTuple):
@@ -81,12 +65,12 @@ class _RowWriter(NamedTuple):
     """Its name, such as `flows.NAME`."""
     where: frozenset[Condition]
     """A flow's filter; empty for a destination."""
-    rows: _RowTables
-    """The tables, and the adapter."""
+    rows: Target
+    """The adapter, and the tables."""
 
     def writes_same_rows(self, other: _RowWriter) -> bool:
         """Return whether both would write the same rows to a table."""
-        return self.where == other.where and self.rows.cold_tiers == other.rows.cold_tiers
+        return self.where == other.where and self.rows.cold == other.rows.cold
 
 
 def _row_writers(backends: Backends) -> Iterator[_RowWriter]:
@@ -99,50 +83,16 @@ def _row_writers(backends: Backends) -> Iterator[_RowWriter]:
         if not declared.rows:
             continue
         where = declared.where if isinstance(declared, DeclaredFlow) else ()
-        tables = frozenset(declared.tables) or None  # without names, all tables
-        for rows in _row_tables(backends, _RowTables(declared.to, tables, frozenset(), ())):
-            if not backends.adapters[rows.adapter].startswith(_OBJECT_STORES):
+        for rows in backends.targets(Target(declared.to, declared.tables)):
+            if not backends.adapters[rows.name].startswith(_OBJECT_STORES):
                 yield _RowWriter(setting, frozenset(where), rows)
 
 
-def _row_tables(backends: Backends, undivided: _RowTables) -> Iterator[_RowTables]:
-    """Yield the destination tables of a backend, divided among the adapters that it is composed of.
-
-    A fan-out has each table in all of its parts, tiers have it in the hot part, and routes in one part.
-
-    Args:
-        backends: all declared backends.
-        undivided: the tables at the backend.
-    """
-    name = undivided.adapter
-    if name in backends.adapters:
-        yield undivided
-    elif name in backends.fan_out:
-        for part in (backends.fan_out[name].primary, *backends.fan_out[name].secondaries):
-            yield from _row_tables(backends, undivided._replace(adapter=part))
-    elif name in backends.tiers:
-        tiers = backends.tiers[name]
-        yield from _row_tables(
-            backends, undivided._replace(adapter=tiers.hot, cold_tiers=(*undivided.cold_tiers, tiers.cold))
-        )
-    else:
-        routes = backends.routes[name]
-        for table, part in routes.tables.items():
-            if table not in undivided.excluded and (undivided.tables is None or table in undivided.tables):
-                one = undivided._replace(adapter=part, tables=frozenset({table}), excluded=frozenset())
-                yield from _row_tables(backends, one)
-        routed = frozenset(routes.tables)
-        others = None if undivided.tables is None else undivided.tables - routed
-        if others is None or others:
-            rest = undivided._replace(adapter=routes.default, tables=others, excluded=undivided.excluded | routed)
-            yield from _row_tables(backends, rest)
-
-
-def _shared_table(first: _RowTables, second: _RowTables) -> str | None:
-    """Return a table that both maintain, as part of a sentence; None if they share none."""
-    if first.tables is None:
+def _shared_table(first: Target, second: Target) -> str | None:
+    """Return a table that both receive, as part of a sentence; None if they share none."""
+    if not first.tables:
         first, second = second, first
-    if first.tables is None:  # both maintain every table
+    if not first.tables:  # both receive every table
         return "every table"
-    shared = first.tables - second.excluded if second.tables is None else first.tables & second.tables
+    shared = [table for table in first.tables if second.has_table(table)]
     return f"the table {min(shared)!r}" if shared else None

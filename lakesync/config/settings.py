@@ -205,13 +205,17 @@ class Config(BaseSettings):
             raise ValueError(f"lake.checkpoints is {checkpoints!r}, which ends at its ? or #; write %3F or %23")
         return self
 
+    @property
+    def backends(self) -> Backends:
+        """The sections about backends."""
+        return Backends(*(getattr(self, section) for section in Backends._fields))
+
     @model_validator(mode="after")
     def _check_backends(self) -> Config:
         """Check that the sections about backends are consistent with each other."""
-        backends = Backends(*(getattr(self, section) for section in Backends._fields))
-        check_backends(backends)
-        check_tiers(backends)
-        check_row_ownership(backends)
+        check_backends(self.backends)
+        check_tiers(self.backends)
+        check_row_ownership(self.backends)
         return self
 
     @model_validator(mode="after")

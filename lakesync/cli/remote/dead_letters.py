@@ -264,16 +264,16 @@ def _rejected_values(config: Config, gateway: str | None) -> Iterator[DeadLetter
 
 def _table_writers(config: Config) -> Iterator[TableWriter]:
     """Yield the declared destinations, and the flows that keep tables of current rows, each once for each adapter."""
-    from lakesync.adapters.backend_config import resolve_backend, write_targets
+    from lakesync.adapters.backend_config import write_targets
     from lakesync.config.backends import LAKE
 
     for name, destination in config.destinations.items():
-        for target in write_targets(resolve_backend(config, destination.to), destination.tables):
+        for target in write_targets(config, destination.to, destination.tables):
             asset = f"destinations/{name}/{target.name}"
             yield TableWriter(f"{name}/{target.name}", asset, "destinations", asset, target)
     for name, flow in config.flows.items():
         if flow.rows and flow.to != LAKE:
-            for target in write_targets(resolve_backend(config, flow.to), flow.tables):
+            for target in write_targets(config, flow.to, flow.tables):
                 mark = f"flows/{name}/{target.name}"
                 yield TableWriter(mark, f"flows/{name}", f"flows_{name}", mark, target)
 

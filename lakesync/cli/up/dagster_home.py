@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from lakesync.adapters.backend_config import resolve_backend, write_targets
+from lakesync.adapters.backend_config import write_targets
 from lakesync.config import Config
 from lakesync.model.errors import ConfigurationError
 
@@ -159,9 +159,7 @@ def run_slots(config: Config) -> dict[str, int]:
     their own slots, so that transfers and polls, which wait for a flush, cannot block it.
     """
     scheduled = sum(each.schedule is not None for each in config.migrations.values())
-    adapters = sum(
-        len(write_targets(resolve_backend(config, each.to), each.tables)) for each in config.destinations.values()
-    )
+    adapters = sum(len(write_targets(config, each.to, each.tables)) for each in config.destinations.values())
     transfers = len(config.flows) + len(config.tiers) + scheduled + adapters
     return {"flush": 2, "move": min(max(2, transfers), _MAX_TRANSFERS), "poll": 2, "upkeep": 2, "other": 2}
 

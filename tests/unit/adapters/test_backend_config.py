@@ -50,16 +50,16 @@ def declared(tmp_path, monkeypatch):
 
 
 def test_each_write_target_has_its_tables_and_cold_tier(declared, tmp_path):
-    place = resolve_backend(declared(), "main")
+    loaded = declared()
     uris = {name: f"sqlite://{tmp_path}/{name}.db" for name in ("pg", "copy")}
-    cold = resolve_backend(declared(), "cold")
+    cold = resolve_backend(loaded, "cold")
     others = ("clicks", "events")
-    assert write_targets(place) == [
+    assert write_targets(loaded, "main") == [
         WriteTarget("events", f"file://{tmp_path}/events", others),
         WriteTarget("pg", uris["pg"], (), others, (cold,)),
         WriteTarget("copy", uris["copy"], (), others),
     ]
-    assert [(leaf.name, leaf.tables) for leaf in write_targets(place, ("orders", "events"))] == [
+    assert [(leaf.name, leaf.tables) for leaf in write_targets(loaded, "main", ("orders", "events"))] == [
         ("events", ("events",)),
         ("pg", ("orders",)),
         ("copy", ("orders",)),
@@ -236,13 +236,13 @@ def test_writers_of_different_tables_may_share_an_adapter(declared, flow):
 def test_a_destination_that_writes_one_adapter_twice_is_rejected(declared):
     loaded = declared('[fan_out.twice]\nprimary = "pg"\nsecondaries = ["aged"]\n')
     with pytest.raises(ConfigurationError, match="leads to the adapter 'pg' in two ways"):
-        write_targets(resolve_backend(loaded, "twice"))
+        write_targets(loaded, "twice")
 
 
 def test_a_table_may_be_routed_to_the_default_backend(declared, tmp_path):
     loaded = declared('[routes.same]\ntables = { orders = "pg", events = "events" }\ndefault = "pg"\n')
-    assert write_targets(resolve_backend(loaded, "same")) == [
+    assert write_targets(loaded, "same") == [
         WriteTarget("events", f"file://{tmp_path}/events", ("events",)),
         WriteTarget("pg", f"sqlite://{tmp_path}/pg.db", (), ("events",)),
     ]
-    assert [each.tables for each in write_targets(resolve_backend(loaded, "same"), ("orders",))] == [("orders",)]
+    assert [each.tables for each in write_targets(loaded, "same", ("orders",))] == [("orders",)]

@@ -53,7 +53,7 @@ def test_the_examples_destination_and_flow_move_the_declared_rows(example, tmp_p
         ("shop", 512, [make_delta("c", 3, "k1", table="clicks", x=1)]),
     ]
     place = resolve_backend(example, example.destinations["main"].to)
-    for leaf in write_targets(place):
+    for leaf in write_targets(example, example.destinations["main"].to):
         adapter = open_backend(resolve_backend(example, leaf.name))
         wanted = [push for push in pushes if (push[2][0].table in leaf.tables) == bool(leaf.tables)]
         list(follow_history(adapter, leaf.name, DeltaSelection(leaf.tables, leaf.without), history(wanted)))
