@@ -6,14 +6,13 @@ tenant's stream of deltas. A gateway's *sync rules* are conditions on rows, whic
 
 `[adapters]`, `[routes]`, `[fan_out]` and `[tiers]` declare backends. `[destinations]`, `[flows]`, `[migrations]` and
 `[sources]` refer to them by name. The name `lake` means the table of all deltas in the lake (Iceberg): flows,
-migrations and sources may read it, and a flow may write to it. `Config` contains the sections, and calls
-`check_backends`, `check_tiers` (tier_checks.py) and `check_row_ownership` (row_ownership.py), which compare several of
-them.
+migrations and sources may read it, and a flow may write to it. `Config` contains the sections; `check_backends`
+(backend_checks.py) compares several of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from datetime import date
 from typing import Annotated, NamedTuple
 
@@ -282,119 +281,3 @@ class Backends(NamedTuple):
         if others or not backend.tables:
             without = () if others else tuple(sorted({*backend.without, *routed}))
             yield from self.targets(backend._replace(name=routes.default, tables=others, without=without))
-
-
-def check_backends(backends: Backends) -> None:
-    """Check the names of backends, and what the sections about them say about each other.
-
-    Every name must be declared exactly once. No backend may contain itself, and a fan-out or tiers must name different
-    parts. No flow or migration may lead to its own source, no migration may end before it begins, and names of Dagster
-    steps must differ.
-
-    Args:
-        backends: the sections of one configuration.
-
-    Raises:
-        ValueError: a check failed; the message names the setting and the remedy.
-    """
-    declared: dict[str, str] = {}
-    for section in ("adapters", "routes", "fan_out", "tiers"):
-        for name in getattr(backends, section):
-            if name == LAKE:
-                raise ValueError(f"{section}.{LAKE} uses the reserved name of the lake; choose another name")
-            if name in declared:
-                raise ValueError(
-                    f"{section}.{name} has the same name as {declared[name]}.{name}; choose another name for one"
-                )
-            declared[name] = section
-    known = ", ".join(sorted(declared)) or "none"
-    for setting, name, may_be_lake in _names_in_settings(backends):
-        if name not in declared and not (may_be_lake and name == LAKE):
-            raise ValueError(
-                f"{setting} names {name!r}, which is not declared (declared: {known}); add it to [adapters], [routes], "
-                "[fan_out] or [tiers]"
-            )
-    for name in declared:
-        _check_not_circular(backends, name, containers=())
-    _check_distinct_parts(backends)
-    _check_step_names(backends)
-    for name, migration in backends.migrations.items():
-        if migration.until is not None and migration.until < migration.since:
-            raise ValueError(
-                f"migrations.{name}.until, {migration.until}, lies before since, {migration.since}; set a later day"
-            )
-        if migration.source == migration.to:
-            raise ValueError(f"migrations.{name} leads from {migration.to!r} to itself; name two different backends")
-    for name, flow in backends.flows.items():
-        _check_flow_leads_elsewhere(backends, name, flow)
-
-
-def _check_distinct_parts(backends: Backends) -> None:
-    """Check that no fan-out names a backend twice, and that the tiers of a backend differ."""
-    for name in (*backends.fan_out, *backends.tiers):
-        named: set[str] = set()
-        for setting, part in backends.parts(name):
-            if part in named:
-                raise ValueError(f"{setting} names {part!r}, which {name!r} has already; name another backend")
-            named.add(part)
-
-
-def _check_flow_leads_elsewhere(backends: Backends, name: str, flow: DeclaredFlow) -> None:
-    """Check that no table of a flow has its source and its destination at one adapter.
-
-    Args:
-        backends: the sections, whose names are declared and not circular.
-        name: the flow's name.
-        flow: the flow.
-    """
-    if flow.source == flow.to:
-        raise ValueError(f"flows.{name} leads from {flow.to!r} to itself; name two different backends")
-    routed = sorted({table for routes in backends.routes.values() for table in routes.tables})
-    tables: Sequence[str | None] = flow.tables or (*routed, None)
-    for table in tables:
-        shared = backends.adapters_of_table(flow.source, table) & backends.adapters_of_table(flow.to, table)
-        if shared:
-            raise ValueError(
-                f"flows.{name} leads from {flow.source!r} to {flow.to!r}, which share the adapter {min(shared)!r}; "
-                "name backends without a common adapter"
-            )
-
-
-def _check_step_names(backends: Backends) -> None:
-    """Check that no two adapters of destinations get the same Dagster step name, which joins names with `__`."""
-    steps: dict[str, str] = {}
-    for name, destination in backends.destinations.items():
-        for adapter in sorted(backends.adapters_of(destination.to)):
-            described = f"the adapter {adapter!r} of destinations.{name}"
-            other = steps.setdefault(f"{name}__{adapter}", described)
-            if other != described:
-                raise ValueError(
-                    f"{described} and {other} would both be called {name}__{adapter} in Dagster; rename one of them "
-                    "without two underscores in a row"
-                )
-
-
-def _names_in_settings(backends: Backends) -> Iterator[tuple[str, str, bool]]:
-    """Yield `(setting, backend's name in it, whether it may be "lake")` for each setting that names a backend."""
-    for name in (*backends.routes, *backends.fan_out, *backends.tiers):
-        for setting, part in backends.parts(name):
-            yield setting, part, False
-    for name, destination in backends.destinations.items():
-        yield f"destinations.{name}.to", destination.to, False
-    for name, flow in backends.flows.items():
-        yield f"flows.{name}.from", flow.source, True
-        yield f"flows.{name}.to", flow.to, True
-    for name, migration in backends.migrations.items():
-        yield f"migrations.{name}.from", migration.source, True
-        yield f"migrations.{name}.to", migration.to, False
-    for name, source in backends.sources.items():
-        if ":" not in source.uri:  # a name, not a URI
-            yield f"sources.{name}", source.uri, True
-
-
-def _check_not_circular(backends: Backends, name: str, containers: tuple[str, ...]) -> None:
-    """Check that a backend does not contain itself; `containers` are the backends that contain it, outermost first."""
-    if name in containers:
-        raise ValueError(f"the backend {name!r} contains itself: {' → '.join((*containers, name))}; remove one part")
-    for _, part in backends.parts(name):
-        _check_not_circular(backends, part, (*containers, name))

@@ -23,6 +23,7 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
+from lakesync.config.backend_checks import check_backends
 from lakesync.config.backends import (
     BackendName,
     Backends,
@@ -34,7 +35,6 @@ from lakesync.config.backends import (
     DeclaredSource,
     DeclaredTiers,
     TableName,
-    check_backends,
 )
 from lakesync.config.files import config_file, expanded, read_file, user_file
 from lakesync.config.pipeline_sections import (
@@ -46,7 +46,6 @@ from lakesync.config.pipeline_sections import (
     MaintenanceSection,
     SparkSection,
 )
-from lakesync.config.row_ownership import check_row_ownership
 from lakesync.config.sections import (
     REVEAL,
     ConnectorsSection,
@@ -57,7 +56,6 @@ from lakesync.config.sections import (
     ShardConfig,
     StagingSection,
 )
-from lakesync.config.tier_checks import check_tiers
 from lakesync.model.namespaces import Namespaces, check_namespaces
 from lakesync.model.validation import GATEWAY_ID
 
@@ -214,8 +212,6 @@ class Config(BaseSettings):
     def _check_backends(self) -> Config:
         """Check that the sections about backends are consistent with each other."""
         check_backends(self.backends)
-        check_tiers(self.backends)
-        check_row_ownership(self.backends)
         return self
 
     @model_validator(mode="after")
