@@ -1,4 +1,4 @@
-"""The queue of an app's actions, in the app's database. `ActionSender` sends them.
+"""The queue of an app's actions, in the app's database, and the sender of its actions.
 
 An action is a request that the gateway executes once in an external system, such as opening a ticket; its outcome is
 its result or its error. Apps reach the queue as `client.coordinator.actions`, and by methods of `Client`. The replica
@@ -14,10 +14,14 @@ from typing import Any, Literal
 
 import msgspec
 
+from lakesync.client.errors import UnreachableError
+from lakesync.client.status import EventListeners
+from lakesync.client.sync.exchange import CycleResult
 from lakesync.client.sync.replica import Replica
+from lakesync.client.transports.base import ActionTransport, SyncTransport
 from lakesync.model.delta import make_action
-from lakesync.model.errors import NotFoundError
-from lakesync.model.types import Action, ActionFailure, ActionResult
+from lakesync.model.errors import ConfigurationError, LakeSyncError, NotFoundError
+from lakesync.model.types import Action, ActionFailure, ActionPush, ActionResult
 
 ActionStatus = Literal["waiting", "done", "failed"]
 """`waiting`: to be sent, again if necessary. `done`: executed. `failed`: rejected for good, or attempted too often."""
@@ -28,6 +32,8 @@ _LONGEST_RETRY_AFTER_SECONDS = 3600.0
 _STILL_RUNNING = frozenset({"ACTION_PENDING", "ACTION_BUSY"})
 """Error codes of an action that the gateway is still executing; they do not count as an attempt."""
 
+_POSTPONING_CODES = ("AUTH_ERROR", "NOT_FOUND")
+"""Codes of errors after which all actions stay queued: a rejected token, or an unknown gateway."""
 _TABLE = """CREATE TABLE IF NOT EXISTS _lakesync_actions (
     number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, status TEXT NOT NULL, due REAL NOT NULL,
     attempts INTEGER NOT NULL, body BLOB NOT NULL, data BLOB, code TEXT NOT NULL, message TEXT NOT NULL)"""
@@ -231,6 +237,94 @@ class ActionQueue:
         """Run a statement for one action; raise NotFoundError with `problem` if no row matched."""
         if not self._replica.step(lambda _: self._db.execute(statement, (action_id,)).rowcount):
             raise NotFoundError(f"action {action_id!r} {problem}")
+
+
+class ActionSender:
+    """Sends the actions of a queue. A repeated action is executed once, because it keeps its id."""
+
+    def __init__(self, queue: ActionQueue, transport: SyncTransport, client_id: str, listeners: EventListeners) -> None:
+        """Create a sender; nothing is sent yet.
+
+        Args:
+            queue: the queued actions.
+            transport: sends the actions, if it is an `ActionTransport`.
+            client_id: this client's id.
+            listeners: those of `onActionComplete` are called for each action that ends.
+        """
+        self._queue = queue
+        self._transport = transport
+        self._client_id = client_id
+        self._listeners = listeners
+
+    @property
+    def transport(self) -> ActionTransport:
+        """The transport.
+
+        Raises:
+            ConfigurationError: the transport cannot send actions.
+        """
+        if not isinstance(self._transport, ActionTransport):
+            raise ConfigurationError("this transport cannot send actions: use HttpTransport or LocalTransport")
+        return self._transport
+
+    def send_due(self, result: CycleResult) -> float | None:
+        """Send the actions that are due. After a failed request, they are sent again later.
+
+        Args:
+            result: the outcome of the request is added to it; its errors are not raised.
+
+        Returns:
+            Seconds until another action is due; None if none is waiting.
+        """
+        while isinstance(self._transport, ActionTransport) and (actions := self._queue.peek()):
+            result.had_contact = True
+            try:
+                outcomes = self._outcomes(actions)
+            except LakeSyncError as error:
+                result.error = error
+                return self._queue.postpone(actions, getattr(error, "retry_after", None))
+            for ended in self._queue.record_outcomes(outcomes):
+                self._listeners.emit("onActionComplete", ended.action_id, ended)
+        return self._queue.delay()
+
+    def _outcomes(self, actions: Sequence[Action]) -> list[ActionResult | ActionFailure]:
+        """Send actions in one request, and return the outcome of each.
+
+        One action may make the gateway reject the request. Sent alone, the others are executed.
+
+        Raises:
+            LakeSyncError: the actions may succeed later.
+        """
+        try:
+            return self._execute(*actions)
+        except LakeSyncError as error:
+            if error.retryable or error.code in _POSTPONING_CODES:
+                raise
+        return [self._execute_alone(action) for action in actions]
+
+    def _execute_alone(self, action: Action) -> ActionResult | ActionFailure:
+        """Send one action alone, after the gateway rejected the request that it was in, and return its outcome."""
+        try:
+            (outcome,) = self._execute(action)
+        except LakeSyncError as error:
+            if error.code in _POSTPONING_CODES:
+                raise
+            return ActionFailure(action.action_id, error.code, str(error), error.retryable)
+        return outcome
+
+    def _execute(self, *actions: Action) -> list[ActionResult | ActionFailure]:
+        """Send actions in one request, and return the outcome of each.
+
+        Raises:
+            UnreachableError: an outcome is missing. An empty response, as from a proxy, decodes as no outcomes.
+        """
+        outcomes = list(self.transport.execute_actions(ActionPush(self._client_id, actions)).results)
+        if {outcome.action_id for outcome in outcomes} != {action.action_id for action in actions}:
+            raise UnreachableError(
+                f"the response has {len(outcomes)} outcomes for {len(actions)} actions: check that the address is a "
+                "gateway's"
+            )
+        return outcomes
 
 
 def _queued_action(row: tuple[Any, ...]) -> QueuedAction:
