@@ -37,10 +37,7 @@ from lakesync.adapters.digests import (
     DigestScope,
     diff_digests,
 )
-from lakesync.adapters.transfer.follower import (
-    FollowerProgress,
-    read_follower_progress,
-)
+from lakesync.adapters.transfer.follower import FollowerProgress, read_follower_progress
 from lakesync.model.errors import ConfigurationError, TransientError
 
 if TYPE_CHECKING:

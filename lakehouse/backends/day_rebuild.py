@@ -31,11 +31,7 @@ from lakesync.adapters.arrow_access import fence_writes, max_writers
 from lakesync.adapters.base import StateWriter
 from lakesync.adapters.composite import cold_tier_contents
 from lakesync.adapters.digests import day_number
-from lakesync.adapters.transfer.follower import (
-    HISTORY_COLUMNS,
-    FollowerProgress,
-    read_follower_progress,
-)
+from lakesync.adapters.transfer.follower import HISTORY_COLUMNS, FollowerProgress, read_follower_progress
 from lakesync.adapters.transfer.restore import restore
 
 if TYPE_CHECKING:

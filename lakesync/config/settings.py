@@ -16,12 +16,7 @@ from typing import Annotated, Any
 
 import pydantic
 from pydantic import BaseModel, Field, SecretStr, model_validator
-from pydantic_settings import (
-    BaseSettings,
-    InitSettingsSource,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-)
+from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from lakesync.config.backend_checks import check_backends
 from lakesync.config.backends import (

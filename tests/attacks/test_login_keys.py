@@ -17,15 +17,7 @@ from websockets.exceptions import ConnectionClosed
 from lakesync.auth import keys
 from lakesync.auth.keys import KeysUnavailableError, parse_keys
 from lakesync.testing.servers.oidc import serve_oidc
-from tests.attacks.login_support import (
-    AUDIENCE,
-    UNKNOWN_KEY,
-    WAYS,
-    issuers_of,
-    part,
-    payload_of,
-    shown_over,
-)
+from tests.attacks.login_support import AUDIENCE, UNKNOWN_KEY, WAYS, issuers_of, part, payload_of, shown_over
 from tests.integration.gateway_support import DEADLINE, Client, sign, until
 from tests.integration.live.live_support import Live
 

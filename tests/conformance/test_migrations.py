@@ -9,13 +9,7 @@ from contextlib import closing
 
 import pytest
 
-from lakesync.adapters import (
-    DeltaQuery,
-    LocalDisk,
-    ObjectDeltas,
-    SqliteAdapter,
-    migrate_adapter,
-)
+from lakesync.adapters import DeltaQuery, LocalDisk, ObjectDeltas, SqliteAdapter, migrate_adapter
 from lakesync.adapters.transfer.migration import MigrationScope, scope_checksum
 from lakesync.cli import main
 from lakesync.model.crash_points import VARIABLE

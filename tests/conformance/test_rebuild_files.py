@@ -11,13 +11,7 @@ from lakesync.model.crash_points import VARIABLE
 from lakesync.model.errors import ConfigurationError, StagingUnavailableError
 from lakesync.testing import ManualClock
 from tests.conformance.book import make_delta
-from tests.conformance.rebuild_support import (
-    Lake,
-    carry,
-    everything,
-    opened,
-    random_history,
-)
+from tests.conformance.rebuild_support import Lake, carry, everything, opened, random_history
 from tests.forked import run_code
 
 

@@ -21,27 +21,12 @@ from msgspec.structs import replace
 from lakesync.adapters.arrow import require_pyarrow
 from lakesync.adapters.arrow_access import ArrowAdapterBase
 from lakesync.adapters.base import ContentTransform, DeadLetter, SuspendedTable, unchanged
-from lakesync.adapters.deltas import (
-    HASH_SLOTS,
-    ArrowPage,
-    BatchChecksum,
-    DeltaQuery,
-    MarkUpdate,
-    RowContent,
-    RowId,
-)
+from lakesync.adapters.deltas import HASH_SLOTS, ArrowPage, BatchChecksum, DeltaQuery, MarkUpdate, RowContent, RowId
 from lakesync.adapters.digests import Digest, DigestScope
 from lakesync.adapters.redaction import RedactionRequest, RedactionResult, TouchedRow, read_fence
 from lakesync.adapters.sql import follower_state, queries
 from lakesync.adapters.sql.backend import Connection, Dialect, Executor
-from lakesync.adapters.sql.delta_table import (
-    DELTAS_TABLE,
-    INDEXES,
-    KEY,
-    TABLE_COLUMNS,
-    DeltaWriter,
-    redact_deltas,
-)
+from lakesync.adapters.sql.delta_table import DELTAS_TABLE, INDEXES, KEY, TABLE_COLUMNS, DeltaWriter, redact_deltas
 from lakesync.adapters.sql.follower_state import DEAD_LETTERS_TABLE, MARKS_TABLE
 from lakesync.adapters.sql.queries import delete_orphan_rows, digests
 from lakesync.adapters.sql.row_tables import RowTable, remove_rows, table_name

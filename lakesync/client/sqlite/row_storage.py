@@ -20,14 +20,7 @@ from msgspec import Raw
 
 from lakesync.client.core.store import SOURCE_GENERATION, KnownRow
 from lakesync.client.sqlite.page_plan import StoredRecords
-from lakesync.client.sqlite.sql_values import (
-    DECLARED,
-    STRICT_DECLARED,
-    SqlValue,
-    from_sql,
-    round_trips,
-    to_sql,
-)
+from lakesync.client.sqlite.sql_values import DECLARED, STRICT_DECLARED, SqlValue, from_sql, round_trips, to_sql
 from lakesync.client.sqlite.stamps import Record, StampCodec, Stamps, known_table, stamps_of
 from lakesync.client.sqlite.table_validation import has_defaults, is_strict, lost_columns
 from lakesync.client.sqlite.triggers import before_table

@@ -5,18 +5,8 @@ from __future__ import annotations
 import pytest
 
 import lakesync
-from lakesync.client import (
-    MemoryQueue,
-    SyncQueue,
-    UnreachableError,
-)
-from lakesync.model.errors import (
-    BackpressureError,
-    ForbiddenError,
-    Rejection,
-    SchemaError,
-    ValidationError,
-)
+from lakesync.client import MemoryQueue, SyncQueue, UnreachableError
+from lakesync.model.errors import BackpressureError, ForbiddenError, Rejection, SchemaError, ValidationError
 from tests.unit.client.queue_support import NOTES, RecordingTransport, delta, rows_there
 
 SCHEMAS = [NOTES]

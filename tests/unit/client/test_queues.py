@@ -7,17 +7,8 @@ from contextlib import suppress
 import pytest
 
 import lakesync
-from lakesync.client import (
-    DbError,
-    MemoryQueue,
-    RetryPolicy,
-    SyncQueue,
-    UnreachableError,
-)
-from lakesync.model.errors import (
-    BackpressureError,
-    SchemaError,
-)
+from lakesync.client import DbError, MemoryQueue, RetryPolicy, SyncQueue, UnreachableError
+from lakesync.model.errors import BackpressureError, SchemaError
 from lakesync.model.schema import parse_schema
 from tests.unit.client.queue_support import NOTES, RecordingTransport, delta, rows_there
 

@@ -17,10 +17,7 @@ from lakesync.client import (
     UnreachableError,
     create_client,
 )
-from lakesync.model.errors import (
-    BackpressureError,
-    ConfigurationError,
-)
+from lakesync.model.errors import BackpressureError, ConfigurationError
 from tests.unit.client.queue_support import NOTES, RecordingTransport, rows_there
 
 SCHEMAS = [NOTES]
