@@ -47,6 +47,7 @@ _MAX_REASON_BYTES = 123
 """Longest reason in a close frame, by RFC 6455."""
 
 _UPGRADE_WITH_BODY = "A request with a body cannot ask for an upgrade; leave out its Upgrade header."
+_UNKNOWN_CODING = "The only supported Transfer-Encoding is chunked; compress a body with Content-Encoding: gzip."
 _NOT_ONE_HOST = "The request must have one Host header."
 _TOO_LONG = f"the head of the request is above {MAX_HEAD_BYTES} bytes; send fewer or shorter headers"
 
@@ -137,6 +138,9 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             return 505, f"HTTP/{version} is not supported; send HTTP/1.1."
         if version == "1.1" and sum(name == b"host" for name, _ in self.headers) != 1:
             return 400, _NOT_ONE_HOST
+        codings = b",".join(value for name, value in self.headers if name == b"transfer-encoding")
+        if codings and codings.lower().strip() != b"chunked":  # the parser would pass on a body that is still encoded
+            return 501, _UNKNOWN_CODING
         if self.parser.should_upgrade() and self._announces_body():
             # the parser reads no body after such a head: it would take the body for the next request
             return 400, _UPGRADE_WITH_BODY

@@ -131,6 +131,13 @@ def test_another_version_of_http_is_rejected(served):
     assert raw(served.url, "GET /health HTTP/1.0")[0] == 200
 
 
+@pytest.mark.parametrize("codings", [["gzip, chunked"], ["gzip", "chunked"], ["identity, chunked"]])
+def test_another_transfer_encoding_than_chunked_is_rejected(served, codings):
+    headers = [f"Transfer-Encoding: {coding}" for coding in codings]
+    assert raw(served.url, "GET /health HTTP/1.1", "Host: x", *headers)[0] == 501
+    assert raw(served.url, "GET /health HTTP/1.1", "Host: x", "Transfer-Encoding: Chunked")[0] == 200
+
+
 @pytest.mark.parametrize(
     ("filler", "count"), [("X-{n}: " + "x" * 1000, 80), ("X-{n}: " + "x" * 1000, 2000), ("X: {n}", 20_000)]
 )
