@@ -18,7 +18,7 @@ from typing import Any
 from lakesync.model.crash_points import crash_point
 from lakesync.model.errors import StagingUnavailableError
 from lakesync.model.secrets import make_private_file
-from lakesync.staging.sqlite.files import connect, size_of
+from lakesync.staging.sqlite.files import connect, size_of, sync_to_disk
 
 _COPY = ".rewriting"
 """Suffix of a copy's name, after that of the file."""
@@ -67,7 +67,7 @@ class FileCopy:
             os.chown(self.path, owner.st_uid, owner.st_gid)
         self._open()
         self._execute("VACUUM INTO ?", (str(self.path),))
-        self._sync()
+        sync_to_disk(self.path)
         self.attach()
 
     def attach(self) -> None:
@@ -101,7 +101,7 @@ class FileCopy:
         """Copy the WAL of the file into the file, as far as possible, so that replacing it takes less time."""
         self._execute("PRAGMA main.wal_checkpoint(PASSIVE)")
         self._execute("PRAGMA copy.wal_checkpoint(PASSIVE)")
-        self._sync()
+        sync_to_disk(self.path)
 
     def finish(self) -> None:
         """Close the copy, which is then complete and durable in one file.
@@ -112,7 +112,7 @@ class FileCopy:
         self.close()
         if size_of(Path(f"{self.path}-wal")):
             raise sqlite3.OperationalError(f"the write-ahead log of {self.path} is left")
-        self._sync()
+        sync_to_disk(self.path)
 
     def close(self) -> None:
         """Close the connection; do nothing if it is closed."""
@@ -137,13 +137,6 @@ class FileCopy:
         if self._interrupted:
             raise sqlite3.OperationalError("interrupted")
         self._sql.execute(statement, values).fetchall()
-
-    def _sync(self) -> None:
-        file = os.open(self.path, os.O_RDWR)
-        try:
-            os.fsync(file)
-        finally:
-            os.close(file)
 
 
 def replace_file(sql: sqlite3.Connection, copy: Path, path: Path) -> None:
@@ -178,11 +171,11 @@ def replace_file(sql: sqlite3.Connection, copy: Path, path: Path) -> None:
     old = None
     try:
         old = os.open(path, os.O_RDWR)
-        _sync_folder(path.parent)  # first, so that a power cut cannot bring the WAL back beside the copy
+        sync_to_disk(path.parent)  # first, so that a power cut cannot bring the WAL back beside the copy
         crash_point("erasure.unlogged")
         copy.rename(path)
         crash_point("erasure.renamed")
-        _sync_folder(path.parent)
+        sync_to_disk(path.parent)
         os.ftruncate(old, _CUT_OFF_SIZE)
     finally:
         sql.close()
@@ -195,11 +188,3 @@ def delete_copy(path: Path) -> None:
     """Delete what a rewrite that was interrupted left beside a file."""
     for suffix in ("", "-wal", "-shm", "-journal"):
         path.with_name(f"{path.name}{_COPY}{suffix}").unlink(missing_ok=True)
-
-
-def _sync_folder(folder: Path) -> None:
-    file = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)

@@ -103,6 +103,19 @@ def size_of(path: Path) -> int:
         return 0
 
 
+def sync_to_disk(path: Path) -> None:
+    """Make the content of a file, or the names in a folder, survive a power cut.
+
+    Args:
+        path: not an open database that others use: closing any descriptor of it ends this process's locks on it.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def connect(path: Path, cache_mib: int = _CACHE_MIB) -> sqlite3.Connection:
     """Open a database in WAL mode, durable at every commit, and without Python's own transactions.
 

@@ -11,7 +11,6 @@ The *journal* is the file `log.db`; its *log* has one row for each push. A *gate
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator
@@ -24,7 +23,7 @@ import structlog
 from lakesync.staging.head import Head
 from lakesync.staging.sqlite.entry_file import BucketNumbers, EntryFile
 from lakesync.staging.sqlite.file_copy import FileInUseError, replace_file
-from lakesync.staging.sqlite.files import STATE_FILE, connect, migrate
+from lakesync.staging.sqlite.files import STATE_FILE, connect, migrate, sync_to_disk
 from lakesync.staging.sqlite.row_file import RowFile
 
 _CHECKPOINT_CACHE_MIB = 1
@@ -227,12 +226,8 @@ class StateFile:
             yield
 
     def sync_wal(self) -> None:
-        """Make all commits survive a power cut, by an fsync of the write-ahead log."""
-        file = os.open(f"{self.path}-wal", os.O_RDONLY)
-        try:
-            os.fsync(file)
-        finally:
-            os.close(file)
+        """Make all commits survive a power cut."""
+        sync_to_disk(Path(f"{self.path}-wal"))
 
     def rollback(self) -> None:
         """Roll back everything since the last commit; `intact` is false afterwards, also if the file raises."""

@@ -16,6 +16,7 @@ import pytest
 from lakesync.model.errors import StagingUnavailableError
 from lakesync.staging.sqlite import file_copy
 from lakesync.staging.sqlite.file_copy import FileCopy
+from lakesync.staging.sqlite.files import sync_to_disk
 from tests.conformance.book import make_delta
 from tests.conformance.erased_world import SECRET, World, files_with
 from tests.small_disk import mounted
@@ -195,16 +196,16 @@ def test_a_disk_that_becomes_full_leaves_the_store_in_use(small_disk, clock, mon
 @pytest.mark.parametrize("name", ["log.db", "state.db"])
 @pytest.mark.parametrize("call", [1, 2], ids=["before the rename", "after the rename"])
 def test_a_folder_that_cannot_be_synchronised_leaves_the_store_in_use(world, tmp_path, monkeypatch, name, call):
-    sync, calls = file_copy._sync_folder, []
+    calls: list[Path] = []
 
-    def fail(folder: Path) -> None:
-        calls.append(folder)
-        if len(calls) == call + (2 if name == "state.db" else 0):
+    def fail(path: Path) -> None:
+        calls.extend([path] * path.is_dir())
+        if path.is_dir() and len(calls) == call + (2 if name == "state.db" else 0):
             raise OSError(5, "Input/output error")
-        sync(folder)
+        sync_to_disk(path)
 
     with monkeypatch.context() as patched:
-        patched.setattr(file_copy, "_sync_folder", fail)
+        patched.setattr(file_copy, "sync_to_disk", fail)
         with pytest.raises(StagingUnavailableError, match=f"{name} was not rewritten"):
             world.store.erase_row("g", "notes", "r1")
     world.write("a", "later", name="kept")
