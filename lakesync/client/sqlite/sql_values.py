@@ -90,9 +90,12 @@ _TOO_DEEP = (
     f"(length({{0}}) - length(replace(replace({{0}}, '[', ''), char(123), '')) > {MAX_DEPTH} AND "
     f"{_NODES} WHERE node.type IN ('array', 'object') AND length(node.fullkey) > {2 * MAX_DEPTH} AND "
     f"length(node.fullkey) - length(replace(replace(node.fullkey, '[', ''), '.', '')) >= {MAX_DEPTH}) AND "
-    "(WITH RECURSIVE deep (id, depth) AS (SELECT id, 1 FROM json_tree({0}) WHERE parent IS NULL UNION ALL "
-    "SELECT node.id, depth + 1 FROM deep JOIN json_tree({0}) node ON node.parent = deep.id "
-    f"WHERE node.type IN ('array', 'object')) SELECT max(depth) FROM deep) > {MAX_DEPTH})"
+    # materialised, or SQLite would parse the text again for each container
+    "(WITH RECURSIVE container (id, parent) AS MATERIALIZED "
+    "(SELECT id, parent FROM json_tree({0}) WHERE type IN ('array', 'object')), "
+    "deep (id, depth) AS (SELECT id, 1 FROM container WHERE parent IS NULL UNION ALL "
+    "SELECT container.id, depth + 1 FROM deep JOIN container ON container.parent = deep.id) "
+    f"SELECT max(depth) FROM deep) > {MAX_DEPTH})"
 )
 """True for JSON that is nested more than `MAX_DEPTH` deep."""
 _NOT_CANONICAL = (
