@@ -31,15 +31,7 @@ from lakehouse.backends.declared import flow_marks
 from lakehouse.marks import suspended_mark
 from lakehouse.schema_snapshot import SchemaSnapshot, merged_tables
 from lakesync.analysis.lags import FollowerPosition, Lag, compare_marks
-from lakesync.analysis.marks import (
-    QUEUED_SECONDS,
-    REPORT,
-    DeadLetters,
-    FollowerMark,
-    QueuedRun,
-    Report,
-    report_in,
-)
+from lakesync.analysis.marks import QUEUED_SECONDS, REPORT, DeadLetters, FollowerMark, QueuedRun, Report, report_in
 from lakesync.config import Config
 from lakesync.model.hlc import OffsetClock
 from lakesync.staging.records import Backlog

@@ -28,14 +28,7 @@ from gateway.openapi_schemas import (
     query_parameter,
     request_body,
 )
-from gateway.request_body import (
-    decode_if_large,
-    decode_pull,
-    limited_body,
-    pull_response,
-    push_decoder,
-    push_response,
-)
+from gateway.request_body import decode_if_large, decode_pull, limited_body, pull_response, push_decoder, push_response
 from gateway.request_log import RequestRecord, all_headers, header
 from gateway.sync_service import CLIENT_HEADER, serve_pull, serve_push
 from lakesync.engine.checks import MAX_PULL

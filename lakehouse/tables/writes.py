@@ -29,14 +29,7 @@ from lakehouse.table_creation import create_table, set_properties
 from lakehouse.table_definitions import REJECTED_PROPERTY, LakeNames
 from lakehouse.tables.increment import ROWS_PER_TASK
 from lakehouse.tables.kernel import STORED
-from lakehouse.tables.merge_job import (
-    CHECKS,
-    DIFFERENCE,
-    DUPLICATES,
-    REJECTED,
-    Merge,
-    merged_files,
-)
+from lakehouse.tables.merge_job import CHECKS, DIFFERENCE, DUPLICATES, REJECTED, Merge, merged_files
 from lakehouse.tables.slices import MAX_TASKS
 from lakehouse.tables.typed_columns import MISFITS, misfits
 from lakehouse.task_runner import in_tasks

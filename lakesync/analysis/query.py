@@ -19,14 +19,7 @@ from typing import TYPE_CHECKING
 import duckdb
 
 from lakesync.analysis.catalogue import LakeReader
-from lakesync.analysis.merge_sql import (
-    DELTA_FRAGMENTS,
-    FRAGMENTS,
-    STATE_FRAGMENTS,
-    quoted,
-    typed_value,
-    visible_rows,
-)
+from lakesync.analysis.merge_sql import DELTA_FRAGMENTS, FRAGMENTS, STATE_FRAGMENTS, quoted, typed_value, visible_rows
 from lakesync.analysis.plans import BASE_COLUMNS, INFERRED_TYPE, Planner, cell_names, explain_unknown_column
 from lakesync.analysis.scans import all_of, any_of, condition, scan_condition, scan_into
 from lakesync.analysis.statement import parse_statement

@@ -25,11 +25,7 @@ from msgspec.structs import replace
 from lakesync.engine.active_rules import RulesCache
 from lakesync.engine.source_progress import MIN_CURSOR, with_restart
 from lakesync.feed.client_cursors import is_latest_in_doubt
-from lakesync.feed.client_state import (
-    current_record,
-    unknown_client,
-    with_possible_broadcasts,
-)
+from lakesync.feed.client_state import current_record, unknown_client, with_possible_broadcasts
 from lakesync.feed.positions import Position, find_page, for_full_pull, is_complete_page, locate, restart_position
 from lakesync.feed.pull import MAX_PAGE_BYTES, PulledPage, pull_page
 from lakesync.feed.scopes import Access

@@ -36,11 +36,7 @@ from msgspec.structs import replace
 
 from lakesync.engine.active_rules import RulesCache
 from lakesync.engine.page_reading import PullRequest, Reading, is_start, read_page, reset_sources_on_restart
-from lakesync.feed.client_cursors import (
-    with_complete_cursor,
-    with_page,
-    with_page_mark,
-)
+from lakesync.feed.client_cursors import with_complete_cursor, with_page, with_page_mark
 from lakesync.feed.client_state import (
     current_record,
     ends_scope,

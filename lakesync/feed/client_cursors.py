@@ -35,14 +35,7 @@ from lakesync.feed.client_state import with_last_scope
 from lakesync.feed.positions import NEVER_PULLED
 from lakesync.feed.scopes import later_scopes, scope_numbered
 from lakesync.model.validation import MAX_HLC
-from lakesync.staging.records import (
-    ARRIVAL_STEP,
-    NO_BASE,
-    ClientRecord,
-    Page,
-    Range,
-    pages_in_doubt,
-)
+from lakesync.staging.records import ARRIVAL_STEP, NO_BASE, ClientRecord, Page, Range, pages_in_doubt
 
 PAGES_KEPT = 16
 """The most pages in a record; a client that sends the cursor of a removed one has to start again."""

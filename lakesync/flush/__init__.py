@@ -12,14 +12,7 @@ The engine, the gateway server and `lakesync materialise` use them. The pipeline
 from lakesync.flush.flusher import Flusher, FlushReport, Outlet
 from lakesync.flush.materialiser import Materialiser, OnFailure
 from lakesync.flush.object_queue import ObjectFlushQueue, open_object_queue
-from lakesync.flush.queue import (
-    FlushContext,
-    FlushedTable,
-    FlushJob,
-    FlushQueue,
-    MemoryFlushQueue,
-    StagingFlushQueue,
-)
+from lakesync.flush.queue import FlushContext, FlushedTable, FlushJob, FlushQueue, MemoryFlushQueue, StagingFlushQueue
 from lakesync.flush.thresholds import BufferStats, FlushSettings, TableStats, WideRowThreshold
 
 __all__ = [

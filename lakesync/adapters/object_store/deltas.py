@@ -28,14 +28,7 @@ from lakesync.adapters.arrow import (
     value_range,
 )
 from lakesync.adapters.base import ContentTransform, unchanged
-from lakesync.adapters.deltas import (
-    HASH_SLOTS,
-    BatchChecksum,
-    DeltaBatch,
-    DeltaQuery,
-    MarkUpdate,
-    checksum_of,
-)
+from lakesync.adapters.deltas import HASH_SLOTS, BatchChecksum, DeltaBatch, DeltaQuery, MarkUpdate, checksum_of
 from lakesync.adapters.digests import (
     ARRIVALS_PER_DAY,
     Digest,

@@ -19,13 +19,7 @@ from lakesync.adapters.arrow import table_checksum
 from lakesync.adapters.arrow_access import missing_deltas
 from lakesync.adapters.base import ContentTransform, DatabaseAdapter, StateWriter
 from lakesync.adapters.composite import cold_tier_contents
-from lakesync.adapters.deltas import (
-    PAGE_DELTAS,
-    BatchChecksum,
-    DeltaQuery,
-    RowContent,
-    RowId,
-)
+from lakesync.adapters.deltas import PAGE_DELTAS, BatchChecksum, DeltaQuery, RowContent, RowId
 from lakesync.adapters.transfer.flow_pages import FlowProgress, RowFilter, filtered_pages, new_pages
 from lakesync.adapters.transfer.follower import count_by_day
 from lakesync.adapters.transfer.loads import WrittenStreams

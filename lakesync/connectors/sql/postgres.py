@@ -15,13 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from lakesync.connectors.base import ConnectorConfig
 from lakesync.connectors.host_policy import HostPolicy
-from lakesync.connectors.sql.reader import (
-    ROWS_PER_PAGE,
-    Column,
-    ResultPage,
-    TransactionHorizon,
-    format_placeholders,
-)
+from lakesync.connectors.sql.reader import ROWS_PER_PAGE, Column, ResultPage, TransactionHorizon, format_placeholders
 from lakesync.model.errors import AdapterError, AuthError, ConfigurationError, ForbiddenError, LakeSyncError, extra
 from lakesync.model.schema import ColumnType
 from lakesync.wire.malformed import replace_lone_surrogates

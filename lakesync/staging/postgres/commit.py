@@ -24,15 +24,7 @@ from lakesync.staging.notices import Presence
 from lakesync.staging.postgres.connection import Connection
 from lakesync.staging.postgres.heads import Transaction
 from lakesync.staging.rebuild_commit import ANYONE, SqlLogCommit
-from lakesync.staging.records import (
-    ClientRecord,
-    Entry,
-    LogEntry,
-    Move,
-    StoredRow,
-    decode_row,
-    encode_row,
-)
+from lakesync.staging.records import ClientRecord, Entry, LogEntry, Move, StoredRow, decode_row, encode_row
 from lakesync.staging.side_tables import SideQueries, SideStatements
 from lakesync.staging.table_values import decode_client, next_entry, size_of
 from lakesync.wire.log import PackedDeltas, unpack_ids
