@@ -152,7 +152,7 @@ def history_faults(
         StagingUnavailableError: the ledger cannot be read.
     """
     ensure_deltas(spark, names)
-    ledger, flushed = _ledger_with_flushed(store, days)  # before the lake, which then has everything that is flushed
+    ledger, flushed = _ledger_with_flushed(store, days)  # read before the lake, which then has all of it
     deltas = _deltas(spark, names, days)
     marked = deltas.withColumn("future", _ms_ahead_of_arrival() > MAX_DRIFT_MS)
     keys = deltas.groupBy(sf.xxhash64(*_KEY).alias("key")).count().where(sf.col("count") > 1)
@@ -166,7 +166,7 @@ def history_faults(
     differences = _differing(_lake_sums(sums), ledger)
     if differences:  # perhaps only because a flush has written a batch since the ledger was read
         snapshot = read_version(spark, names.deltas).snapshot_id
-        later = _later_pushes(store, flushed)  # after the snapshot, whose newest pushes are among them
+        later = _later_pushes(store, flushed)  # read after the snapshot: they include its newest pushes
         if later and snapshot is not None:
             confirmed = _without_pushes(_deltas(spark, names, days, snapshot), later)
             differences = _differing(_lake_sums(id_sums(confirmed, ["gateway", "day"]).collect()), ledger)

@@ -2,8 +2,8 @@
 
 A part is what a run updates: a table, checkpoint, destination, connector and so on. Its mark says how far it is. A
 sensor requests runs for parts that are behind, each described by a *lag*. All sensors that request runs ask `Attempts`,
-which they get from `PipelineLags.attempts`. It is stored in the sensor's cursor, a text that Dagster keeps from tick to
-tick; a tick is one evaluation of a sensor. So the pauses continue after a restart.
+which they get from `PipelineLags.record_attempts`. It is stored in the sensor's cursor, a text that Dagster keeps from
+tick to tick; a tick is one evaluation of a sensor. So the pauses continue after a restart.
 
 `skip_during_outage` decorates the functions of sensors and schedules that read staging (the gateways' database) or the
 lake, so that an outage does not fail their ticks.

@@ -91,7 +91,7 @@ def transfer_sensor(
             return dg.RunRequest(job_name=_job_name(lag), tags=tags)
 
         nothing_due = f"{len(names)} flows, tiers and migrations, none of them due"
-        return _request_ready(lags.attempts(TRANSFER_SENSOR, context.cursor), overdue, request, nothing_due)
+        return _request_ready(lags.record_attempts(TRANSFER_SENSOR, context.cursor), overdue, request, nothing_due)
 
     return watch
 
@@ -122,7 +122,7 @@ def destination_sensor(
     )
     @skip_during_outage
     def watch(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
-        attempts = lags.attempts(DESTINATION_SENSOR, context.cursor)
+        attempts = lags.record_attempts(DESTINATION_SENSOR, context.cursor)
 
         def lags_of_targets(store: PipelineStore, *, read_again: bool = False) -> list[Lag]:
             all_lags = lags.read(store, lambda: context.instance, read_again=read_again)
@@ -195,7 +195,7 @@ def poll_sensor(
             return dg.RunRequest(asset_selection=keys, partition_key=today, tags=tags)
 
         nothing_due = f"{len(connectors)} connectors, none of them due"
-        return _request_ready(lags.attempts(POLL_SENSOR, context.cursor), overdue, request, nothing_due)
+        return _request_ready(lags.record_attempts(POLL_SENSOR, context.cursor), overdue, request, nothing_due)
 
     return watch
 

@@ -96,7 +96,7 @@ class PipelineLags:
         self._attempts_lock = threading.Lock()
         """Guards `_attempts`. A sensor that reads its cursor does not wait for another one that reads the lake."""
 
-    def attempts(self, sensor: str, cursor: str | None) -> Attempts:
+    def record_attempts(self, sensor: str, cursor: str | None) -> Attempts:
         """Return the attempts in a sensor's cursor, and record them for the pipeline's report.
 
         Args:
@@ -116,9 +116,9 @@ class PipelineLags:
         *,
         read_again: bool = False,
     ) -> list[Lag]:
-        """Return the parts that are behind.
+        """Return the parts that are behind. If the lake is read for this, write the report.
 
-        These are tables, checkpoints, destinations, parts that have been due by the clock for half a minute,
+        The parts are tables, checkpoints, destinations, parts that have been due by the clock for half a minute,
         connectors whose newest poll failed, and open erasures. The history is not among them: the flush sensor reads
         staging itself.
 

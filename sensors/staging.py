@@ -103,7 +103,7 @@ def erasure_sensor(open_staging: OpenStaging, lags: PipelineLags) -> dg.SensorDe
     )
     @skip_during_outage
     def watch(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
-        attempts = lags.attempts(ERASURE_SENSOR, context.cursor)
+        attempts = lags.record_attempts(ERASURE_SENSOR, context.cursor)
         with open_staging() as store:
             open_lags = open_erasures(store)
         lags.erasures = open_lags  # for the pipeline's report
@@ -152,7 +152,7 @@ class _FlushRequests:
         self, context: dg.SensorEvaluationContext, store: PipelineStore
     ) -> dg.SensorResult | dg.SkipReason:
         """Return a request of a run if a flush is due; otherwise why none is due."""
-        attempts = self._lags.attempts(FLUSH_SENSOR, context.cursor)
+        attempts = self._lags.record_attempts(FLUSH_SENSOR, context.cursor)
         backlog = store.backlog()
         now_ms = OffsetClock(self._config.clock_offset_file).now_ms()
         reasons = self._reader.reasons(store, backlog, now_ms)

@@ -151,8 +151,8 @@ class RowDigests:
         self._changed: dict[str, bytes] = {}
         """Id of each row that has changed → its new digest."""
 
-    def changed(self, page: Page) -> Page:
-        """Return the page with only its new and changed rows. These count as known from now on.
+    def drop_unchanged(self, page: Page) -> Page:
+        """Return a page with only its new and changed rows, which count as known from now on.
 
         Raises:
             ConfigurationError: an earlier row of the read has the same id and other values. In each poll, one of the

@@ -163,7 +163,7 @@ class PollPlan(NamedTuple):
                     limits.begin_page(page, rows.bytes)
                     changed = position.seen.drop_unchanged(page, table.identity)
                     if known is not None and changed.rows:
-                        changed = known.changed(changed)
+                        changed = known.drop_unchanged(changed)
                     _add(rows, changed, result)
                     result.count_page(page)
                     if page.cursor is not None:

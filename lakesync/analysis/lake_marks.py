@@ -65,7 +65,7 @@ class MarkReader:
         timed: Sequence[Timed] = (),
         now_ms: int = 0,
     ) -> list[Lag]:
-        """Return every part that is behind the one upstream.
+        """Return every part that is behind the one upstream, and update `rejected`.
 
         Args:
             backlog: staging's backlog, with the number of unflushed deltas of each gateway in each shard. Read it

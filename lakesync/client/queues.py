@@ -293,7 +293,7 @@ class QueueLink:
             peek_limit *= 2  # some of the queue's first items are not edits, but deltas of the app
 
     def custom_deltas(self, edits: Iterable[Edit], limit: int) -> list[RowDelta]:
-        """Return the deltas to send next that are not edits, but that the app itself has put into its queue.
+        """Reconcile the queue, and return the next deltas in it that are no edits: the app itself put them there.
 
         Args:
             edits: all edits of the client.

@@ -127,4 +127,4 @@ def test_changes_read_from_files_equal_the_diff(tmp_path_factory, identity, clai
     }
     again = [SourceRow(row_id, copy.copy(columns)) for row_id, columns in rows.items()]
     other = SourceRow("r1", {"uid": "another"})
-    assert RowDigests(whole).changed(Page("issues", [*again, other])).rows == [other]
+    assert RowDigests(whole).drop_unchanged(Page("issues", [*again, other])).rows == [other]

@@ -453,7 +453,10 @@ class SqliteClientStore:
         self.commit(Changes(known={key: rows[key] for key in visible}, rows=dict(visible)))
 
     def _is_usable(self, schema: TableSchema) -> bool:
-        """Return whether a table that the app no longer names exists and can be synchronised."""
+        """Return whether a table that the app no longer names exists and can be synchronised.
+
+        The checks read the table's records, which are created if they are missing.
+        """
         if self.tracking.is_intact(schema.table):
             return True
         exists = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ? COLLATE NOCASE"

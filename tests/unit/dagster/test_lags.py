@@ -43,13 +43,13 @@ def test_a_sensor_can_make_its_first_request_while_the_report_is_written(store, 
     lags = PipelineLags(load({"data_dir": tmp_path}), SchemaSnapshot())
     requests = Requests()
     cursor = msgspec.json.encode({"flush": Attempt(0, 1, 0.0)}).decode()
-    requests.meanwhile = lambda: lags.attempts("second", cursor)
+    requests.meanwhile = lambda: lags.record_attempts("second", cursor)
     with monkeypatch.context() as patch:
         patch.setattr(Attempts, "by_part", requests)
-        lags.attempts("first", cursor)
+        lags.record_attempts("first", cursor)
     with dg.DagsterInstance.ephemeral() as instance:
         assert lags.read(store, lambda: instance) == []
-    assert lags.attempts("second", cursor).by_part.keys() == {"flush"}
+    assert lags.record_attempts("second", cursor).by_part.keys() == {"flush"}
 
 
 def test_suspended_tables_of_flows_are_dead_letters(tmp_path, monkeypatch):
