@@ -25,6 +25,8 @@ from lakesync.config import Config
 
 SERVERS = Path(__file__).parents[1] / ".venv-servers" / "bin"
 _READY_SECONDS = 240
+_LONGEST_PARENT = 50
+"""Longest path of a folder for servers' folders. A socket's path has at most 107 bytes."""
 _VERSITYGW = "v1.8.0"
 
 
@@ -229,7 +231,10 @@ def _launcher(name: str) -> str:
 
 @contextmanager
 def _folder() -> Iterator[Path]:
-    folder = tempfile.mkdtemp(prefix="lakesync-server-", dir="/tmp")  # short: a socket's path has at most 107 bytes
+    parent = tempfile.gettempdir()
+    if len(parent) > _LONGEST_PARENT:
+        parent = "/tmp"  # noqa: S108 mkdtemp chooses a name that does not exist
+    folder = tempfile.mkdtemp(prefix="lakesync-server-", dir=parent)
     try:
         yield Path(folder)
     finally:
