@@ -90,16 +90,15 @@ class Follower(msgspec.Struct, frozen=True):
         """Count the values that the destination tables cannot store, by gateway; 0 if the adapter does not record them.
 
         Args:
-            adapter: the open adapter. Other destinations may write other tables there, whose values are not counted. Of
-                the values of all tables, the first 1,000 are read.
+            adapter: the open adapter. Other destinations may write other tables there, whose values are not counted.
+                Of the values of this destination, the first 1,000 are counted.
 
         Raises:
             AdapterError: the adapter cannot be read.
         """
-        letters = adapter.dead_letters(_MAX_DEAD_LETTERS) if isinstance(adapter, SuspendsTables) else []
-        selection = self.selection
-        own = (each for each in letters if selection.has_table(each.table) and selection.has_gateway(each.gateway))
-        return Counter(each.gateway for each in own)
+        if not isinstance(adapter, SuspendsTables):
+            return Counter()
+        return Counter(each.gateway for each in adapter.dead_letters(_MAX_DEAD_LETTERS, self.selection))
 
 
 class FollowReport(msgspec.Struct, frozen=True):

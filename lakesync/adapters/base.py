@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import msgspec
 
 from lakesync.adapters.deltas import (
+    EVERYTHING,
     ArrowPage,
     BatchChecksum,
     DeltaBatch,
@@ -32,6 +33,7 @@ from lakesync.adapters.deltas import (
     MarkUpdate,
     RowContent,
     RowId,
+    TableSelection,
 )
 from lakesync.model.merge import RowState
 from lakesync.model.schema import TableSchema
@@ -404,13 +406,14 @@ class SuspendsTables(Protocol):
             AdapterError: the backend cannot be reached.
         """
 
-    def dead_letters(self, limit: int) -> list[DeadLetter]:
-        """Return the first dead letters of all tables, ordered by table, gateway, row and column.
+    def dead_letters(self, limit: int, selection: TableSelection = EVERYTHING) -> list[DeadLetter]:
+        """Return the first dead letters of some tables and gateways, ordered by table, gateway, row and column.
 
         There are no pages: the next write of a row replaces its dead letters, so a position would not stay valid.
 
         Args:
             limit: the most dead letters to return.
+            selection: the tables and gateways. Other destinations may write others to the same backend.
 
         Raises:
             AdapterError: the backend cannot be reached.

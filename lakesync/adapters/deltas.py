@@ -163,6 +163,10 @@ class TableSelection(msgspec.Struct, frozen=True):
         return _among(deltas, "table_name", self.without, is_among=False) if self.without else deltas
 
 
+EVERYTHING = TableSelection()
+"""Selects every table and gateway."""
+
+
 class DeltaPage(msgspec.Struct, frozen=True):
     """One page of a query's result."""
 

@@ -21,7 +21,17 @@ from msgspec.structs import replace
 from lakesync.adapters.arrow import require_pyarrow
 from lakesync.adapters.arrow_access import ArrowAdapterBase
 from lakesync.adapters.base import ContentTransform, DeadLetter, SuspendedTable, unchanged
-from lakesync.adapters.deltas import HASH_SLOTS, ArrowPage, BatchChecksum, DeltaQuery, MarkUpdate, RowContent, RowId
+from lakesync.adapters.deltas import (
+    EVERYTHING,
+    HASH_SLOTS,
+    ArrowPage,
+    BatchChecksum,
+    DeltaQuery,
+    MarkUpdate,
+    RowContent,
+    RowId,
+    TableSelection,
+)
 from lakesync.adapters.digests import Digest, DigestScope
 from lakesync.adapters.redaction import RedactionRequest, RedactionResult, TouchedRow, read_fence
 from lakesync.adapters.sql import follower_state, queries
@@ -209,10 +219,10 @@ class SqlAdapter(ArrowAdapterBase):
             for table in tables:
                 follower_state.retry_table(connection, follower, table)
 
-    def dead_letters(self, limit: int) -> list[DeadLetter]:
-        """Return dead letters of all tables."""
+    def dead_letters(self, limit: int, selection: TableSelection = EVERYTHING) -> list[DeadLetter]:
+        """Return dead letters of some tables and gateways."""
         with self._connect() as connection:
-            return follower_state.read_dead_letters(connection, limit)
+            return follower_state.read_dead_letters(connection, limit, selection)
 
     # -- repair --------------------------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from collections.abc import Collection, Sequence
 import msgspec
 
 from lakesync.adapters.base import DeadLetter, SuspendedTable
-from lakesync.adapters.deltas import MarkUpdate, RowId
+from lakesync.adapters.deltas import MarkUpdate, RowId, TableSelection
 from lakesync.adapters.sql.backend import Column, Connection, Dialect, load_scratch_table
 from lakesync.model.backoff import doubled_wait
 from lakesync.model.errors import SchemaError
@@ -217,11 +217,26 @@ def replace_dead_letters(
     )
 
 
-def read_dead_letters(connection: Connection, limit: int) -> list[DeadLetter]:
-    """Return at most `limit` dead letters of all tables, ordered by table, gateway, row and column."""
-    names = "gateway, table_name, row_id, column_name, value, reason"
+def read_dead_letters(connection: Connection, limit: int, selection: TableSelection) -> list[DeadLetter]:
+    """Return the first dead letters of some tables and gateways, ordered by table, gateway, row and column.
+
+    Args:
+        connection: an open connection.
+        limit: the most dead letters to return.
+        selection: the tables and gateways.
+    """
+    conditions, values = ["1 = 1"], list[str]()
+    for column, names, negated in (
+        ("table_name", selection.tables, ""),
+        ("table_name", selection.without, "NOT "),
+        ("gateway", selection.gateways, ""),
+    ):
+        if names:
+            conditions.append(f"{column} {negated}IN ({', '.join('?' * len(names))})")
+            values += names
+    selected = f"SELECT gateway, table_name, row_id, column_name, value, reason FROM {DEAD_LETTERS_TABLE}"
     order = ", ".join(DEAD_LETTER_KEY)
-    found = connection.query(f"SELECT {names} FROM {DEAD_LETTERS_TABLE} ORDER BY {order} LIMIT {limit}")
+    found = connection.query(f"{selected} WHERE {' AND '.join(conditions)} ORDER BY {order} LIMIT {limit}", values)
     return [DeadLetter(*row) for row in found]
 
 

@@ -290,7 +290,7 @@ def _destination_dead_letters(writer: TableWriter, gateway: str | None) -> Itera
     from lakesync.adapters.registry import as_database, open_adapter
 
     target = writer.target
-    written = TableSelection(target.tables, target.without)
+    listed = TableSelection(target.tables, target.without, () if gateway is None else (gateway,))
     with closing(as_database(open_adapter(target.uri))) as adapter:
         if not isinstance(adapter, SuspendsTables):
             return
@@ -303,9 +303,7 @@ def _destination_dead_letters(writer: TableWriter, gateway: str | None) -> Itera
                 "why": suspended.reason,
                 "remedy": "remove the cause; it is retried automatically, or at once by `lakesync dlq retry`",
             }
-        for letter in adapter.dead_letters(_MAX_VALUES):
-            if gateway not in (None, letter.gateway) or not written.has_table(letter.table):
-                continue
+        for letter in adapter.dead_letters(_MAX_VALUES, listed):
             row = f"{letter.gateway}/{letter.row_id}"
             yield {
                 "id": f"{writer.id}!{letter.table}/{row}/{letter.column}",

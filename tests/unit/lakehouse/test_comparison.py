@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 
@@ -14,10 +13,11 @@ from lakehouse.backends.destinations import Follower
 from lakesync.adapters import SqliteAdapter
 from lakesync.adapters.arrow_access import copy_page
 from lakesync.adapters.backend_config import RoutedBackend, SingleBackend, WriteTarget, open_backend
-from lakesync.adapters.base import DeadLetter
 from lakesync.adapters.deltas import DeltaQuery
 from lakesync.adapters.transfer.follower import DeltaSelection, follow_history
 from lakesync.model.errors import ConfigurationError
+from lakesync.model.schema import parse_schema
+from tests.conformance.book import make_delta
 from tests.conformance.history_batches import history, pushes
 
 PUSHES = pushes(12)
@@ -97,9 +97,16 @@ def test_a_cold_tier_without_digests_is_reported_by_its_name(tmp_path):
         list(DigestTask(Follower("destinations/shop/copy", leaf, DeltaSelection())).run())
 
 
-def test_dead_letters_of_other_destinations_at_the_same_adapter_are_not_counted():
-    written = [("g", "orders"), ("g", "notes"), ("other", "orders")]
-    adapter = Mock(spec=SqliteAdapter)
-    adapter.dead_letters.return_value = [DeadLetter(gateway, table, "r", "n", "1", "") for gateway, table in written]
+def test_dead_letters_of_other_destinations_at_the_same_adapter_are_not_counted(tmp_path):
+    orders, notes = (
+        parse_schema({"table": table, "columns": [{"name": "n", "type": "number"}]}) for table in ("orders", "notes")
+    )
+    of_others = [make_delta("c", number, f"r{number}", "notes", n="one") for number in range(1, 1_002)]
+    wrong = make_delta("c", 1, "r", "orders", n="one")
+    made = [("g", 256, [*of_others, wrong]), ("other", 512, [wrong])]
     selection = DeltaSelection(tables=("orders",), gateways=("g",))
-    assert Follower("destinations/shop/copy", WriteTarget("copy", ""), selection).dead_letters(adapter) == {"g": 1}
+    with closing(SqliteAdapter(tmp_path / "copy.db")) as adapter:
+        list(follow_history(adapter, "leaf", DeltaSelection(), history(made), [orders, notes]))
+        assert Follower("destinations/shop/copy", WriteTarget("copy", ""), selection).dead_letters(adapter) == {"g": 1}
+        everything_but = DeltaSelection(without=("orders",), gateways=("g", "other"))
+        assert {each.table for each in adapter.dead_letters(2_000, everything_but)} == {"notes"}
