@@ -123,7 +123,7 @@ def test_existing_values_are_pushed_when_their_column_becomes_synchronised(opene
     alice["notes"].update("new", text="two")
     if by_gateway:
         gateway.register_schema(parse_schema(WIDE))
-        alice.coordinator._session.schema_fetcher._has_newest = False
+        alice.coordinator._session.schema_fetcher._has_newest_schemas = False
         alice.sync()
     else:
         alice.close()
