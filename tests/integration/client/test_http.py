@@ -3,50 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from lakesync.client import Client, DbError, HttpTransport, MemoryQueue, UnreachableError, open_client
+from lakesync.client import DbError, HttpTransport, UnreachableError
 from lakesync.client.core import Changes, CoreLimits
 from lakesync.client.sync import prefetch
 from lakesync.client.transports import tokens as client_tokens
 from lakesync.client.transports.http import error_from_response
 from lakesync.model.action_handlers import ActionDescriptor
-from lakesync.model.delta import extract_delta
 from lakesync.model.errors import AuthError, ClockDriftError, ForbiddenError, NotFoundError, SchemaError
+from tests.integration.client.conftest import TODOS, Open
 from tests.integration.gateway.test_checkpoint import publish, rows
-from tests.integration.gateway_support import DEADLINE, Served, delta, sign, until, wall_ms
-
-TODOS = {
-    "table": "todos",
-    "columns": [
-        {"name": "title", "type": "string"},
-        {"name": "done", "type": "boolean"},
-        {"name": "n", "type": "number"},
-    ],
-}
-Open = Callable[..., Client]
-
-
-@pytest.fixture
-def opened(served: Served, tmp_path) -> Iterator[Open]:
-    """Opens clients of one separate gateway, by name; closes them at the end."""
-    clients: list[Client] = []
-    gateway = served.client().gateway
-
-    def start(name: str, **options: Any) -> Client:
-        given = {"url": served.url, "gateway": gateway, "token": sign(name, gateway), "schemas": [TODOS], **options}
-        clients.append(open_client(tmp_path / f"{name}.db", **given))
-        return clients[-1]
-
-    start.gateway = gateway  # type: ignore[attr-defined]
-    yield start
-    for client in clients:
-        client.close()
+from tests.integration.gateway_support import Served, delta, sign, until, wall_ms
 
 
 def test_two_apps_converge_and_keep_each_others_columns(opened: Open) -> None:
@@ -212,15 +184,6 @@ def test_a_token_function_of_another_user_sends_nothing_from_a_file(opened: Open
     assert [edit.status for edit in phone.pending()] == ["waiting"]
 
 
-@pytest.mark.parametrize("auto_sync", [None, False])
-def test_realtime_starts_auto_sync_unless_the_app_does_so_later(opened: Open, auto_sync: bool | None) -> None:
-    alice = opened("alice", realtime=True, auto_sync=auto_sync)
-    if auto_sync is False:
-        assert alice.coordinator._auto_sync._thread is None
-        alice.coordinator.start_auto_sync()
-    until(lambda: alice.status.live, "the WebSocket")
-
-
 def test_failures_are_reported_and_nothing_is_lost(served: Served, opened: Open) -> None:
     gateway = opened.gateway  # type: ignore[attr-defined]
     alice = opened("alice", token="no token at all", client_id="alice")
@@ -323,87 +286,6 @@ def test_connector_types_are_listed(served: Served, opened: Open) -> None:
     types = {each.type: each for each in opened("alice").list_connector_types()}
     assert types == {each.type: each for each in served.engine.connectors.descriptors()}
     assert "apiToken" in types["jira"].secrets
-
-
-@pytest.mark.parametrize("realtime", [False, True])
-def test_auto_sync_pushes_from_a_custom_queue(opened: Open, realtime: bool) -> None:
-    queue = MemoryQueue()
-    alice = opened("alice", realtime=realtime, auto_sync=True, interval=0.2, heartbeat=0.2, queue=queue)
-    alice["todos"].insert(title="hers")
-    entered = extract_delta(None, {"title": "x"}, table="todos", row_id="x", client_id="alice", hlc=1 << 50)
-    assert entered is not None
-    queue.push(entered)
-    bob = opened("bob")
-    deadline = time.monotonic() + 60
-    while {row["title"] for row in bob["todos"]} != {"hers", "x"}:
-        assert time.monotonic() < deadline
-        bob.sync()
-    until(lambda: queue.depth() == 0, "the answer to hers")
-
-
-def test_deltas_from_a_custom_queue_are_not_sent_back(opened: Open) -> None:
-    bob = opened("bob")
-    bob["todos"].insert({"title": "his"}, row_id="b")
-    bob.sync()
-    queue = MemoryQueue()
-    alice = opened("alice", queue=queue)
-    alice.sync()
-    entered = extract_delta(None, {"title": "x"}, table="todos", row_id="x", client_id="alice", hlc=1 << 50)
-    assert entered is not None
-    queue.push(entered)
-    assert alice.sync().pushed == 1
-    alice.sync()
-    assert [row["title"] for row in alice["todos"]] == ["his"]
-
-
-@pytest.mark.parametrize("realtime", [False, True])
-def test_auto_sync_pushes_and_pulls(opened: Open, realtime: bool) -> None:
-    alice = opened("alice", realtime=realtime, auto_sync=True, interval=0.3)
-    bob = opened("bob", realtime=realtime, auto_sync=True, interval=0.3)
-    if realtime:
-        until(lambda: alice.status.live and bob.status.live and bob.status.last_sync, "both lines")
-    with bob.watch("SELECT title FROM todos ORDER BY title") as watch:
-        assert watch.next(5) == []
-        alice["todos"].insert({"title": "a"}, row_id="a")
-        assert watch.next(DEADLINE) == [{"title": "a"}]
-    bob.conn.execute("INSERT INTO todos (row_id, title) VALUES ('b', 'by SQL')")
-    bob.conn.commit()
-    until(lambda: "b" in alice["todos"], "a write by SQL, which no call announced")
-    bob.conn.execute("DELETE FROM todos WHERE row_id = 'a'")
-    bob.conn.commit()
-    until(lambda: "a" not in alice["todos"], "a deletion")
-    assert alice.status.live == realtime
-    assert alice.status.last_error is None
-
-
-def test_a_raising_listener_does_not_end_auto_sync(opened: Open) -> None:
-    alice = opened("alice", auto_sync=True, interval=0.05, realtime=False)
-    errors: list[Exception] = []
-
-    def fail(error: Exception) -> None:
-        errors.append(error)
-        raise error
-
-    alice.on("onError", fail)
-    alice.set_token("none")
-    alice["todos"].insert(title="Milk")
-    until(lambda: len(errors) > 1, "two failures")
-    alice.set_token(sign("alice", opened.gateway))  # type: ignore[attr-defined]
-    until(lambda: not alice.pending(), "the push")
-
-
-def test_edits_wait_while_the_token_is_another_clients(opened: Open) -> None:
-    alice = opened("alice")
-    alice.sync()
-    row_id = alice["todos"].insert(title="Milk")
-    alice["todos"].insert(title="Bread")
-    alice.set_token(sign("bob", opened.gateway))  # type: ignore[attr-defined]
-    with pytest.raises(ForbiddenError, match="'bob'"):
-        alice.sync()
-    assert [edit.status for edit in alice.pending()] == ["waiting"] * 2
-    alice.set_token(sign("alice", opened.gateway))  # type: ignore[attr-defined]
-    assert alice.sync().pushed == 2
-    assert alice["todos"].get(row_id) is not None
 
 
 def test_a_second_client_of_a_database_cannot_synchronise(opened: Open) -> None:
