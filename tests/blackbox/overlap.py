@@ -28,57 +28,17 @@ It also repeats a request, perhaps at another process, and takes one of the answ
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from itertools import combinations, permutations
+from itertools import combinations
 from typing import Any
 
-from tests.blackbox.clients import AnyClient, NamedClient, Page, StockClient, WrongError
-from tests.blackbox.exchange import brief, headers_of, named, spell, wrong_rows
-from tests.blackbox.law import Delta, Key, Ledger, Values, id_sum, key_of
-from tests.blackbox.line import Line
+from tests.blackbox.clients import AnyClient, NamedClient, StockClient, WrongError
+from tests.blackbox.exchange import headers_of
+from tests.blackbox.law import Delta, Key, id_sum, key_of
 from tests.blackbox.play import Game
-from tests.blackbox.server import Answer, RefusedError
-
-
-@dataclass(eq=False)
-class _Sent:
-    """A request of a group and its answer."""
-
-    kind: str
-    """`pull`, `push`, `rules`, `flush` or `connect`."""
-    client: AnyClient
-    claims: dict[str, Any]
-    """In its token."""
-    process: int
-    delay: float
-    """Seconds after the start of the group."""
-    request: Any = None
-    own: bool = False
-    """Whether its client awaits the answer."""
-    delivery: str = "whole"
-    """`repeated`: the network repeats it, unknown to the client."""
-    line: Line | None = None
-    """The connection over which it is sent; None for HTTP."""
-    began: float = 0.0
-    ended: float = float("inf")
-    answer: Answer | None = None
-    page: Page | None = None
-    rows: dict[Key, Values] | None = None
-    """The client's rows after a complete page; None if they cannot be compared."""
-    flushed: list[list[_Sent]] = field(default_factory=list)
-    """By shard, the pushes of the group that a flush contained in addition to earlier ones."""
-
-    def __str__(self) -> str:
-        who = named(self.client, self.claims, self.process)
-        over = " over its line" if self.line is not None else ""
-        match self.kind:
-            case "pull" | "push":
-                return f"{who} {self.kind}s {brief(self.request)}{over}"
-            case "rules":
-                return f"rules {spell(self.request)} at {self.process}"
-        return f"{who} {self.kind}"
+from tests.blackbox.serial_orders import Outcome, SentRequest, orders
+from tests.blackbox.server import RefusedError
 
 
 class OverlappingGame(Game):
@@ -94,7 +54,7 @@ class OverlappingGame(Game):
         Raises:
             WrongError: no order explains the answers.
         """
-        sent: list[_Sent] = []
+        sent: list[SentRequest] = []
         for delay, kind, client, detail in group:
             prepared = self._prepare(kind, client, detail, sent)
             if prepared is not None:
@@ -108,8 +68,8 @@ class OverlappingGame(Game):
                 done.result()
         self.requests.append(f"{len(sent)} at the same time:")
         before = {client: set(client.ever_visible) for client in self.clients}
-        for order in _orders(sent):  # a broadcast may have been read at any time of the group
-            outcome = _Outcome(self.ledger.copy(), before, self.clients, self.server.shard_of)
+        for order in orders(sent):  # a broadcast may have been read at any time of the group
+            outcome = Outcome(self.ledger.copy(), before, self.clients, self.server.shard_of)
             for each in order:
                 outcome.follow(each, compare=False)
             for client in self.clients:
@@ -120,10 +80,12 @@ class OverlappingGame(Game):
 
     # -- before ------------------------------------------------------------------------------------------------------
 
-    def _prepare(self, kind: str, client: AnyClient, detail: list[Any], others: list[_Sent]) -> _Sent | None:
+    def _prepare(
+        self, kind: str, client: AnyClient, detail: list[Any], others: list[SentRequest]
+    ) -> SentRequest | None:
         """Return the request of a step; None if it has none, or if its client cannot send it concurrently."""
         mine = [each for each in others if each.client is client and each.own]
-        new = _Sent(kind, client, client.claims, client.process, 0.0)
+        new = SentRequest(kind, client, client.claims, client.process, 0.0)
         line = self._lines.get(client.name)
         match kind:
             case "pull" | "push":
@@ -163,7 +125,7 @@ class OverlappingGame(Game):
                 return None
         return new
 
-    def _with_request(self, new: _Sent, limit: int) -> _Sent | None:
+    def _with_request(self, new: SentRequest, limit: int) -> SentRequest | None:
         client = new.client
         if new.kind == "pull":
             new.request = client.pull_request(limit)
@@ -175,7 +137,7 @@ class OverlappingGame(Game):
 
     # -- sending -----------------------------------------------------------------------------------------------------
 
-    def _send(self, each: _Sent, began: float, group: list[_Sent]) -> None:
+    def _send(self, each: SentRequest, began: float, group: list[SentRequest]) -> None:
         """Send a request, and wait for its answer unless that comes over a WebSocket."""
         time.sleep(max(0.0, began + each.delay - time.monotonic()))
         each.began = time.monotonic()
@@ -197,7 +159,7 @@ class OverlappingGame(Game):
                 each.answer = self._call("POST", path, token, each.request, headers, each.process)
         each.ended = time.monotonic()
 
-    def _flushed(self, process: int, pushes: list[_Sent]) -> Iterator[list[_Sent]]:
+    def _flushed(self, process: int, pushes: list[SentRequest]) -> Iterator[list[SentRequest]]:
         """Flush every shard, which may contain some of these pushes; yield the pushes that it contained.
 
         Raises:
@@ -224,7 +186,7 @@ class OverlappingGame(Game):
         self.server.staging("trim", process, gateway=self.gateway, shard=shard)
         return True
 
-    def _new_ids(self, shard: str, pushes: list[_Sent]) -> list[str]:
+    def _new_ids(self, shard: str, pushes: list[SentRequest]) -> list[str]:
         """The ids that these pushes add to a shard."""
         pushed: list[Delta] = [delta for each in pushes for delta in each.request["deltas"]]
         new = self.ledger.copy().take(pushed)
@@ -232,7 +194,7 @@ class OverlappingGame(Game):
 
     # -- after -------------------------------------------------------------------------------------------------------
 
-    def _take(self, each: _Sent, group: list[_Sent]) -> None:
+    def _take(self, each: SentRequest, group: list[SentRequest]) -> None:
         """Let the client apply its answer."""
         client = each.client
         if each.answer is not None:
@@ -247,7 +209,7 @@ class OverlappingGame(Game):
         elif each.kind == "pull":
             self._take_pull(each, group)
 
-    def _take_push(self, each: _Sent) -> None:
+    def _take_push(self, each: SentRequest) -> None:
         client = each.client
         if each.line is not None:
             page = self._answer(client)
@@ -266,7 +228,7 @@ class OverlappingGame(Game):
         else:
             client.pushed(each.request["deltas"], cursor)
 
-    def _take_pull(self, each: _Sent, group: list[_Sent]) -> None:
+    def _take_pull(self, each: SentRequest, group: list[SentRequest]) -> None:
         client = each.client
         lost = each.delivery == "answer lost"
         if each.line is not None:
@@ -300,7 +262,7 @@ class OverlappingGame(Game):
 
     # -- the verdict -------------------------------------------------------------------------------------------------
 
-    def _judge(self, sent: list[_Sent], before: dict[AnyClient, set[Key]]) -> None:
+    def _judge(self, sent: list[SentRequest], before: dict[AnyClient, set[Key]]) -> None:
         """Find the orders that explain the answers in each shard, and record their outcomes.
 
         Args:
@@ -335,13 +297,13 @@ class OverlappingGame(Game):
                 self._follow_claims(each.client)
         self._note_visible_rows()
 
-    def _explain(self, sent: list[_Sent], before: dict[AnyClient, set[Key]], shard: str) -> list[_Outcome]:
+    def _explain(self, sent: list[SentRequest], before: dict[AnyClient, set[Key]], shard: str) -> list[Outcome]:
         """Return the outcomes that explain the answers about a shard's rows."""
         compare = not self.reindexing and all(each.kind != "rules" for each in sent)
-        explained: list[_Outcome] = []
+        explained: list[Outcome] = []
         why: list[str] = []
-        for order in _orders(sent):
-            outcome = _Outcome(self.ledger.copy(), before, self.clients, self.server.shard_of, shard)
+        for order in orders(sent):
+            outcome = Outcome(self.ledger.copy(), before, self.clients, self.server.shard_of, shard)
             wrong = next((found for each in order if (found := outcome.follow(each, compare=compare))), None)
             if wrong is None:
                 explained.append(outcome)
@@ -352,71 +314,7 @@ class OverlappingGame(Game):
         return explained
 
 
-def _orders(sent: list[_Sent]) -> Iterator[tuple[_Sent, ...]]:
-    """The possible orders in which the requests were served."""
-    for order in permutations(each for each in sent if each.kind in ("pull", "push", "rules")):
-        if not any(later.ended < sooner.began for sooner, later in combinations(order, 2)):
-            yield order
-
-
-class _Outcome:
-    """The tables of a shard after the requests of one order.
-
-    Args:
-        ledger: before the requests; they are added to it.
-        visible: by client, the rows that it could see before them.
-        clients: of the history.
-        shard_of: the shard of a table.
-        shard: the shard to check; None for all shards.
-    """
-
-    def __init__(
-        self,
-        ledger: Ledger,
-        visible: dict[AnyClient, set[Key]],
-        clients: list[AnyClient],
-        shard_of: Callable[[str], str],
-        shard: str | None = None,
-    ) -> None:
-        self._ledger = ledger
-        self._clients = clients
-        self._shard_of = shard_of
-        self._shard = shard
-        self.visible = {client: set(visible[client]) for client in clients}
-        self.shown = {client: client.shown for client in clients}
-
-    def follow(self, each: _Sent, *, compare: bool) -> str | None:
-        """Apply the order's next request; return what is wrong with its answer in this order."""
-        if each.kind == "rules":
-            self._ledger.rules = each.request
-        else:
-            self.shown[each.client] = [each.claims]
-        if each.kind == "push":
-            self._ledger.take(each.request["deltas"])
-        for client in self._clients:
-            for claims in (client.claims, *self.shown[client], *client.followed):
-                self.visible[client].update(filter(self._here, self._ledger.visible(claims)))
-        if each.page is None:
-            return None
-        client = each.client
-        page = {**each.page, "deltas": [delta for delta in each.page["deltas"] if self._here(key_of(delta))]}
-        found = wrong_rows(client, page, each.claims, self.visible[client], self._ledger)
-        if found is None and compare and each.rows is not None:
-            wanted = self._ledger.visible(each.claims)
-            wrong = [
-                f"{key}: has {each.rows.get(key)}, should have {wanted.get(key)}"
-                for key in sorted(filter(self._here, wanted.keys() | each.rows.keys()))
-                if each.rows.get(key) != wanted.get(key) and key not in client.fought
-            ]
-            found = f"{client.name} after a complete page: {'; '.join(wrong)}" if wrong else None
-        return found
-
-    def _here(self, key: Key) -> bool:
-        """Whether a row's table is in this shard."""
-        return self._shard is None or self._shard_of(key[0]) == self._shard
-
-
-def _subsets(pushes: list[_Sent]) -> Iterator[list[_Sent]]:
+def _subsets(pushes: list[SentRequest]) -> Iterator[list[SentRequest]]:
     for size in range(len(pushes) + 1):
         for some in combinations(pushes, size):
             yield list(some)
