@@ -14,7 +14,8 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from lakesync.cli.connection import local_gateway_url, local_url
 from lakesync.cli.data_folder import ensure_secrets, with_secrets
 from lakesync.cli.up import dagster_home, jars, spark_server
 from lakesync.cli.up.process import LOOPBACK, LOOPBACK_HOSTS, check_port, free_ports, stop_event
-from lakesync.cli.up.services import MARKER, services
+from lakesync.cli.up.services import MARKER, Service, services
 from lakesync.cli.up.supervisor import Change, Display, Supervisor
 from lakesync.config import Config
 from lakesync.model.errors import ConfigurationError, LakeUnavailableError, StartupError
@@ -79,27 +80,38 @@ def run(config: Config, display: Display, *, with_gateway: bool = True) -> None:
                 f"Dagster's web UI asks for no password: everyone who reaches {config.dagster.host} port "
                 f"{config.dagster.port} can start and delete runs"
             )
-        up_file = _UpFile(config, with_gateway=with_gateway)
+        _supervise(all_services, config, display, stop, with_gateway=with_gateway)
 
-        def report(change: Change) -> None:
-            try:
-                up_file.change(change)
-            except OSError as error:  # a full disk must not stop the services; the next change writes the file
-                display.note(f"up.json in {folder} is not up to date: {error.strerror}")
-            display.change(change)
-            if change.all_ready:
-                display.ready(config, folder, with_gateway=with_gateway)
 
-        supervisor = Supervisor(all_services, folder / "logs", report)
-        up_file.write()
+def _supervise(
+    all_services: Sequence[Service], config: Config, display: Display, stop: threading.Event, *, with_gateway: bool
+) -> None:
+    """Keep services running until `stop` is set, then stop them. The file `up.json` and the display follow them.
+
+    Raises:
+        StartupError: a service cannot be started or kept running; all are stopped then.
+    """
+    folder, up_file = config.data_dir, _UpFile(config, with_gateway=with_gateway)
+
+    def report(change: Change) -> None:
         try:
-            supervisor.run(stop)
-        finally:
-            display.note("stopping")
-            supervisor.stop_all()
-            stop_leftovers(folder)
-            up_file.remove()
-        display.note("stopped; the data is kept")
+            up_file.change(change)
+        except OSError as error:  # a full disk must not stop the services; the next change writes the file
+            display.note(f"up.json in {folder} is not up to date: {error.strerror}")
+        display.change(change)
+        if change.all_ready:
+            display.ready(config, folder, with_gateway=with_gateway)
+
+    supervisor = Supervisor(all_services, folder / "logs", report)
+    up_file.write()
+    try:
+        supervisor.run(stop)
+    finally:
+        display.note("stopping")
+        supervisor.stop_all()
+        stop_leftovers(folder)
+        up_file.remove()
+    display.note("stopped; the data is kept")
 
 
 class _UpFile:
