@@ -82,7 +82,7 @@ class SupportedActions:
                 f"connector {self.name!r} describes an action type twice: {', '.join(self._by_type)}"
             )
         for each in self.descriptors:
-            self._params_schema(each)
+            self._params_schema(each)  # raises if it is invalid
 
     def reject(self, action: Action) -> ActionFailure | None:
         """Return the failure of an action that is unknown or has invalid params; None if it can be executed."""

@@ -218,7 +218,7 @@ class _BigQueryConnection:
 
     def execute(self, statement: str, values: Sequence[Value] = ()) -> int:
         job = self._job(statement, values)
-        self._result(job)
+        self._result(job)  # waits until the job has ended
         return int(job.num_dml_affected_rows or 0)
 
     def query(self, statement: str, values: Sequence[Value] = ()) -> list[tuple[Any, ...]]:

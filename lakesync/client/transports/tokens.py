@@ -121,7 +121,7 @@ class TokenHolder:
         with self._lock:
             if self._provider is not None and self._token == rejected:
                 self._token = None
-        self.current()
+        self.current()  # requests a new one if the token was dropped
 
     def _renew_from(self, provider: _Provider) -> None:
         """Store the provider's token and when to renew it, unless another thread has done so or replaced the provider.
