@@ -51,7 +51,7 @@ class Services:
     engine: Engine
     verifier: TokenVerifier | None
     """Verifies tokens; None if the server has neither a secret nor an issuer and so listens on loopback only."""
-    rate: RateLimiter
+    http_rate: RateLimiter
     """Limits HTTP requests."""
     metrics: Metrics
     gate: RequestGate
@@ -213,7 +213,7 @@ async def authenticate(
             )
         if admin and identity.role != "admin":
             raise ForbiddenError(f"this needs a token with role 'admin'; this one has {identity.role!r}")
-        services.rate.check(gateway_id, identity.client_id)
+        services.http_rate.check(gateway_id, identity.client_id)
         claims, expires, key = identity.claims, identity.expires, identity.key
     _check_repeated_parameters(request)
     gateway = services.engine.known_gateway(gateway_id)  # finding it needs no worker thread

@@ -82,7 +82,7 @@ def create_app(settings: GatewaySettings, engine: Engine) -> FastAPI:
         settings=settings,
         engine=engine,
         verifier=_token_verifier(settings, hub),
-        rate=RateLimiter(settings.limits.requests_per_second),
+        http_rate=RateLimiter(settings.limits.requests_per_second),
         metrics=metrics,
         gate=RequestGate(),
         connected_clients=hub.connected_clients,
