@@ -81,7 +81,7 @@ def run_flow(
     until: int | None = None,
     read_written: Callable[[], WrittenStreams] = WrittenStreams,
 ) -> Iterator[FlowStep]:
-    """Copy what arrived at the source since the flow's mark.
+    """Copy what arrived at the source since the flow's mark: a page at each step of the iteration.
 
     Destination tables whose schema has further columns are written again first. So are tables that were suspended,
     because the target could not write them, if their retry is due. The mark is stored at the target, and changes in the
@@ -149,10 +149,10 @@ def replay_flow(
     cold: Sequence[DatabaseAdapter] = (),
     read_written: Callable[[], WrittenStreams] = WrittenStreams,
 ) -> Iterator[FlowStep]:
-    """Copy a range of arrivals again, for a backfill of chosen days. The flow's mark keeps its value.
+    """Copy a range of arrivals again, for a backfill of chosen days: a page at each step of the iteration.
 
-    A database recognises each delta by its id and rewrites the rows. An object store does not, so it receives only
-    deltas that none of its objects contains.
+    The flow's mark keeps its value. A database recognises each delta by its id and rewrites the rows. An object store
+    does not, so it receives only deltas that none of its objects contains.
 
     Args:
         source: the backend to read.

@@ -157,7 +157,7 @@ def follow_history(
     since: Mapping[str, int] = NO_STREAMS,
     cold: Sequence[DatabaseAdapter] = (),
 ) -> Iterator[AppliedChunk]:
-    """Apply the history that a follower lacks, chunk by chunk.
+    """Apply the history that a follower lacks: a chunk at each step of the iteration.
 
     Args:
         adapter: the follower's destination.

@@ -105,7 +105,7 @@ def dead_letters_of_gateway(
 def retry_or_drop_updates(
     connect: Callable[[], GatewayConnection], method: Method, letter_id: str | None
 ) -> Iterator[tuple[str, Any]]:
-    """Retry or drop dead letters of kind `work`.
+    """Retry or drop dead letters of kind `work`: one at each step of the iteration.
 
     Args:
         connect: returns the connection to the gateway, as an admin; may raise LakeSyncError.
@@ -190,7 +190,9 @@ def app_dead_letters(path: Path) -> list[DeadLetter]:
 
 
 def retry_or_drop_in_app(path: Path, method: Method, letter_id: str | None) -> Iterator[tuple[str, Any]]:
-    """Retry dead letters of an app at its next sync, or drop them. A dropped change is reverted in the app's table.
+    """Retry dead letters of an app at its next sync, or drop them: one at each step of the iteration.
+
+    A dropped change is reverted in the app's table.
 
     Args:
         path: the app's database.
