@@ -172,7 +172,7 @@ def push_response(request: Request, result: PushResult) -> Response:
     return Response(json.encode_push_result(result), media_type=JSON)
 
 
-async def encode_protobuf(page: SyncResponse | SyncPage) -> bytes:
+async def encode_protobuf(page: SyncPage) -> bytes:
     """Encode a page as protobuf. A large page is encoded in a worker thread, because 4 MiB take up to 0.3 s.
 
     Args:

@@ -87,12 +87,12 @@ async def serve_pull(
             server sends without a request.
 
     Raises:
-        LakeSyncError: as `SyncGateway.submit_page`. The message of an `AdapterError` names no server, user or file.
+        LakeSyncError: as `SyncGateway.submit_pull`. The message of an `AdapterError` names no server, user or file.
     """
     record.set_client(message.client_id)
     claims = caller.claims(message.client_id)
     try:
-        page = await result_of(caller.gateway.submit_page(message, claims, knows_resync=knows_resync, live=live))
+        page = await result_of(caller.gateway.submit_pull(message, claims, knows_resync=knows_resync, live=live))
     except AdapterError as error:
         raise AdapterError(
             f"the source {message.source!r} cannot be read now: pull again later; the request id names the reason in "

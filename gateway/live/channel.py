@@ -39,7 +39,7 @@ from lakesync.auth.keys import Key
 from lakesync.engine import SyncGateway
 from lakesync.engine.subscribers import Newcomer, ScanResult, Subscriber, SubscriberGroup, SubscriptionState
 from lakesync.model.errors import LakeSyncError, TransientError
-from lakesync.model.types import SyncPull, SyncResponse
+from lakesync.model.types import SyncPage, SyncPull
 from lakesync.staging.notices import Notice, Presence
 from lakesync.wire.frames import FrameTag, encode_frame
 
@@ -328,7 +328,7 @@ class Channel:
             for (connection, subscriber, before), page in zip(batch, pages, strict=True):
                 await self._send_page(connection, subscriber, before, page)
 
-    def _page(self, subscriber: Subscriber) -> Future[SyncResponse]:
+    def _page(self, subscriber: Subscriber) -> Future[SyncPage]:
         """Have the engine read an own page for a client, as if the client had pulled from its cursor."""
         pull = SyncPull(subscriber.client_id, subscriber.state.cursor, subscriber.state.limit)
         return self._gateway.submit_pull(
@@ -344,7 +344,7 @@ class Channel:
         connection: LiveConnection,
         subscriber: Subscriber,
         before: SubscriptionState,
-        page: SyncResponse | BaseException,
+        page: SyncPage | BaseException,
     ) -> None:
         """Send an own page to its connection, unless the client has pulled or been sent something meanwhile."""
         frame = b"" if isinstance(page, BaseException) or not page.deltas else await _broadcast_frame(page, before)
@@ -378,12 +378,12 @@ class Channel:
                     each.subscriber.has_own_changes = True  # `_group` cleared it
 
 
-async def _broadcast_frame(page: SyncResponse, state: SubscriptionState) -> bytes:
+async def _broadcast_frame(page: SyncPage, state: SubscriptionState) -> bytes:
     """Return a page as a broadcast frame; with cursor 0, which clients do not store, before the first pull.
 
     Until a client pulls over its connection, its own cursor is unknown. It may lack changes from before the page, which
     it would skip with the page's cursor.
     """
     if state.has_not_pulled:
-        page = SyncResponse(page.deltas, 0, page.has_more)
+        page = page._replace(server_hlc=0)
     return websocket_frame(encode_frame(FrameTag.BROADCAST, await encode_protobuf(page)))

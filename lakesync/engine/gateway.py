@@ -160,7 +160,7 @@ class SyncGateway(ConfigurationGateway, ActionGateway, AdapterGateway):
         confirmed: bool = True,
         live: bool = False,
         has_not_pulled: bool = False,
-    ) -> Future[SyncResponse]:
+    ) -> Future[SyncPage]:
         """Return a page of the changes that the client lacks and may see.
 
         Args:
@@ -177,7 +177,8 @@ class SyncGateway(ConfigurationGateway, ActionGateway, AdapterGateway):
                 record says.
 
         Returns:
-            A future of the page; it has no deltas if the client lacks nothing.
+            A future of the page; it has no deltas if the client lacks nothing. They may still be encoded, for a caller
+            that sends them as JSON.
 
         Raises:
             ValidationError: `max_deltas` is out of range.
@@ -188,22 +189,6 @@ class SyncGateway(ConfigurationGateway, ActionGateway, AdapterGateway):
             ResyncRequiredError: the cursor cannot be served, and `knows_resync` is true.
             StagingUnavailableError: the store does not respond; the pull can be repeated.
         """
-        page = self.submit_page(
-            pull, claims, knows_resync=knows_resync, confirmed=confirmed, live=live, has_not_pulled=has_not_pulled
-        )
-        return run(_decoded(page))
-
-    def submit_page(
-        self,
-        pull: SyncPull,
-        claims: Claims,
-        *,
-        knows_resync: bool = False,
-        confirmed: bool = True,
-        live: bool = False,
-        has_not_pulled: bool = False,
-    ) -> Future[SyncPage]:
-        """Like `submit_pull`; the page's deltas may still be encoded, for a caller that sends them as JSON."""
         check_pull(pull, claims)
         if pull.source is not None:
             return self.sources.submit_pull(pull.source, pull, claims, live=live)
@@ -227,7 +212,7 @@ class SyncGateway(ConfigurationGateway, ActionGateway, AdapterGateway):
             pull: the decoded request.
             claims: the verified claims of the client's token; None trusts the client id in the pull.
         """
-        return self.submit_pull(pull, claims or {"sub": pull.client_id}).result()
+        return self.submit_pull(pull, claims or {"sub": pull.client_id}).result().decoded()
 
     def submit_peek(self, claims: Claims, since: str | None, limit: int) -> Future[PeekPage]:
         """Return a page of what a client with these claims may see, its own writes included; nothing is recorded.
@@ -411,9 +396,3 @@ class SyncGateway(ConfigurationGateway, ActionGateway, AdapterGateway):
             self.gateway_id, lambda commit: remember_page(commit, request, reading, self.sources.read_page)
         )
         return page
-
-
-def _decoded(page: Future[SyncPage]) -> Steps[SyncResponse]:
-    """Return a page with decoded deltas."""
-    made: SyncPage = yield page
-    return SyncResponse(tuple(made.deltas), made.server_hlc, made.has_more)

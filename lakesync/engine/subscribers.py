@@ -23,7 +23,7 @@ import msgspec
 from lakesync.feed.positions import NEVER_PULLED
 from lakesync.feed.row_buckets import own_bucket
 from lakesync.feed.scopes import Access
-from lakesync.model.types import Claims, SyncResponse
+from lakesync.model.types import Claims, SyncPage
 from lakesync.staging.records import ARRIVAL_STEP
 
 
@@ -177,9 +177,9 @@ class ScanResult(NamedTuple):
 
     state: SubscriptionState
     """The group's state after it is sent the page."""
-    page: SyncResponse | None = None
+    page: SyncPage | None = None
     """The shared page; None if it would be empty, or if no client would be sent it."""
-    own_pages: Mapping[str, SyncResponse | None] = {}
+    own_pages: Mapping[str, SyncPage | None] = {}
     """By client id: pages of clients that lack something else than the shared page; None for one that lacks nothing."""
     with_other_claims: frozenset[str] = frozenset()
     """Clients that were sent pages under other claims after the group's cursor. The cursor of a shared page would
@@ -188,6 +188,6 @@ class ScanResult(NamedTuple):
     """Whether each client of the group needs a pull of its own, because a shared page is not possible: more pages
     follow, bucket keys came into use, or the rules changed or are being applied."""
 
-    def page_of(self, client_id: str) -> SyncResponse | None:
+    def page_of(self, client_id: str) -> SyncPage | None:
         """Return the page that a client of the group is sent: its own or the shared one; None if it lacks nothing."""
         return self.own_pages.get(client_id, self.page)

@@ -41,7 +41,7 @@ from lakesync.feed.positions import NEVER_PULLED, Position, SentPeriod, find_pag
 from lakesync.feed.pull import pull_page
 from lakesync.feed.row_buckets import own_bucket, owner_of
 from lakesync.feed.scopes import Access, max_sent
-from lakesync.model.types import Claims, SyncResponse
+from lakesync.model.types import Claims, SyncPage
 from lakesync.staging.records import ClientRecord
 from lakesync.staging.store.feed import ClientView
 from lakesync.staging.store.push import ClientCommit
@@ -257,11 +257,11 @@ def _scan_group(
         return ScanResult(state, needs_pull=True)
     after = replace(state, cursor=max(view.arrival, state.cursor))
     own_pages = {
-        name: SyncResponse(tuple(page.deltas), after.cursor) if page.deltas else None for name, page in pages.items()
+        name: SyncPage(tuple(page.deltas), after.cursor) if page.deltas else None for name, page in pages.items()
     }
     page = None
     if shared_page is not None and shared_page.deltas:
-        page = SyncResponse(tuple(shared_page.deltas), after.cursor)
+        page = SyncPage(tuple(shared_page.deltas), after.cursor)
     with_other_claims = frozenset(
         name
         for name in readers.in_doubt

@@ -164,6 +164,10 @@ class SyncPage(NamedTuple):
     has_more: bool = False
     """Whether more pages follow now."""
 
+    def decoded(self) -> SyncResponse:
+        """Return the page with decoded deltas."""
+        return SyncResponse(tuple(self.deltas), self.server_hlc, self.has_more)
+
 
 class PushResult(msgspec.Struct, frozen=True, rename="camel"):
     """The response to a push."""

@@ -71,7 +71,7 @@ class Client:
         while more:
             pull = SyncPull(self.name, self.cursor, limit)
             try:
-                page = engine.gateway("g").submit_pull(pull, self.claims, knows_resync=ours).result()
+                page = engine.gateway("g").submit_pull(pull, self.claims, knows_resync=ours).result().decoded()
             except ResyncRequiredError:
                 self.rows, self.cursor = {}, 0
                 continue

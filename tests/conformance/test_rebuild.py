@@ -122,7 +122,7 @@ def test_explain_predicts_the_next_pull_after_a_rebuild(url, clock, ours):
     explanation = explained("new")
     assert explanation.next_pull == (("INSERT",) if ours else ("DELETE", "INSERT"))
     pull = SyncPull("reader", reader.cursor)
-    page = gateway.submit_pull(pull, {"sub": "reader"}, knows_resync=ours).result()
+    page = gateway.submit_pull(pull, {"sub": "reader"}, knows_resync=ours).result().decoded()
     assert tuple(delta.op for delta in page.deltas) == explanation.next_pull
     engine.close()
 
@@ -178,7 +178,7 @@ def test_l4_a_subscriber_that_may_have_lost_rows_is_broadcast_no_plain_insert(ur
     a, _ = random_history(engine, clock)
     engine = rebuilt(engine, url, clock)
     gateway, claims = engine.gateway("g"), {"sub": "bob"}
-    page = gateway.submit_pull(SyncPull("bob", 0, 100), claims, knows_resync=ours, live=True).result()
+    page = gateway.submit_pull(SyncPull("bob", 0, 100), claims, knows_resync=ours, live=True).result().decoded()
     state = SubscriptionState(page.server_hlc, 100, knows_resync=ours)
     (state,) = gateway.submit_subscribe([Newcomer("bob", claims, state)]).result()
     clock.advance(5)

@@ -124,7 +124,7 @@ class CoreClient:
             if isinstance(asked, SyncPush):
                 yield gateway.handle_push(asked, self.claims)
             elif isinstance(asked, SyncPull):
-                yield gateway.submit_pull(asked, self.claims, knows_resync=True).result()
+                yield gateway.submit_pull(asked, self.claims, knows_resync=True).result().decoded()
             else:
                 cut = gateway.submit_checkpoint(self.name, self.claims).result()
                 yield from map(CheckpointFrame, checkpoints(cut.arrival, self.claims))

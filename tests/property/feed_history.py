@@ -176,7 +176,7 @@ class History:
                 client.reload(wiped=kind == "wipe")
             case "old pull":
                 for request in client.asked[-detail[0] :][:1]:
-                    world.gateway.submit_pull(request, client.claims).result()
+                    world.gateway.submit_pull(request, client.claims).result().decoded()
             case "old push":
                 for push in client.pushed[-detail[0] :][:1]:
                     world.gateway.submit_push(push, client.claims).result()

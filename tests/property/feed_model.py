@@ -124,7 +124,7 @@ class StockClient:
         self.pulled = True
         request = SyncPull(self.name, self.cursor, limit)
         self.asked.append(request)
-        return self._noted(gateway.submit_pull(request, self.claims).result())
+        return self._noted(gateway.submit_pull(request, self.claims).result().decoded())
 
     def take(self, page: SyncResponse) -> bool:
         """Apply a page and its cursor (an empty page leaves the cursor); return False if it was dropped."""
@@ -176,7 +176,7 @@ class StockClient:
         """The gateway sends a page by itself."""
         if self.connection is not None:
             pull = SyncPull(self.name, self.connection, limit)
-            page = self._noted(gateway.submit_pull(pull, self.claims, confirmed=False).result())
+            page = self._noted(gateway.submit_pull(pull, self.claims, confirmed=False).result().decoded())
             self.connection = page.server_hlc
             if page.deltas:
                 self.mail.append(page)

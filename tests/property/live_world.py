@@ -215,7 +215,7 @@ class Crowd:
         if isinstance(message, SyncPush):
             self._requested.append(_Requested(client, message, self.gateway.submit_push(message, claims)))
         else:
-            self._requested.append(_Requested(client, message, self.gateway.submit_page(message, claims)))
+            self._requested.append(_Requested(client, message, self.gateway.submit_pull(message, claims)))
 
     def _receive(self, place: int) -> None:
         client, message, answer = self._requested.pop(place)

@@ -174,6 +174,6 @@ def test_an_erased_client_that_starts_again_is_not_sent_deletes_of_rows_from_bef
     writer.push(gateway)
     history_with_rules._erase_client(reader.name)
     reader.claims = {**reader.claims, "group": ["a"]}
-    page = gateway.submit_pull(SyncPull(reader.name, 0, 10), reader.claims, knows_resync=True).result()
+    page = gateway.submit_pull(SyncPull(reader.name, 0, 10), reader.claims, knows_resync=True).result().decoded()
     assert [(delta.op, delta.row_id) for delta in page.deltas][-1:] == [("INSERT", "r2")]
     assert {delta.row_id for delta in page.deltas} == {"r2"}

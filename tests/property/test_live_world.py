@@ -317,7 +317,7 @@ def test_l4_rows_sent_over_http_are_not_broadcast_as_plain_inserts(places: Place
         await crowd.follow("…")
         ben.script.extend([("edit", "INSERT", "r", {"x": 1}), ("push",)])
         await crowd.follow("edit ben", "push ben", "arrive ben", "run push", "tell push")
-        page = gateway.submit_page(SyncPull("ann", ann.cursor, 10), ann.claims)
+        page = gateway.submit_pull(SyncPull("ann", ann.cursor, 10), ann.claims)
         while not page.done():
             event = next(event for event in crowd.store.events() if event.name.split()[1] in ("page", "record_page"))
             await crowd.follow(event.name)
@@ -345,7 +345,7 @@ def test_a_pull_with_other_claims_keeps_its_cursors_before_other_processes_are_n
         crowd = places.crowd(gateway, (ann, ben), loose=True)
 
         async def pulled() -> SyncPage:
-            page = gateway.submit_page(SyncPull("ann", ann.cursor, 10), other_claims)
+            page = gateway.submit_pull(SyncPull("ann", ann.cursor, 10), other_claims)
             await crowd.follow("run page", "tell page")
             if not page.done():
                 await crowd.follow("run record_page", "tell record_page")

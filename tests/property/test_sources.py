@@ -225,7 +225,7 @@ def test_a_source_page_during_a_pull_gets_a_delete_before_the_pulls_inserts(tmp_
         since = gateway.handle_pull(SyncPull("c", 0, 10)).server_hlc
         other.push(gateway, other.delta("r", {"n": 2}, table="reports"))
         store.held = True
-        pulled = gateway.submit_page(SyncPull("c", since, 10), {"sub": "c"})
+        pulled = gateway.submit_pull(SyncPull("c", since, 10), {"sub": "c"})
         happen(store, "run page", "tell page")
         store.held = False
         assert gateway.handle_pull(SyncPull("c", since, 10, "s")).deltas

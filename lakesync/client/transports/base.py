@@ -20,7 +20,16 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from lakesync.client.transports.tokens import Token
 from lakesync.model.action_handlers import ActionDiscovery, ConnectorDescriptor
 from lakesync.model.schema import TableSchema
-from lakesync.model.types import ActionPush, ActionResponse, Claims, PushResult, SyncPull, SyncPush, SyncResponse
+from lakesync.model.types import (
+    ActionPush,
+    ActionResponse,
+    Claims,
+    PushResult,
+    SyncPage,
+    SyncPull,
+    SyncPush,
+    SyncResponse,
+)
 
 
 class SyncTransport(Protocol):
@@ -187,7 +196,7 @@ class LocalGateway(Protocol):
             known_cursor: the client's cursor. Without it, the gateway sends again what it has sent since the last pull.
         """
 
-    def submit_pull(self, pull: SyncPull, claims: Claims, *, knows_resync: bool = False) -> Future[SyncResponse]:
+    def submit_pull(self, pull: SyncPull, claims: Claims, *, knows_resync: bool = False) -> Future[SyncPage]:
         """Return a page.
 
         Args:
@@ -235,7 +244,7 @@ class LocalTransport:
 
     def pull(self, pull: SyncPull) -> SyncResponse:
         """See `SyncTransport.pull`."""
-        return self._gateway.submit_pull(pull, self._claims_of(pull.client_id), knows_resync=True).result()
+        return self._gateway.submit_pull(pull, self._claims_of(pull.client_id), knows_resync=True).result().decoded()
 
     def schema(self, table: str) -> ServerSchema | None:
         """See `SchemaTransport.schema`."""

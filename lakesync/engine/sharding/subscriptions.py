@@ -25,7 +25,7 @@ from lakesync.engine.sharding.vectors import BroadcastCursor, IssuedCursor, Reso
 from lakesync.engine.subscribers import Newcomer, ScanResult, SubscriberGroup, Subscription, SubscriptionState
 from lakesync.feed.positions import NEVER_PULLED
 from lakesync.feed.scopes import Access
-from lakesync.model.types import Claims, RowDelta, SyncResponse
+from lakesync.model.types import Claims, RowDelta, SyncPage
 
 _ACCESS_IN_SHARDS = Access({}, frozenset(), 0)
 """`ShardedSubscriptionState.access` of subscribers that have one in each shard."""
@@ -220,10 +220,10 @@ def _join_results(
     return ScanResult(after, page, own, with_other_claims)
 
 
-def _page(pages: Sequence[SyncResponse | None], cursor: int) -> SyncResponse | None:
+def _page(pages: Sequence[SyncPage | None], cursor: int) -> SyncPage | None:
     """Join pages under one cursor; None if none has deltas."""
     deltas: list[RowDelta] = [delta for page in pages if page is not None for delta in page.deltas]
-    return SyncResponse(tuple(deltas), cursor) if deltas else None
+    return SyncPage(tuple(deltas), cursor) if deltas else None
 
 
 def _joined(state: SubscriptionState, cursor: int, parts: Mapping[str, SubscriptionState]) -> ShardedSubscriptionState:

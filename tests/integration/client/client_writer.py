@@ -63,7 +63,7 @@ def ask(core: ClientCore, gateway: SyncGateway) -> bool:
         if isinstance(request, SyncPush):
             core.receive(gateway.handle_push(request))
         elif isinstance(request, SyncPull):
-            core.receive(gateway.submit_pull(request, {"sub": "me"}, knows_resync=True).result())
+            core.receive(gateway.submit_pull(request, {"sub": "me"}, knows_resync=True).result().decoded())
         else:
             gateway.submit_checkpoint("me", {"sub": "me"}).result()
     except LakeSyncError as error:

@@ -36,7 +36,7 @@ def push(client, hlc, row, team):
 
 
 def pull(gateway, claims, since):
-    return gateway.submit_pull(SyncPull("ann", since, 100), claims).result(20)
+    return gateway.submit_pull(SyncPull("ann", since, 100), claims).result(20).decoded()
 
 
 class Client:
@@ -50,7 +50,7 @@ class Client:
             self.pull(each)
 
     def pull(self, claims):
-        self.take(self.gateway.submit_pull(SyncPull("ann", self.cursor, 100), claims).result(20))
+        self.take(self.gateway.submit_pull(SyncPull("ann", self.cursor, 100), claims).result(20).decoded())
 
     def take(self, page):
         for delta in page.deltas:
@@ -90,7 +90,7 @@ def while_pulling(ann, claims, request):
     page = ann.gateway.submit_pull(SyncPull("ann", ann.cursor, 100), claims)
     reading.set()
     blocked.result(20)
-    page = page.result(20)
+    page = page.result(20).decoded()
     return page, made[0].result(20)
 
 

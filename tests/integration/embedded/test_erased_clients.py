@@ -31,9 +31,9 @@ def test_the_cursor_of_an_erased_client_does_not_confirm_pages_that_it_did_not_r
         gateway._store.erase_client("shop", "ann")
         if way == "resumes":  # its claims have changed, and it connects; the connection is lost before the page arrives
             pull = SyncPull("ann", gateway.submit_resume("ann", B).result(60), 100)
-            gateway.submit_pull(pull, B, confirmed=False, has_not_pulled=True).result(60)
+            gateway.submit_pull(pull, B, confirmed=False, has_not_pulled=True).result(60).decoded()
         elif way == "open line":
-            gateway.submit_pull(SyncPull("ann", cursor, 100), B, confirmed=False).result(60)
+            gateway.submit_pull(SyncPull("ann", cursor, 100), B, confirmed=False).result(60).decoded()
         else:
             gateway.handle_pull(SyncPull("ann", 0, 100), B)
         page = gateway.handle_pull(SyncPull("ann", cursor, 100), B)

@@ -230,7 +230,7 @@ def test_l7_after_rehydrating_a_client_that_only_pulled_drops_rows_that_it_may_n
     rules, claims = user_scoped("owner"), {"sub": "b"}
     with lakesync.open_gateway("shop", adapter=adapter, background=False, wall=clock, rules=rules) as gateway:
         author.push(gateway, *(author.delta(row, {"owner": "b"}) for row in ("kept", "moved", "deleted")))
-        page = gateway.submit_pull(SyncPull("b", 0), claims).result(60)
+        page = gateway.submit_pull(SyncPull("b", 0), claims).result(60).decoded()
         assert len(page.deltas) == 3
         clock.advance(5)
         author.push(
@@ -239,7 +239,7 @@ def test_l7_after_rehydrating_a_client_that_only_pulled_drops_rows_that_it_may_n
     with lakesync.open_gateway("shop", adapter=adapter, background=False, wall=clock, rules=rules) as gateway:
         assert gateway.rehydrate() == 5
         cursor = {"0": 0, "1": 1}.get(since, page.server_hlc)
-        page = gateway.submit_pull(SyncPull("b", cursor), claims).result(60)
+        page = gateway.submit_pull(SyncPull("b", cursor), claims).result(60).decoded()
     assert sorted((delta.row_id, delta.op) for delta in page.deltas) == [
         ("deleted", "DELETE"),
         ("kept", "DELETE"),
@@ -256,13 +256,13 @@ def test_l7_after_rehydrating_a_client_with_further_claims_that_pushed_drops_a_d
     with lakesync.open_gateway("shop", adapter=adapter, background=False, wall=clock, rules=rules) as gateway:
         author.push(gateway, author.delta("deleted", {"team": "red"}))
         other.push(gateway, other.delta("own", {"team": "red"}))
-        page = gateway.submit_pull(SyncPull("b", 0), claims).result(60)
+        page = gateway.submit_pull(SyncPull("b", 0), claims).result(60).decoded()
         clock.advance(5)
         author.push(gateway, author.delta("deleted", None))
     with lakesync.open_gateway("shop", adapter=adapter, background=False, wall=clock, rules=rules) as gateway:
         gateway.rehydrate()
         cursor = {"0": 0, "1": 1}.get(since, page.server_hlc)
-        page = gateway.submit_pull(SyncPull("b", cursor), claims).result(60)
+        page = gateway.submit_pull(SyncPull("b", cursor), claims).result(60).decoded()
     assert ("deleted", "DELETE") in [(delta.row_id, delta.op) for delta in page.deltas]
     assert [delta.op for delta in page.deltas if delta.row_id == "own"] == ["DELETE", "INSERT"]
 

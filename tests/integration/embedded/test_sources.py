@@ -204,7 +204,7 @@ def test_a_connection_does_not_begin_a_source_again(gateway, writer, clock):
     for _ in range(2):  # the first connection may have sent rows, so on the second one the client may have any row
         since = gateway.submit_resume("reader", claims).result(20)
         broadcast = SyncPull("reader", since, 100)
-        assert gateway.submit_pull(broadcast, claims, confirmed=False, has_not_pulled=True).result(20).deltas
+        assert gateway.submit_pull(broadcast, claims, confirmed=False, has_not_pulled=True).result(20).decoded().deltas
     rest = pull(gateway, 0, limit=4)
     assert [[row for op, row in operations(page) if op == "INSERT"] for page in (first, rest)] == [
         ["r0", "r1"],
@@ -274,7 +274,9 @@ def test_a_client_of_sources_gets_its_own_broadcasts(gateway, writer, clock):
     assert page_of_plain is not None
     assert operations(page_of_plain) == [("INSERT", "r1")]
     assert reader.needs_pull
-    own = gateway.submit_pull(SyncPull("reader", page.server_hlc), {"sub": "reader"}, confirmed=False).result()
+    own = (
+        gateway.submit_pull(SyncPull("reader", page.server_hlc), {"sub": "reader"}, confirmed=False).result().decoded()
+    )
     assert operations(own) == [("DELETE", "r1"), ("INSERT", "r1")]
 
 
