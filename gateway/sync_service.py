@@ -34,7 +34,7 @@ async def serve_push(
 ) -> PushResult:
     """Commit a client's deltas.
 
-    The push may be decoded in the store's thread, which is faster; see `SyncGateway.submit_received`.
+    The push may be decoded in the store's thread, which is faster; see `SyncGateway.submit_push`.
 
     If the request times out before the commit has begun, the push is cancelled, because the client then repeats it. The
     repeat may be rejected, for example after a change of the rules. The first push must not be committed after that.
@@ -59,7 +59,7 @@ async def serve_push(
         record.deltas = len(push.deltas)
         return PushRequest(push, caller.claims(push.client_id), known_cursor(push), fault=fault)
 
-    result = await result_of(caller.gateway.submit_received(receive), finish_if_cancelled=False)
+    result = await result_of(caller.gateway.submit_push(receive), finish_if_cancelled=False)
     services.metrics.pushed.inc(result.accepted)
     if record.client is not None and not is_importer(record.client):  # an import has no app that could be behind
         services.clients.record_push(caller.gateway.gateway_id, record.client)

@@ -74,7 +74,7 @@ def _push(gateway: SyncGateway, pushes: Sequence[tuple[str, bytes]], clients: in
     """
     begun = time.process_time()
     for part in parts(pushes, clients):
-        for submitted in [gateway.submit_received(partial(_received, *each)) for each in part]:
+        for submitted in [gateway.submit_push(partial(_received, *each)) for each in part]:
             submitted.result()
     return time.process_time() - begun
 

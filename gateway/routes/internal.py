@@ -83,7 +83,7 @@ async def push_as_connector(request: Request, services: ServicesDependency, gate
         push, fault = decode()
         return PushRequest(push, {"sub": push.client_id}, trusted=True, fault=fault)
 
-    result = await result_of(found.submit_received(receive))
+    result = await result_of(found.submit_push(receive))
     return push_response(request, result)
 
 

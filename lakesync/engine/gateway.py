@@ -65,19 +65,15 @@ class SyncGateway(ConfigurationGateway, ActionGateway, AdapterGateway):
         """
         return self._newest_arrival
 
-    def submit_push(
-        self, push: SyncPush, claims: Claims, *, known_cursor: int | None = None, trusted: bool = False
-    ) -> Future[PushResult]:
+    def submit_push(self, receive: Callable[[], PushRequest]) -> Future[PushResult]:
         """Accept a client's deltas, all or none. A repeated push is accepted and changes nothing.
 
+        A push that `receive` decodes needs a fifth less processor time than one that is decoded before (`scripts/bench
+        push`), because its objects need not move from one processor to another.
+
         Args:
-            push: the decoded request.
-            claims: the verified claims of the client's token.
-            known_cursor: the newest cursor that the client certainly has when it gets the response: the one in the
-                request, or that of the last page on the same connection, which delivers in order. None if unknown: the
-                changes that the client was sent since its last pull are then sent again after this push.
-            trusted: whether the deltas come from a connector, a flow (a copy from a database) or an embedding app. The
-                write scope does not apply to these, and their rejections are not recorded.
+            receive: returns the push. It runs in the thread that commits the push, if the store has one, and otherwise
+                in any thread, several times or never. So it must have no side effects.
 
         Returns:
             A future of the result, with the client's new cursor.
@@ -87,21 +83,7 @@ class SyncGateway(ConfigurationGateway, ActionGateway, AdapterGateway):
                 every rejected delta.
             BackpressureError: too many bytes are unflushed; nothing was stored.
             StagingUnavailableError: the push may or may not have been stored; it can be repeated.
-        """
-        return self.submit_received(lambda: PushRequest(push, claims, known_cursor, trusted))
-
-    def submit_received(self, receive: Callable[[], PushRequest]) -> Future[PushResult]:
-        """Like `submit_push`, for a push that is decoded later: in the thread that commits it, if the store has one.
-
-        Such a push needs a fifth less processor time than one that is decoded in the caller's thread (`scripts/bench
-        push`), because its objects need not move from one processor to another.
-
-        Args:
-            receive: decodes the push. It may run in any thread, several times or never, so it must have no side
-                effects.
-
-        Raises (in the future):
-            Exception: any error of `receive`; nothing was stored. Also all errors of `submit_push`.
+            Exception: any error of `receive`; nothing was stored.
         """
         now = self._wall()
         is_recorded = False  # whether a rejection is recorded; False also if the push cannot be decoded
@@ -142,14 +124,18 @@ class SyncGateway(ConfigurationGateway, ActionGateway, AdapterGateway):
         pushing.add_done_callback(record)
         return pushing
 
-    def handle_push(self, push: SyncPush, claims: Claims | None = None) -> PushResult:
+    def handle_push(
+        self, push: SyncPush, claims: Claims | None = None, *, known_cursor: int | None = None
+    ) -> PushResult:
         """Push deltas and wait; see `submit_push` for the errors.
 
         Args:
             push: the decoded request.
             claims: the verified claims of the client's token; None trusts the caller and the client id in the push.
+            known_cursor: see `PushRequest.known_cursor`.
         """
-        return self.submit_push(push, claims or {"sub": push.client_id}, trusted=claims is None).result()
+        request = PushRequest(push, claims or {"sub": push.client_id}, known_cursor, trusted=claims is None)
+        return self.submit_push(lambda: request).result()
 
     def submit_pull(
         self,

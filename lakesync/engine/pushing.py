@@ -70,7 +70,9 @@ class PushRequest(NamedTuple):
     claims: Claims
     """The verified claims of the sender's token."""
     known_cursor: int | None = None
-    """The newest cursor that the client certainly has when it gets the response; None if unknown."""
+    """The newest cursor that the client certainly has when it gets the response: the one in the request, or that of the
+    last page on the same connection, which delivers in order. None if unknown: the changes that the client was sent
+    since its last pull are then sent again after this push."""
     trusted: bool = False
     """Whether it comes from a connector (an external system that is polled), a flow (a copy from a database) or an
     embedding app. The write scope does not apply to these, and their rejections are not recorded."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from hypothesis.strategies import SearchStrategy
 from lakesync.client.core import NoResponse
 from lakesync.engine import Engine, SyncGateway
 from lakesync.engine.checks import EngineLimits
+from lakesync.engine.pushing import PushRequest
 from lakesync.feed import render
 from lakesync.model.errors import NotFoundError
 from lakesync.model.types import Claims, PushResult, SyncPush, SyncResponse
@@ -179,7 +181,7 @@ class History:
                     world.gateway.submit_pull(request, client.claims).result().decoded()
             case "old push":
                 for push in client.pushed[-detail[0] :][:1]:
-                    world.gateway.submit_push(push, client.claims).result()
+                    world.gateway.submit_push(partial(PushRequest, push, client.claims)).result()
                     world.pushed(push.deltas)
             case "claims":
                 client.disconnect()

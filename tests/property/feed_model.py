@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from lakesync.engine import Engine, SyncGateway
+from lakesync.engine.pushing import PushRequest
 from lakesync.model import hlc
 from lakesync.model.delta import delta_id
 from lakesync.model.types import Claims, ColumnValue, Op, RowDelta, Stamp, SyncPull, SyncPush, SyncResponse
@@ -91,7 +93,7 @@ class StockClient:
             return ()
         request = SyncPush(self.name, sent)
         self.pushed.append(request)
-        cursor = gateway.submit_push(request, self.claims).result().server_hlc
+        cursor = gateway.submit_push(partial(PushRequest, request, self.claims)).result().server_hlc
         if answered:
             self._pushed(cursor)
         return sent
@@ -103,7 +105,8 @@ class StockClient:
             return ()
         request = SyncPush(self.name, sent)
         self.pushed.append(request)
-        cursor = gateway.submit_push(request, self.claims, known_cursor=self.connection).result().server_hlc
+        receive = partial(PushRequest, request, self.claims, known_cursor=self.connection)
+        cursor = gateway.submit_push(receive).result().server_hlc
         if not answered:
             self.disconnect()
             return sent

@@ -26,6 +26,7 @@ from gateway.server import create_app
 from gateway.settings import GatewaySettings
 from lakesync.config.sections import LimitsSection
 from lakesync.engine import Engine, EngineLimits, SyncGateway
+from lakesync.engine.pushing import PushRequest
 from lakesync.model.types import PushResult, SyncPage, SyncPull, SyncPush
 from lakesync.staging.shards import ShardMap
 from tests.property.held_store import Event, HeldShards, HeldStore
@@ -213,7 +214,9 @@ class Crowd:
         """The oldest of its requests arrives at the server."""
         message, claims = client.requests.popleft()
         if isinstance(message, SyncPush):
-            self._requested.append(_Requested(client, message, self.gateway.submit_push(message, claims)))
+            self._requested.append(
+                _Requested(client, message, self.gateway.submit_push(partial(PushRequest, message, claims)))
+            )
         else:
             self._requested.append(_Requested(client, message, self.gateway.submit_pull(message, claims)))
 

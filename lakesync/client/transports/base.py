@@ -187,12 +187,14 @@ class LocalGateway(Protocol):
 
     gateway_id: str
 
-    def submit_push(self, push: SyncPush, claims: Claims, *, known_cursor: int | None = None) -> Future[PushResult]:
+    def handle_push(
+        self, push: SyncPush, claims: Claims | None = None, *, known_cursor: int | None = None
+    ) -> PushResult:
         """Store deltas, all or none.
 
         Args:
             push: the deltas.
-            claims: the claims of the client's token.
+            claims: the claims of the client's token; None trusts the client id in the push.
             known_cursor: the client's cursor. Without it, the gateway sends again what it has sent since the last pull.
         """
 
@@ -240,7 +242,7 @@ class LocalTransport:
     def push(self, push: SyncPush) -> PushResult:
         """See `SyncTransport.push`."""
         claims = self._claims_of(push.client_id)
-        return self._gateway.submit_push(push, claims, known_cursor=push.last_seen_hlc).result()
+        return self._gateway.handle_push(push, claims, known_cursor=push.last_seen_hlc)
 
     def pull(self, pull: SyncPull) -> SyncResponse:
         """See `SyncTransport.pull`."""

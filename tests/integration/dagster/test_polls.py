@@ -319,7 +319,7 @@ DEEP = [pytest.param(seed, 6, marks=pytest.mark.deep) for seed in range(8)]
 @pytest.mark.parametrize(("seed", "polls"), [(3, 3), *DEEP])
 def test_a8_a_client_equals_a_site_that_changed_during_failing_and_killed_polls(house, monkeypatch, seed, polls):
     chance, pushed = random.Random(seed), {}
-    submit = SyncGateway.submit_received
+    submit = SyncGateway.submit_push
 
     def noted(self, receive):
         def receive_and_note():
@@ -329,7 +329,7 @@ def test_a8_a_client_equals_a_site_that_changed_during_failing_and_killed_polls(
 
         return submit(self, receive_and_note)
 
-    monkeypatch.setattr(SyncGateway, "submit_received", noted)
+    monkeypatch.setattr(SyncGateway, "submit_push", noted)
     with desk() as made:
         moving = Moving(made, chance, changes=25)
         little = {"chunkSize": 5, "memoryBudgetBytes": 20_000, "deletedShare": 1}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from functools import partial
 from threading import Event
 
 import pytest
 
 from lakesync.engine.futures import run
 from lakesync.engine.page_reading import PullRequest
+from lakesync.engine.pushing import PushRequest
 from lakesync.model.errors import ValidationError
 from lakesync.model.types import SyncPull, SyncPush
 from lakesync.rules.model import parse_rules
@@ -65,7 +67,7 @@ class Client:
         """Push; return the future. The row is in the database immediately."""
         self.rows.add(row)
         cursor = self.cursor if known else None
-        return self.gateway.submit_push(push("ann", hlc, row, team), claims, known_cursor=cursor)
+        return self.gateway.submit_push(partial(PushRequest, push("ann", hlc, row, team), claims, known_cursor=cursor))
 
 
 @pytest.fixture
@@ -174,7 +176,11 @@ def test_a_request_with_claims_that_cannot_be_stored_fails_alone(clock):
         gateway._store.submit("shop", lambda _: (begun.set(), proceed.wait(60)))
         assert begun.wait(60)
         pushed = [
-            gateway.submit_push(SyncPush(claims["sub"], (make_delta(claims["sub"], 1, claims["sub"], n="2"),)), claims)
+            gateway.submit_push(
+                partial(
+                    PushRequest, SyncPush(claims["sub"], (make_delta(claims["sub"], 1, claims["sub"], n="2"),)), claims
+                )
+            )
             for claims in (fine, broken)
         ]
         pulled = [gateway.submit_pull(SyncPull(claims["sub"], 0), claims) for claims in (fine, broken)]
@@ -201,7 +207,7 @@ def test_a_late_push_of_a_lost_database_survives_a_crash_before_its_rows_are_wri
 
         with monkeypatch.context() as patched:
             patched.setattr(group, "crash_point", cut_power)
-            gateway.submit_push(push("ann", 2, "r-late", "a"), A, known_cursor=0).result(20)
+            gateway.submit_push(partial(PushRequest, push("ann", 2, "r-late", "a"), A, known_cursor=0)).result(20)
         assert copied
     with gateway_over(clock, staging=copy) as ann.gateway:
         ann.pull(A)
@@ -217,7 +223,7 @@ def test_late_pushes_of_a_lost_database_survive_a_power_cut_that_loses_their_row
         ann = Client(gateway, A)  # it lost its database after it had sent the pushes below, and pulled again
         copy_at_once(gateway._store, tmp_path / "synced")
         for number, row in enumerate(("r-late", "r-later"), 2):
-            gateway.submit_push(push("ann", number, row, "a"), A, known_cursor=0).result(20)
+            gateway.submit_push(partial(PushRequest, push("ann", number, row, "a"), A, known_cursor=0)).result(20)
         copy_at_once(gateway._store, tmp_path / "copy")
     for name in ("state.db", "state.db-wal"):
         shutil.copy(tmp_path / "synced" / name, tmp_path / "copy" / name)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from lakesync.engine import EngineLimits
+from lakesync.engine.pushing import PushRequest
 from lakesync.engine.subscribers import Newcomer, SubscriptionState
 from lakesync.model import hlc
 from lakesync.model.errors import ForbiddenError
@@ -64,7 +67,8 @@ def test_an_erased_delta_of_a_visible_row_does_not_admit_a_delta_of_a_hidden_row
         gateway.set_rules(parse_rules(RULES))
         for tick, team in enumerate("ab"):
             delta = make_delta("ben", hlc.encode(clock.now_ms + tick, 0), team, team=team)
-            gateway.submit_push(SyncPush("ben", (delta,)), {"sub": "ben"}, trusted=True).result(60)
+            trusted = PushRequest(SyncPush("ben", (delta,)), {"sub": "ben"}, trusted=True)
+            gateway.submit_push(partial(PushRequest, *trusted)).result(60)
         gateway.handle_push(SyncPush("ann", (make_delta("ann", hlc.encode(clock.now_ms, 2), "a", note="seen"),)), A)
         gateway._store.erase_client("shop", "ann")
         offline = make_delta("ann", hlc.encode(clock.now_ms, 1), "a", note="erased")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from threading import Event
 
 import pytest
 
 from lakesync.engine import Engine
+from lakesync.engine.pushing import PushRequest
 from lakesync.model.errors import SchemaError, SchemaMismatchError, StagingUnavailableError
 from lakesync.model.namespaces import Namespaces
 from lakesync.model.types import SyncPush
@@ -117,7 +119,7 @@ def test_one_of_several_concurrent_spellings_is_accepted(tmp_path):
         spellings = ["notes", "Notes", "NOTES", "nOTES"]
         asked = [
             engine.gateway(f"g{place}").submit_push(
-                SyncPush("c", (make_delta("c", 1, "r", table=spelling, x=1),)), {"sub": "c"}
+                partial(PushRequest, SyncPush("c", (make_delta("c", 1, "r", table=spelling, x=1),)), {"sub": "c"})
             )
             for place, spelling in enumerate(spellings)
         ]
@@ -135,8 +137,11 @@ def test_one_spelling_of_two_concurrent_processes_is_accepted(own_database):
             engine.gateway("shop"), engine.gateway("shop_eu")
         asked = [
             engine.gateway(gateway).submit_push(
-                SyncPush(f"c{place}", (make_delta(f"c{place}", 1, "r", table=f"{spelling}{number}", x=1),)),
-                {"sub": f"c{place}"},
+                partial(
+                    PushRequest,
+                    SyncPush(f"c{place}", (make_delta(f"c{place}", 1, "r", table=f"{spelling}{number}", x=1),)),
+                    {"sub": f"c{place}"},
+                )
             )
             for number in range(20)
             for place, (engine, gateway, spelling) in enumerate(
@@ -159,7 +164,11 @@ def test_a_name_of_a_group_that_was_not_committed_is_not_known(tmp_path):
             blocked = engine.store.read("shop", lambda _: full.wait(20))
             asked = [
                 gateway.submit_push(
-                    SyncPush(client, (make_delta(client, 1, "r", table="Notes", x=1),)), {"sub": client}
+                    partial(
+                        PushRequest,
+                        SyncPush(client, (make_delta(client, 1, "r", table="Notes", x=1),)),
+                        {"sub": client},
+                    )
                 )
                 for client in "cd"
             ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from msgspec.structs import replace
 from lakesync.adapters import open_adapter
 from lakesync.adapters.deltas import BatchChecksum, DeltaBatch
 from lakesync.engine import Engine, EngineLimits
+from lakesync.engine.pushing import PushRequest
 from lakesync.engine.sharding.shard_gateway import ShardGateway
 from lakesync.flush import Outlet
 from lakesync.model.delta import delta_id
@@ -69,7 +71,7 @@ def test_a_row_that_is_filled_between_the_parts_of_a_push_does_not_reject_the_se
         waiting, pushed = iter([full]), []
 
         def after_part(_point: str) -> None:
-            pushed.extend(gateway.submit_push(each, {"sub": "bob"}) for each in waiting)
+            pushed.extend(gateway.submit_push(partial(PushRequest, each, {"sub": "bob"})) for each in waiting)
 
         monkeypatch.setattr("lakesync.engine.sharding.pushing.crash_point", after_part)
         assert gateway.handle_push(both(1)).accepted == 2
@@ -281,7 +283,7 @@ def test_a_client_whose_record_one_shard_lost_is_sent_the_deletes_there_after_a_
         removed = replace(delta("todos", 2), op="DELETE", row_id="1", columns=())
         gateway.handle_push(SyncPush("alice", (removed,)))
         pushed = gateway.submit_push(
-            SyncPush("bob", (delta("orders", 3, "bob"),)), {"sub": "bob"}, known_cursor=cursor
+            partial(PushRequest, SyncPush("bob", (delta("orders", 3, "bob"),)), {"sub": "bob"}, known_cursor=cursor)
         ).result(60)
         page = gateway.handle_pull(SyncPull("bob", pushed.server_hlc))
         assert ("DELETE", "todos", "1") in [(each.op, each.table, each.row_id) for each in page.deltas]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
+from lakesync.engine.pushing import PushRequest
 from lakesync.engine.subscribers import Newcomer, SubscriberGroup, SubscriptionState
 from lakesync.feed.pull import MAX_PAGE_BYTES
 from lakesync.model.errors import ResyncRequiredError
@@ -78,7 +80,9 @@ def test_an_unknown_cursor_ahead_of_the_clock_affects_no_other_cursor(tmp_path: 
 
         cursor = broadcast_to("bob", 0, row=2)
         assert broadcast_to("eve", unknown, row=3) < latest
-        pushed = gateway.submit_push(both(4, "eve"), {"sub": "eve"}, known_cursor=unknown).result()
+        pushed = gateway.submit_push(
+            partial(PushRequest, both(4, "eve"), {"sub": "eve"}, known_cursor=unknown)
+        ).result()
         assert pushed.server_hlc < latest
         page = gateway.handle_pull(SyncPull("bob", cursor))
         assert {each.row_id for each in page.deltas} == {"3", "4"}, "its cursor is still known"

@@ -124,7 +124,7 @@ def test_a_rejected_push_is_decoded_again_only_to_be_recorded(trusted, decoded):
 
     with open_gateway("gw", background=False) as gateway:
         with pytest.raises(ClockDriftError):
-            gateway.submit_received(receive).result()
+            gateway.submit_push(receive).result()
         assert len(calls) == decoded
         assert (gateway.rejections.latest("gw", "todos", "r1") is None) is trusted
 
@@ -137,5 +137,5 @@ def test_a_push_that_cannot_be_decoded_is_decoded_once():
         raise ValidationError("no push")
 
     with open_gateway("gw", background=False) as gateway, pytest.raises(ValidationError):
-        gateway.submit_received(receive).result()
+        gateway.submit_push(receive).result()
     assert len(calls) == 1
