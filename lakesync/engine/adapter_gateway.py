@@ -21,6 +21,7 @@ from lakesync.adapters.registry import Adapter, as_database
 from lakesync.adapters.transfer.loads import LoadBarrier
 from lakesync.engine.checks import EngineLimits
 from lakesync.engine.gateway_base import GatewayBase, SharedParts
+from lakesync.engine.names import PushNames
 from lakesync.engine.pushing import PushRequest, commit_push
 from lakesync.engine.source_reading import Source, read_all
 from lakesync.engine.sources import Sources
@@ -201,7 +202,7 @@ class AdapterGateway(GatewayBase):
             deltas: the deltas.
             now_ms: server wall time in milliseconds since 1970.
         """
-        push, names = SyncPush(client_id, tuple(deltas)), self.names.of_push()
+        push, names = SyncPush(client_id, tuple(deltas)), PushNames(self.names)
         # `already_accepted`: they were accepted once, so they are not checked
         request = PushRequest(push, {"sub": user_of(client_id)}, now_ms=now_ms, already_accepted=True)
 

@@ -354,7 +354,7 @@ class SyncGateway(ConfigurationGateway, ActionGateway, AdapterGateway):
             job: the function to run, given the transaction and the check of the push's names. The names that it checks
                 become known spellings once the commit is durable.
         """
-        names = self.names.of_push()
+        names = PushNames(self.names)
 
         @wraps(job)  # so that tests and profiles see the function's name
         def recorded(commit: PushCommit) -> T:

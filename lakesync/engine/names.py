@@ -33,54 +33,9 @@ class Names:
             namespace_of: returns the namespace of a gateway's state tables in the lake, given the gateway's id; by
                 default all gateways share one.
         """
-        self._namespace_of = namespace_of
-        self._known: set[tuple[str, str]] = set()
-        """Namespace and name (a table, or `table.column`), spelled as in a durable commit."""
-
-    def of_push(self) -> PushNames:
-        """Return the check of one push's names, which adds them to this cache once the push is durable."""
-        return PushNames(self)
-
-    def check_push(
-        self, commit: NameCommit, deltas: Sequence[RowDelta], columns: Collection[str]
-    ) -> set[tuple[str, str]]:
-        """Reject deltas whose table or column has a name that differs from a known one only in case.
-
-        Tables with a schema are skipped: their names were checked when it was registered.
-
-        Args:
-            commit: the open transaction that stores the push.
-            deltas: the push's deltas.
-            columns: the names of all of their columns.
-
-        Returns:
-            Pairs of namespace and name that were not cached. Pass them to `add` once the commit is durable.
-
-        Raises:
-            SchemaMismatchError: names differ only in case; its `rejected` names every delta that uses one.
-        """
-        pushed_tables = {delta.table for delta in deltas}
-        tables = pushed_tables - commit.config.schemas.keys()
-        if not tables:
-            return set()
-        if len(pushed_tables) == 1:  # the common case, which needs no pairs of table and column, so it is faster
-            (table,) = pushed_tables
-            column_names = {f"{table}.{column}" for column in columns}
-        else:
-            cells = {(delta.table, cell.column) for delta in deltas for cell in delta.columns}
-            column_names = {f"{table}.{column}" for table, column in cells if table in tables}
-        namespace = self._namespace_of(commit.gateway)
-        new = {name for name in tables | column_names if (namespace, name) not in self._known}
-        faults = _add_names(commit, namespace, new)
-        if not faults:
-            return {(namespace, name) for name in new}
-        rejected = [  # each delta with the first of its faults
-            Rejection(delta.delta_id, SchemaMismatchError.code, fault)
-            for delta in deltas
-            if delta.table in tables
-            for fault in [faults[name] for name in _names_of_delta(delta) if name in faults][:1]
-        ]
-        raise SchemaMismatchError(f"{len(rejected)} of {len(deltas)} deltas rejected: {rejected[0].message}", rejected)
+        self.namespace_of = namespace_of
+        self.known: set[tuple[str, str]] = set()
+        """Namespace and name (a table, or `table.column`), spelled as in a durable commit, about `_MAX_KNOWN` at most."""
 
     def check_schema(self, commit: NameCommit, schema: TableSchema) -> None:
         """Reject a schema whose table or columns differ from known names only in case; store its new names.
@@ -94,7 +49,7 @@ class Names:
         """
         registered = commit.config.schemas.get(schema.table)
         before = set(_names_of_schema(registered.schema)) if registered is not None else set()
-        faults = _add_names(commit, self._namespace_of(commit.gateway), set(_names_of_schema(schema)) - before)
+        faults = _add_names(commit, self.namespace_of(commit.gateway), set(_names_of_schema(schema)) - before)
         if faults:
             raise SchemaError(faults[min(faults)])
 
@@ -105,20 +60,11 @@ class Names:
         `SyncGateway.add_names` calls this and `add_registered` when the engine opens.
         """
         names = set(_names_of_config(view.config))
-        return len(view.name_spellings(self._namespace_of(view.gateway), names)) < len({name.lower() for name in names})
+        return len(view.name_spellings(self.namespace_of(view.gateway), names)) < len({name.lower() for name in names})
 
     def add_registered(self, commit: NameCommit) -> None:
         """Store the names in a gateway's registered schemas."""
-        commit.add_spellings(self._namespace_of(commit.gateway), set(_names_of_config(commit.config)))
-
-    def add(self, names: set[tuple[str, str]]) -> None:
-        """Cache names that a durable commit stored; nothing is added once the cache has `_MAX_KNOWN` names.
-
-        Args:
-            names: pairs of a namespace and a name, as returned by `check_push`.
-        """
-        if len(self._known) < _MAX_KNOWN:
-            self._known |= names
+        commit.add_spellings(self.namespace_of(commit.gateway), set(_names_of_config(commit.config)))
 
 
 class PushNames:
@@ -135,10 +81,45 @@ class PushNames:
         """
         self._names = names
         self._checked: set[tuple[str, str]] = set()
+        """Pairs of namespace and name that the push has, and that were not cached."""
 
     def check(self, commit: NameCommit, deltas: Sequence[RowDelta], columns: Collection[str]) -> None:
-        """Reject deltas by their names; see `Names.check_push` for arguments and errors."""
-        self._checked = self._names.check_push(commit, deltas, columns)
+        """Reject deltas whose table or column has a name that differs from a known one only in case.
+
+        Tables with a schema are skipped: their names were checked when it was registered.
+
+        Args:
+            commit: the open transaction that stores the push.
+            deltas: the push's deltas.
+            columns: the names of all of their columns.
+
+        Raises:
+            SchemaMismatchError: names differ only in case; its `rejected` names every delta that uses one.
+        """
+        self._checked = set()
+        pushed_tables = {delta.table for delta in deltas}
+        tables = pushed_tables - commit.config.schemas.keys()
+        if not tables:
+            return
+        if len(pushed_tables) == 1:  # the common case, which needs no pairs of table and column, so it is faster
+            (table,) = pushed_tables
+            column_names = {f"{table}.{column}" for column in columns}
+        else:
+            cells = {(delta.table, cell.column) for delta in deltas for cell in delta.columns}
+            column_names = {f"{table}.{column}" for table, column in cells if table in tables}
+        namespace = self._names.namespace_of(commit.gateway)
+        new = {name for name in tables | column_names if (namespace, name) not in self._names.known}
+        faults = _add_names(commit, namespace, new)
+        if not faults:
+            self._checked = {(namespace, name) for name in new}
+            return
+        rejected = [  # each delta with the first of its faults
+            Rejection(delta.delta_id, SchemaMismatchError.code, fault)
+            for delta in deltas
+            if delta.table in tables
+            for fault in [faults[name] for name in _names_of_delta(delta) if name in faults][:1]
+        ]
+        raise SchemaMismatchError(f"{len(rejected)} of {len(deltas)} deltas rejected: {rejected[0].message}", rejected)
 
     @property
     def has_new(self) -> bool:
@@ -151,8 +132,8 @@ class PushNames:
         Args:
             push: the completed future of the push; it may have failed or be cancelled.
         """
-        if self._checked and not push.cancelled() and push.exception() is None:
-            self._names.add(self._checked)
+        if not push.cancelled() and push.exception() is None and len(self._names.known) < _MAX_KNOWN:
+            self._names.known |= self._checked
 
 
 def _add_names(commit: NameCommit, namespace: str, names: set[str]) -> Mapping[str, str]:
