@@ -179,7 +179,7 @@ class SyncGateway(ConfigurationGateway, ActionGateway, AdapterGateway):
         if pull.source is not None:
             return self.sources.submit_pull(pull.source, pull, claims, live=live)
         live = live or not confirmed  # a page without a request is sent on the connection that gets broadcasts
-        return self._page(
+        return self.submit_page(
             PullRequest(
                 pull,
                 claims,
@@ -190,6 +190,20 @@ class SyncGateway(ConfigurationGateway, ActionGateway, AdapterGateway):
                 has_not_pulled=has_not_pulled,
             )
         )
+
+    def submit_page(self, request: PullRequest) -> Future[SyncPage]:
+        """Read a page of the gateway's own feed, and record it; a sharded gateway overrides this.
+
+        If the client lacks anything here, the page has at least one row, even if the row exceeds its limits.
+
+        Args:
+            request: a pull that passed its checks: a client's or, in a shard, its part of one.
+
+        Raises (in the future):
+            ResyncRequiredError, StagingUnavailableError: as `submit_pull`.
+        """
+        reading = self._store.read(self.gateway_id, lambda view: self.sources.read_page(view, request))
+        return run(self._record_page(request, reading))
 
     def handle_pull(self, pull: SyncPull, claims: Claims | None = None) -> SyncResponse:
         """Pull a page and wait; see `submit_pull` for the errors.
@@ -364,11 +378,6 @@ class SyncGateway(ConfigurationGateway, ActionGateway, AdapterGateway):
         submitted = self._store.submit(self.gateway_id, recorded)
         submitted.add_done_callback(names.add_durable)
         return submitted
-
-    def _page(self, request: PullRequest) -> Future[SyncPage]:
-        """Read a page of the gateway's own feed, and record it; a sharded gateway overrides this."""
-        reading = self._store.read(self.gateway_id, lambda view: self.sources.read_page(view, request))
-        return run(self._record_page(request, reading))
 
     def _record_page(self, request: PullRequest, read: Future[Reading]) -> Steps[SyncPage]:
         """Return the page with its cursor, after the client's record was stored if that is needed."""

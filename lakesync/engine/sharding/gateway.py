@@ -95,8 +95,8 @@ class ShardedGateway(SyncGateway):
         outcome: Future[PushResult] = Future()
         return run(pushing.push(self._shards, self._shard_map, self._vectors, request, outcome), outcome)
 
-    def _page(self, request: PullRequest) -> Future[SyncPage]:
-        """Read a page from all shards."""
+    def submit_page(self, request: PullRequest) -> Future[SyncPage]:
+        """Like `SyncGateway.submit_page`, over all shards."""
         return run(pulling.pull(self._shards, self._vectors, request))
 
     def submit_peek(self, claims: Claims, since: str | None, limit: int) -> Future[PeekPage]:

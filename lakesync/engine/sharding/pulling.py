@@ -187,13 +187,15 @@ def _read_shards(
     for name in names[first:] + names[:first]:
         is_full = deltas_left <= 0 or bytes_left <= 0
         # of a full page's other shards, one row shows whether they have anything
-        shard_pull = replace(request.pull, since_hlc=cursors[name], max_deltas=1 if is_full else deltas_left)
+        shard_request = request._replace(
+            pull=replace(request.pull, since_hlc=cursors[name], max_deltas=1 if is_full else deltas_left),
+            max_bytes=max(1, bytes_left),
+        )
         if is_full:
-            smallest = PullRequest(shard_pull, request.claims, request.knows_resync, request.confirmed, request.now_ms)
-            has_changes = yield from _has_changes(name, shards[name], smallest)
+            has_changes = yield from _has_changes(name, shards[name], shard_request)
             has_more = has_more or has_changes
             continue
-        page = yield from of_shard(name, shards[name].submit_page_part(request, shard_pull, bytes_left))
+        page = yield from of_shard(name, shards[name].submit_page(shard_request))
         after[name], has_more = page.server_hlc, has_more or page.has_more
         if page.deltas:
             pages.append(page.deltas)

@@ -22,7 +22,7 @@ from lakesync.engine.pushing import PushRequest, dry_run_push
 from lakesync.feed.client_state import current_record
 from lakesync.model.errors import StagingUnavailableError
 from lakesync.model.schema import TableSchema
-from lakesync.model.types import Claims, PushResult, RowDelta, SyncPage, SyncPull
+from lakesync.model.types import Claims, PushResult, RowDelta
 from lakesync.staging.cut_point import advance_to
 from lakesync.staging.records import CutPoint
 from lakesync.staging.store.feed import ClientView
@@ -99,24 +99,6 @@ class ShardGateway(SyncGateway):
             SchemaMismatchError, ForbiddenError, BackpressureError: as `submit_push`, unless `already_accepted`.
         """
         return self._push(lambda: request)
-
-    def submit_page_part(self, request: PullRequest, pull: SyncPull, max_bytes: int) -> Future[SyncPage]:
-        """Return this shard's part of a page.
-
-        If the client lacks anything here, the part has at least one row, even if the row exceeds what is left in the
-        page.
-
-        Args:
-            request: the pull of the sharded gateway.
-            pull: the pull of this shard: with this shard's cursor, and the number of deltas left in the page.
-            max_bytes: encoded bytes left in the page, at least 1.
-
-        Raises (in the future):
-            ResyncRequiredError: as `submit_pull`.
-        """
-        # a page without a request is sent on the connection that gets broadcasts
-        live = request.live or not request.confirmed
-        return self._page(request._replace(pull=pull, now_ms=self._wall(), live=live, max_bytes=max_bytes))
 
     def submit_peek_part(self, claims: Claims, since: str | None, limit: int, max_bytes: int) -> Future[PeekPage]:
         """Return this shard's part of a page of `submit_peek`, read without a client's record (`inspection.peek`).
