@@ -72,8 +72,7 @@ def remove_columns(commit: Commit, replayer: Replayer, erasure: Erasure, client_
         row.arrival = row.no_update_before = arrival
         moves += [Move(bucket, row.table, row.row_id, arrival, "leave") for bucket in row.keys]
         row.keys = ()
-    commit.put_rows({row.key: row for row in (*written, *changed)}.values())
-    commit.put_moves(moves)
+    commit.put_rows({row.key: row for row in (*written, *changed)}.values(), moves)
     if remaining:
         replayer.rewrite_rows(commit, remaining)
     delete_rows(commit, replayer, erasure, [row.key for row in changed if not row.state.visible])

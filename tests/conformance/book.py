@@ -77,15 +77,13 @@ class Book:
                 old, row.keys = row.keys, _keys(row, commit)
                 if old != row.keys:
                     (row.arrival,) = commit.next_arrivals(1)
-                    commit.put_rows([row])
-                    commit.put_moves(_moves(row, old))
+                    commit.put_rows([row], _moves(row, old))
 
     def settle(self, commit: Commit, rows: Sequence[StoredRow]) -> None:
         """Change the state of rows without changing their arrivals."""
         for row in rows:
             old, row.keys = row.keys, _keys(row, commit)
-            commit.put_rows([row])
-            commit.put_moves(_moves(row, old))
+            commit.put_rows([row], _moves(row, old))
 
     def _apply(self, commit: Commit, deltas: Sequence[RowDelta], last: int) -> None:
         keys = list(dict.fromkeys(delta.key for delta in deltas))
@@ -97,8 +95,7 @@ class Book:
                 if delta.key == key:
                     row.state.merge(delta)
             old, row.keys = row.keys, _keys(row, commit)
-            commit.put_rows([row])
-            commit.put_moves(_moves(row, old))
+            commit.put_rows([row], _moves(row, old))
 
 
 def _keys(row: StoredRow, view: View) -> tuple[str, ...]:

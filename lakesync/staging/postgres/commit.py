@@ -245,10 +245,6 @@ class PostgresCommit(PostgresView, SqlLogCommit, SideStatements):
             self._write_rows(rows)
             self._write_entries(rows, moves)
 
-    def put_moves(self, moves: Collection[Move]) -> None:
-        """Store changes of feed entries."""
-        self.put_rows((), moves)
-
     def put_client(self, record: ClientRecord) -> None:
         """Store a client's record."""
         values = (self.gateway, record.client_id, msgspec.json.encode(record))

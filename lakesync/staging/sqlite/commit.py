@@ -185,10 +185,6 @@ class SqliteCommit(SqliteView, SideStatements):
         if rows or moves:
             self._announcement.rows_changed(self.gateway, self._state.put(self.gateway, rows, moves))
 
-    def put_moves(self, moves: Collection[Move]) -> None:
-        """Store changes of feed entries."""
-        self.put_rows((), moves)
-
     def put_client(self, record: ClientRecord) -> None:
         """Store a client's record."""
         self._journal.put_client(self.gateway, record)

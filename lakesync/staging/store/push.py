@@ -54,11 +54,7 @@ class RowCommit(ClientView, Protocol):
 
         Args:
             rows: the new rows; each row key occurs once.
-            moves: changes of entries that do not follow from the rows, as for `put_moves`.
-        """
-
-    def put_moves(self, moves: Collection[Move]) -> None:
-        """Store changes of feed entries; they are applied in this order.
+            moves: changes of entries that do not follow from the rows; they are applied in this order, after the rows.
 
         Each kind of move, which `Move` explains, sets fields of the `Entry`:
 

@@ -47,7 +47,7 @@ def test_entries_equal_those_of_a_naive_model(store, gateways, pushes, limit, sk
             kind = "own" if bucket == OWN else drawn if (drawn == "join") != history.inside else _OTHERWISE[drawn]
             made.append(Move(bucket, "t", row, arrival, kind))
             history.move(kind, arrival)
-        commit.put_moves(made)
+        commit.put_rows((), made)
 
     for moves in pushes:
         store.submit(gateway, lambda commit, moves=moves: work(commit, moves)).result()
@@ -76,7 +76,7 @@ def test_entries_equal_those_of_a_naive_model(store, gateways, pushes, limit, sk
 def test_a_row_in_several_buckets_has_an_entry_in_each(store):
     def work(commit):
         (arrival,) = commit.next_arrivals(1)
-        commit.put_moves([Move(bucket, "t", "r", arrival, "join") for bucket in ("b2", "b1")])
+        commit.put_rows((), [Move(bucket, "t", "r", arrival, "join") for bucket in ("b2", "b1")])
 
     store.submit("g", work).result()
     entries = read(store, lambda view: view.entries_after(["b2", "b1"], 0, 10))
@@ -88,7 +88,7 @@ def test_buckets_are_found_by_prefix(store):
 
     def work(commit):
         arrivals = commit.next_arrivals(5)
-        commit.put_moves([Move(name, "t", "r", at, "join") for name, at in zip(names, arrivals, strict=True)])
+        commit.put_rows((), [Move(name, "t", "r", at, "join") for name, at in zip(names, arrivals, strict=True)])
 
     store.submit("g", work).result()
     assert read(store, lambda view: view.buckets("team:")) == ["team:a", "team:a\U0010ffffz", "team:b"]

@@ -23,7 +23,7 @@ def test_a_failed_transaction_stores_nothing_and_does_not_affect_its_group(store
     def failing(commit):
         book.push([make_delta("c", 50, "lost", x=1)])(commit)
         commit.put_client(ClientRecord("c", commit.epoch, 1))
-        commit.put_moves([Move("fresh", "notes", "lost", commit.next_arrivals(1)[0], "join")])
+        commit.put_rows((), [Move("fresh", "notes", "lost", commit.next_arrivals(1)[0], "join")])
         raise ValueError("on purpose")
 
     futures = []
@@ -61,7 +61,7 @@ def test_a_failed_transaction_that_needs_to_run_alone_stores_nothing(store, book
 
 def test_a_bucket_of_a_failed_transaction_can_be_created_again(store):
     def work(commit, fail):
-        commit.put_moves([Move("b", "t", "r", commit.next_arrivals(1)[0], "join")])
+        commit.put_rows((), [Move("b", "t", "r", commit.next_arrivals(1)[0], "join")])
         if fail:
             raise ValueError
 

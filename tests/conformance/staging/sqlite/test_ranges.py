@@ -145,12 +145,13 @@ def moved(store, *moves):
 
     def work(commit):
         arrivals = commit.next_arrivals(len(moves))
-        commit.put_moves(
+        commit.put_rows(
+            (),
             [
                 Move(bucket, "notes", row_id, at, kind)
                 for at, (row_id, *each) in zip(arrivals, moves, strict=True)
                 for bucket, kind in each
-            ]
+            ],
         )
 
     store.submit("g", work).result()
