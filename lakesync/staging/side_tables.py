@@ -17,7 +17,7 @@ statement. `staging.store.operations` and `staging.store.push` say what each met
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import msgspec
 
@@ -26,6 +26,7 @@ from lakesync.model.types import StoredConnector
 from lakesync.rules.model import SyncRules
 from lakesync.staging.erasure_tables import ErasureQueries, ErasureStatements
 from lakesync.staging.head import Head
+from lakesync.staging.notices import Announcement, Presence
 from lakesync.staging.records import ActionEntry, ActionRecord, GatewayConfig, Reindex, WriteScope
 from lakesync.staging.records.configuration import with_rules, with_schema, with_write_scope, without_schema
 from lakesync.staging.table_values import MAX_VALUES, RETIRED, SqlQueries, decode_client, parts
@@ -186,22 +187,34 @@ class SideQueries(ErasureQueries):
 
 
 class ConfigStatements(SqlQueries):
-    """The methods of a `Commit` that change the configuration: schemas, sync rules and the write scope.
+    """The methods of a `Commit` that change the configuration (schemas, sync rules, the write scope) or the head.
 
     A schema is *retired* when it is withdrawn; pushes to its table are then not checked.
     """
+
+    _wall: Callable[[], int]
+    """Returns the server's wall time in milliseconds since 1970."""
+    _announcement: Announcement
+    """The notices that listeners get once the commit is visible."""
 
     @abstractmethod
     def run_alone(self) -> None:
         """Require that no other push or function is in this transaction; see `RowCommit.run_alone`."""
 
     @abstractmethod
-    def _announce_everything(self) -> None:
-        """Notify listeners that any row may have changed, once the commit is visible."""
-
-    @abstractmethod
     def _move_head(self, head: Head) -> None:
         """Replace the gateway's head; it is stored with the commit."""
+
+    def next_arrivals(self, count: int) -> range:
+        """Return `count` new arrivals, above all earlier ones."""
+        head, arrivals = self._head.next_arrivals(count, self._wall())
+        if count:
+            self._move_head(head)
+        return arrivals
+
+    def announce_presence(self, presence: Collection[Presence]) -> None:
+        """Notify all processes which clients are connected."""
+        self._announcement.announce_presence(self.gateway, presence)
 
     def put_schema(self, schema: TableSchema) -> int:
         """Register a table's schema, or add columns to the registered one; see `ConfigCommit.put_schema`."""
@@ -226,7 +239,7 @@ class ConfigStatements(SqlQueries):
         self.run_alone()
         config = with_rules(self.config, rules)
         self._write_config(config)
-        self._announce_everything()
+        self._announcement.all_changed(self.gateway)
         return config.rules_version
 
     def put_write_scope(self, scope: WriteScope) -> None:

@@ -20,7 +20,6 @@ from lakesync.model.types import Claims, RowKey
 from lakesync.model.validation import MAX_HLC
 from lakesync.staging.head import Head
 from lakesync.staging.moves import ENTRY_UPSERT, MoveSums, add_moves, changes_of, newest_of
-from lakesync.staging.notices import Presence
 from lakesync.staging.postgres.connection import Connection
 from lakesync.staging.postgres.heads import Transaction
 from lakesync.staging.rebuild_commit import ANYONE, SqlLogCommit
@@ -181,7 +180,7 @@ class PostgresView(SideQueries):
 class PostgresCommit(PostgresView, SqlLogCommit, SideStatements):
     """A `Commit` of one gateway, in a transaction that has locked the gateway's row.
 
-    The private methods without text are those that `ConfigStatements` declares.
+    `_move_head` is what `ConfigStatements` declares.
     """
 
     def __init__(self, transaction: Transaction) -> None:
@@ -192,6 +191,7 @@ class PostgresCommit(PostgresView, SqlLogCommit, SideStatements):
         """
         super().__init__(transaction.connection, transaction.head)
         self._transaction = transaction
+        self._wall, self._announcement = transaction.wall, transaction.announcement
 
     @property
     def _head(self) -> Head:
@@ -218,21 +218,12 @@ class PostgresCommit(PostgresView, SqlLogCommit, SideStatements):
         hlc_high, widest = (self._query(_WRITER, client_id) or [(-1, 0)])[0]
         return hlc_high, widest
 
-    def next_arrivals(self, count: int) -> range:
-        """Return `count` new arrivals, above all earlier ones."""
-        self._transaction.head, arrivals = self._head.next_arrivals(count, self._transaction.wall())
-        return arrivals
-
     def append(self, client_id: str, deltas: PackedDeltas, arrival: int, claims: Claims) -> LogEntry:
         """Add a log row; see `Commit.append`."""
         entry = next_entry(self._head, client_id, deltas, arrival, claims)
-        self._add_to_log(entry, self._transaction.wall(), is_flushed=False)
+        self._add_to_log(entry, self._wall(), is_flushed=False)
         self._move_head(self._head.appended(arrival, entry.count, size_of(entry)))
         return entry
-
-    def announce_presence(self, presence: Collection[Presence]) -> None:
-        """Notify all processes which clients are connected."""
-        self._transaction.announcement.announce_presence(self.gateway, presence)
 
     def unfolded_rows(self, keys: Collection[RowKey]) -> dict[RowKey, StoredRow]:
         """Return the stored rows among `keys`. In Postgres all of their deltas are merged."""
@@ -241,7 +232,7 @@ class PostgresCommit(PostgresView, SqlLogCommit, SideStatements):
     def put_rows(self, rows: Collection[StoredRow], moves: Collection[Move] = ()) -> None:
         """Store rows and feed entries; see `Commit.put_rows`."""
         if rows or moves:
-            self._transaction.announcement.rows_changed(self.gateway, newest_of(rows, moves))
+            self._announcement.rows_changed(self.gateway, newest_of(rows, moves))
             self._write_rows(rows)
             self._write_entries(rows, moves)
 
@@ -252,9 +243,6 @@ class PostgresCommit(PostgresView, SqlLogCommit, SideStatements):
 
     def run_alone(self) -> None:
         """Do nothing: rows and log are in one transaction, so no replay is ever needed. See `RowCommit.run_alone`."""
-
-    def _announce_everything(self) -> None:
-        self._transaction.announcement.all_changed(self.gateway)
 
     def scan_rows(self, after: RowKey | None, limit: int) -> list[StoredRow]:
         """Return rows in key order, after a key."""

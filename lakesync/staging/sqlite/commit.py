@@ -29,7 +29,7 @@ from typing import Any
 from lakesync.model.types import Claims, RowKey
 from lakesync.staging.encoded_feed import FeedRange, Reader
 from lakesync.staging.head import Head
-from lakesync.staging.notices import Announcement, Presence
+from lakesync.staging.notices import Announcement
 from lakesync.staging.records import ClientRecord, Entry, LogEntry, Move, StoredRow
 from lakesync.staging.side_tables import SideQueries, SideStatements
 from lakesync.staging.sqlite.journal import Journal, MustRunAloneError
@@ -115,7 +115,7 @@ class SqliteView(SideQueries):
 class SqliteCommit(SqliteView, SideStatements):
     """A `Commit` of one gateway; `GroupCommit` begins and commits the transaction that it belongs to.
 
-    The private methods without text are those that `ConfigStatements` declares.
+    `_move_head` is what `ConfigStatements` declares.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class SqliteCommit(SqliteView, SideStatements):
         """
         super().__init__(journal, state, gateway)
         self._alone = alone
-        self._announcement = announcement or Announcement()
+        self._wall, self._announcement = journal.wall, announcement or Announcement()
 
     def _query(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
         """Run a statement, and return its rows.
@@ -161,20 +161,9 @@ class SqliteCommit(SqliteView, SideStatements):
         """Return the client's highest accepted hlc; -1 if it has none."""
         return self._journal.writer(self.gateway, client_id)[0]
 
-    def next_arrivals(self, count: int) -> range:
-        """Return `count` new arrivals, above all earlier ones."""
-        head, arrivals = self._head.next_arrivals(count, self._journal.wall())
-        if count:
-            self._journal.set_head(head)
-        return arrivals
-
     def append(self, client_id: str, deltas: PackedDeltas, arrival: int, claims: Claims) -> LogEntry:
         """Add a log row; see `Commit.append`."""
         return self._journal.append(self.gateway, client_id, deltas, arrival, claims)
-
-    def announce_presence(self, presence: Collection[Presence]) -> None:
-        """Notify all processes which clients are connected."""
-        self._announcement.announce_presence(self.gateway, presence)
 
     def unfolded_rows(self, keys: Collection[RowKey]) -> dict[RowKey, StoredRow]:
         """Return the stored rows among `keys`, perhaps with unmerged deltas; see `RowCommit.unfolded_rows`."""
@@ -204,9 +193,6 @@ class SqliteCommit(SqliteView, SideStatements):
 
     def _move_head(self, head: Head) -> None:
         self._journal.set_head(head)
-
-    def _announce_everything(self) -> None:
-        self._announcement.all_changed(self.gateway)
 
     def scan_rows(self, after: RowKey | None, limit: int) -> list[StoredRow]:
         """Return rows in key order, after a key, in a transaction of its own.
