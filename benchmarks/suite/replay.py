@@ -23,8 +23,8 @@ from lakesync.engine.checks import EngineLimits
 from lakesync.engine.gateway import SyncGateway
 from lakesync.engine.pushing import PushRequest
 from lakesync.model.hlc import wall_clock
+from lakesync.model.parts import parts
 from lakesync.staging import open_store
-from lakesync.staging.table_values import parts
 from lakesync.wire.json import decode_push
 
 _GC_THRESHOLD = 20_000

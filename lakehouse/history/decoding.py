@@ -12,7 +12,7 @@ history use `DELTAS_ARROW` and `day_of`.
 from __future__ import annotations
 
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +21,7 @@ from lakehouse.marks import utc_day
 from lakehouse.table_definitions import DELTAS_FIELDS
 from lakehouse.task_runner import in_tasks
 from lakesync.model import hlc
+from lakesync.model.parts import grouped
 from lakesync.staging.log_reader import LogRange, log_rows
 from lakesync.staging.records import LogSource
 from lakesync.wire.history import DELTA_FIELDS, delta_columns
@@ -28,15 +29,13 @@ from lakesync.wire.json import decode_deltas
 from lakesync.wire.log import unpack_body
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from datetime import date
 
     from pyspark.sql import DataFrame, SparkSession
 
     from lakesync.staging.log_reader import LogRow
     from lakesync.staging.records import Batch
-
-T = TypeVar("T")
 
 BYTES_PER_BATCH = 640 << 10
 """Bytes of unpacked bodies that are decoded into one Arrow batch: about 2,000 deltas, which fit into the processor's
@@ -73,7 +72,7 @@ def decode_log(rows: Iterable[LogRow], log_range: LogRange, batch_id: str) -> It
         ValidationError: a body is damaged, or was trimmed.
     """
     pushes = (_Push(seq, arrival, unpack_body(body or b"")) for seq, arrival, body in rows)
-    for group in _grouped(pushes, lambda push: len(push.body), BYTES_PER_BATCH):
+    for group in grouped(pushes, lambda push: len(push.body), BYTES_PER_BATCH):
         yield _decoded(group, log_range, batch_id)
 
 
@@ -129,20 +128,6 @@ def decoded_log(spark: SparkSession, source: LogSource, batch: Batch) -> DataFra
     return in_tasks(spark, len(parts), lambda number: parts[number].deltas(), DELTAS_FIELDS)
 
 
-def _grouped(items: Iterable[T], size_of: Callable[[T], int], limit: int) -> Iterator[list[T]]:
-    """Yield the items in lists. A list ends with the item by which its size reaches the limit."""
-    group: list[T] = []
-    size = 0
-    for item in items:
-        group.append(item)
-        size += size_of(item)
-        if size >= limit:
-            yield group
-            group, size = [], 0
-    if group:
-        yield group
-
-
 def _decoded(pushes: Sequence[_Push], log_range: LogRange, batch_id: str) -> pa.RecordBatch:
     """Decode some pushes into one batch of rows of `deltas`."""
     deltas = [decode_deltas(push.body) for push in pushes]
@@ -187,7 +172,7 @@ def _by_table(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
     A row group of the file then has few tables, and readers of one table skip the row groups of others.
     """
-    for portion in _grouped(batches, lambda batch: batch.nbytes, ORDERED_BYTES):
+    for portion in grouped(batches, lambda batch: batch.nbytes, ORDERED_BYTES):
         yield from _sorted_by_table(portion)
 
 

@@ -28,6 +28,7 @@ from lakesync.feed.row_buckets import change_keys, keys_of, own_move
 from lakesync.model.errors import ConfigurationError
 from lakesync.model.hlc import start_of, wall_of
 from lakesync.model.merge import RowState
+from lakesync.model.parts import grouped
 from lakesync.model.types import RowDelta, StoredConnector
 from lakesync.staging import open_store
 from lakesync.staging.head import MAIN_SHARD
@@ -193,11 +194,11 @@ def _rebuild_gateway(
         if config is not None:
             store.run(gateway, lambda commit: commit.restore_config(config))
     connectors = history.connectors(gateway) if shards.default in stores else []
-    for connector in connectors:
-        stores[shards.default].run(gateway, partial(_put_connector, connector))
+    if connectors:
+        stores[shards.default].run(gateway, lambda commit: _put_connectors(commit, connectors))
     restored = {name: _Restored() for name in stores}
     rules = RulesCache()
-    for chunk in _chunks(history.pushes(gateway)):
+    for chunk in grouped(history.pushes(gateway), lambda push: len(push.deltas), _DELTAS_A_COMMIT):
         for name, own in _by_shard(chunk, shards).items():
             if name in stores:
                 feed_end = stores[name].run(gateway, partial(_restore, own, rules, restored[name].feed_end))
@@ -245,9 +246,10 @@ class _Restored:
         self.newest, self.feed_end = pushes[-1].arrival, feed_end
 
 
-def _put_connector(connector: StoredConnector, commit: RebuildCommit) -> None:
-    """Store a connector; it runs as a commit of its own."""
-    commit.put_connector(connector)
+def _put_connectors(commit: RebuildCommit, connectors: Iterable[StoredConnector]) -> None:
+    """Store connectors."""
+    for connector in connectors:
+        commit.put_connector(connector)
 
 
 def _by_shard(pushes: Iterable[LakePush], shards: ShardMap) -> dict[str, list[LakePush]]:
@@ -293,17 +295,3 @@ def _restore(pushes: list[LakePush], rules: RulesCache, feed_end: int, commit: R
                 moves.append(own_move(row, push.client_id, feed_end))
     commit.put_rows(rows.values(), moves)
     return feed_end
-
-
-def _chunks(pushes: Iterable[LakePush]) -> Iterator[list[LakePush]]:
-    """Yield lists of whole pushes with about `_DELTAS_A_COMMIT` deltas each."""
-    chunk: list[LakePush] = []
-    size = 0
-    for push in pushes:
-        chunk.append(push)
-        size += len(push.deltas)
-        if size >= _DELTAS_A_COMMIT:
-            yield chunk
-            chunk, size = [], 0
-    if chunk:
-        yield chunk

@@ -24,9 +24,10 @@ from itertools import accumulate
 
 import msgspec
 
+from lakesync.model.parts import parts
 from lakesync.model.types import RowDelta, RowKey
 from lakesync.staging.records import Checkpoint, Erasure
-from lakesync.staging.table_values import MAX_VALUES, SqlQueries, parts
+from lakesync.staging.table_values import MAX_VALUES, SqlQueries
 from lakesync.wire.log import decode_body, encode_body
 
 _ERASURE_FIELDS = (

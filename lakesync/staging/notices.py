@@ -10,19 +10,22 @@ collect notices while a commit is in progress (`Announcement`), and deliver them
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import msgspec
 import structlog
+
+from lakesync.model.parts import grouped
 
 log = structlog.get_logger(__name__)
 
 
 PULLS_OVER_HTTP = ""
 """`connection_id` of a client with a WebSocket that also gets rows by HTTP requests."""
-_MAX_PRESENCE_BYTES = 4000
-"""The most bytes of presence in one notice; Postgres limits a notice to 7,999 bytes."""
+_PRESENCE_BYTES = 4000
+"""Bytes of presence with which a notice is full; Postgres limits a notice to 7,999 bytes. One client takes 3,100 at
+most."""
 
 
 class Presence(NamedTuple):
@@ -122,7 +125,8 @@ class Announcement:
             gateway: the gateway's id.
             presence: the connected clients.
         """
-        self._presence += [Notice(gateway, frozenset(), part) for part in _in_parts(presence)]
+        groups = grouped(presence, lambda each: len(msgspec.json.encode(each)), _PRESENCE_BYTES)
+        self._presence += [Notice(gateway, frozenset(), tuple(group)) for group in groups]
 
     def add(self, other: Announcement) -> None:
         """Record what another announcement has recorded: that of a function committed in the same transaction."""
@@ -142,18 +146,3 @@ class Announcement:
         notices += self._presence
         self._changed, self._presence = {}, []
         return notices
-
-
-def _in_parts(presence: Iterable[Presence]) -> Iterator[tuple[Presence, ...]]:
-    """Yield parts of at most `_MAX_PRESENCE_BYTES` each."""
-    part: list[Presence] = []
-    size = 0
-    for connection in presence:
-        added = len(msgspec.json.encode(connection))
-        if part and size + added > _MAX_PRESENCE_BYTES:
-            yield tuple(part)
-            part, size = [], 0
-        part.append(connection)
-        size += added
-    if part:
-        yield tuple(part)

@@ -21,6 +21,7 @@ from collections.abc import Callable, Collection, Mapping
 
 import msgspec
 
+from lakesync.model.parts import parts
 from lakesync.model.schema import TableSchema
 from lakesync.model.types import StoredConnector
 from lakesync.rules.model import SyncRules
@@ -29,7 +30,7 @@ from lakesync.staging.head import Head
 from lakesync.staging.notices import Announcement, Presence
 from lakesync.staging.records import ActionEntry, ActionRecord, GatewayConfig, Reindex, WriteScope
 from lakesync.staging.records.configuration import with_rules, with_schema, with_write_scope, without_schema
-from lakesync.staging.table_values import MAX_VALUES, RETIRED, SqlQueries, decode_client, parts
+from lakesync.staging.table_values import MAX_VALUES, RETIRED, SqlQueries, decode_client
 
 _PUT_NAME = (
     "INSERT INTO spelled_name (gateway, namespace, folded, spelled) VALUES (?, ?, ?, ?)"

@@ -13,7 +13,7 @@ decoder, and a thread that decodes the same type at that moment may crash. So no
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 import msgspec
@@ -137,17 +137,6 @@ def decode_config(
         rules_version=rules_version,
         write_scope=write_scope,
     )
-
-
-def parts(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    """Yield parts of a sequence with at most `size` items each.
-
-    Args:
-        items: the sequence.
-        size: the most items of a part.
-    """
-    for start in range(0, len(items), size):
-        yield items[start : start + size]
 
 
 class SqlQueries(HeadView):

@@ -12,7 +12,7 @@ from functools import lru_cache
 from itertools import chain
 from typing import Any
 
-from lakesync.staging.table_values import parts
+from lakesync.model.parts import parts
 
 _MAX_ROWS = 256
 """The most rows or values in one statement."""

@@ -25,12 +25,12 @@ import sqlite3
 from collections.abc import Iterator, Mapping
 from functools import partial
 
+from lakesync.model.parts import parts
 from lakesync.model.types import RowKey
 from lakesync.staging.records import StoredRow
 from lakesync.staging.sqlite.layer import Layer, RowChange
 from lakesync.staging.sqlite.row_file import grouping_key
 from lakesync.staging.sqlite.state_file import StateFile
-from lakesync.staging.table_values import parts
 
 _ROWS_PER_PART = 128
 """Number of rows in one part of the frozen layer. Jobs wait while a part is written, so it is small."""
