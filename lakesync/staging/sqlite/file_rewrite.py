@@ -46,12 +46,6 @@ class RewritableFile(Protocol):
     path: Path
     sql: sqlite3.Connection
 
-    def hold_checkpoints(self) -> None:
-        """Make no checkpoints of the WAL, until `replace` or `resume_checkpoints`."""
-
-    def resume_checkpoints(self) -> None:
-        """Make checkpoints again, after a rewrite that failed."""
-
     def replace(self, copy: Path) -> None:
         """Give `copy` the name of the file by `replace_file`, and open it.
 
@@ -63,7 +57,8 @@ class RewritableFile(Protocol):
 class ChangedKeys:
     """Notes on a connection the keys of rows that it changes. Only the owner thread calls its methods.
 
-    The notes belong to the connection's transaction: if it is rolled back, so are they.
+    The notes belong to the connection's transaction: if it is rolled back, so are they. Until `stop`, no commit makes a
+    checkpoint of the WAL: the first one after the copying would have to wait for a large one.
     """
 
     def __init__(self, sql: sqlite3.Connection) -> None:
@@ -85,6 +80,8 @@ class ChangedKeys:
                         f"CREATE TEMP TRIGGER note_{table}_{event} AFTER {event} ON main.{table} BEGIN {notes} END"
                     )
         sql.execute("PRAGMA recursive_triggers=ON")  # else the rows that INSERT OR REPLACE deletes would not be noted
+        (self._pages_per_checkpoint,) = sql.execute("PRAGMA wal_autocheckpoint").fetchone()
+        sql.execute("PRAGMA wal_autocheckpoint=0")
 
     def take(self) -> dict[str, list[tuple[Any, ...]]]:
         """Return the noted keys by table, and remove the notes. All changes are committed."""
@@ -97,6 +94,7 @@ class ChangedKeys:
     def stop(self) -> None:
         """Stop to note; do nothing if the connection was closed, because its file was replaced."""
         with suppress(sqlite3.ProgrammingError):
+            self._sql.execute(f"PRAGMA wal_autocheckpoint={self._pages_per_checkpoint}")
             for table in self.tables:
                 for event in ("INSERT", "UPDATE", "DELETE"):
                     self._sql.execute(f"DROP TRIGGER IF EXISTS temp.note_{table}_{event}")
@@ -163,7 +161,6 @@ class Rewriter:
 
         def start() -> ChangedKeys:
             self._write_rows()
-            file.hold_checkpoints()
             return ChangedKeys(file.sql)
 
         changed: ChangedKeys | None = None
@@ -182,14 +179,9 @@ class Rewriter:
                 threading.Event().wait(_POLL_SECONDS)
                 self._update(copy, changed)
         except BaseException:
-
-            def stop() -> None:
-                if changed is not None:
-                    changed.stop()
-                file.resume_checkpoints()
-
-            with suppress(StagingUnavailableError):  # the store is closed
-                self._run(stop)
+            if changed is not None:
+                with suppress(StagingUnavailableError):  # the store is closed
+                    self._run(changed.stop)
             raise
 
     def _update(self, copy: FileCopy, changed: ChangedKeys) -> None:

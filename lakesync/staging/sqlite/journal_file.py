@@ -93,14 +93,6 @@ class JournalFile:
 
     # -- replacement by a rewritten copy; see `file_rewrite` -----------------------------------------------------
 
-    def hold_checkpoints(self) -> None:
-        """Let no commit make a checkpoint: the first one after the copying would have to wait for a large one."""
-        self.sql.execute("PRAGMA wal_autocheckpoint=0")
-
-    def resume_checkpoints(self) -> None:
-        """Make checkpoints again."""
-        self.sql.execute("PRAGMA wal_autocheckpoint=1000")
-
     def replace(self, copy: Path) -> None:
         """Replace the file by a copy with the same contents; see `RewritableFile.replace`."""
         self._is_open = False

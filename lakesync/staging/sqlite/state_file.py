@@ -125,12 +125,6 @@ class StateFile:
 
     # -- replacement by a rewritten copy; see `file_rewrite` -----------------------------------------------------
 
-    def hold_checkpoints(self) -> None:
-        """Do nothing: no commit waits for the checkpoints of another thread."""
-
-    def resume_checkpoints(self) -> None:
-        """Do nothing, as `hold_checkpoints`."""
-
     def replace(self, copy: Path) -> None:
         """Replace the file by a copy with the same contents; see `RewritableFile.replace`.
 
