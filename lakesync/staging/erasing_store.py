@@ -24,9 +24,8 @@ erased values, and are no longer served.
 from __future__ import annotations
 
 import threading
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from typing import TypeVar
 
 import msgspec
@@ -38,7 +37,8 @@ from lakesync.model.hlc import start_of
 from lakesync.model.types import RowDelta, RowKey
 from lakesync.staging.erased_rows import delete_rows, remove_columns, restore_columns, stamps_of
 from lakesync.staging.records import LOST, ClientRecord, Erasure
-from lakesync.staging.store import Commit, View
+from lakesync.staging.store import Commit, TransactionStore
+from lakesync.staging.store.pipeline import GatewayStore
 from lakesync.staging.store.push import Replayer
 
 log = structlog.get_logger(__name__)
@@ -49,7 +49,7 @@ _ROWS_PER_COMMIT = 500
 """The most log rows or merged rows that one commit reads, so that pushes run in between."""
 
 
-class ErasingStore(ABC):
+class ErasingStore(TransactionStore, GatewayStore):
     """Base class of stores: the methods that erase, by commits of the store. Every call can be repeated."""
 
     _replayer: Replayer | None = None
@@ -57,18 +57,6 @@ class ErasingStore(ABC):
     store cannot import the engine, which knows the sync rules."""
     _one_at_a_time = threading.Lock()
     """Shared by all stores of the process, because an erasure is rare and rewrites whole files."""
-
-    @abstractmethod
-    def submit(self, gateway: str, job: Callable[[Commit], T]) -> Future[T]:
-        """Run `job` in a commit; see `StagingStore.submit`."""
-
-    @abstractmethod
-    def read(self, gateway: str, job: Callable[[View], T]) -> Future[T]:
-        """Run `job` over a view; see `StagingStore.read`."""
-
-    @abstractmethod
-    def gateways(self) -> list[str]:
-        """Return every gateway id."""
 
     @abstractmethod
     def _now_ms(self) -> int:
