@@ -198,9 +198,6 @@ class Engine:
         if client is not None and entry.arrival <= client.lost_push:  # of earlier pushes it may have lost some too
             mark_astray(commit, rows.deltas.keys(), entry.client_id)
 
-    def reindex(self, commit: RowCommit) -> None:
-        """Do nothing: a store calls this if its rows have bucket keys of older rules, and `open` starts a re-index."""
-
     def rewrite_rows(self, commit: RowCommit, rows: Sequence[StoredRow]) -> None:
         """Store rows that an erasure changed, with the bucket keys of their new values; a store calls this.
 

@@ -32,7 +32,6 @@ class Book:
 
     def __init__(self) -> None:
         self.replayed: list[tuple[str, int]] = []
-        self.reindexed: list[str] = []
 
     def push(self, deltas: Sequence[RowDelta], claims: dict[str, str | list[str]] | None = None):
         """Return the commit that stores deltas of one client, each once."""
@@ -62,14 +61,13 @@ class Book:
 
         def work(commit: Commit) -> int:
             version = commit.put_rules(rules)
-            self.reindex(commit)
+            self._reindex(commit)
             return version
 
         return work
 
-    def reindex(self, commit: Commit) -> None:
+    def _reindex(self, commit: Commit) -> None:
         """Index every row again; rows whose buckets change get a new arrival."""
-        self.reindexed.append(commit.gateway)
         after = None
         while rows := commit.scan_rows(after, 2):
             after = rows[-1].key

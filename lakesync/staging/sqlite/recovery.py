@@ -5,9 +5,6 @@ the lake and it is *trimmed* (deleted). `state.db` has the merged rows and feed 
 may be behind. `WriteBehind.recover_if_lost` calls `Recovery.recover` when the store is opened, and whenever an error
 has discarded the rows in memory. A *gateway* is one app's stream of changes. Its *head* has its counters, such as the
 number of its last log row, and its *epoch*, the time of its creation, which differs in another log.
-
-Sync rules decide which rows a client may see. Each row is stored with *bucket keys*, which the rules compute. After a
-change of the rules, a *re-index* computes these keys again.
 """
 
 from __future__ import annotations
@@ -22,7 +19,7 @@ from lakesync.staging.store.push import Replayer
 
 _MAX_ROWS_IN_MEMORY = 100_000
 """Changed rows in memory above which a replay writes them to the file."""
-_NOTHING = Applied(0, 0, 0)
+_NOTHING = Applied(0, 0)
 """The position of a shard of which the file contains nothing."""
 
 Shard = tuple[str, str]
@@ -98,11 +95,7 @@ class Recovery:
             )
 
     def _catch_up(self, head: Head, applied: Applied, progress: dict[Shard, tuple[Head, int]]) -> None:
-        """Replay a gateway's log rows above `applied`; if the file has keys of older rules, start a re-index.
-
-        The commit of new rules writes all rows to the file twice: before it changes `log.db`, and after that. So all
-        log rows that are replayed here were pushed under the active rules. If the keys in the file are those of older
-        rules nevertheless, a crash or an error prevented the second write. Then the re-index must be started here.
+        """Replay a gateway's log rows above `applied`.
 
         Args:
             head: the gateway's head.
@@ -110,27 +103,16 @@ class Recovery:
             progress: the position that each gateway has reached in the open transaction; this method updates it, and
                 commits it with the rows if there are too many rows in memory.
         """
-        has_old_keys = applied.rules_version != head.config.rules_version
         commit = SqliteCommit(self._journal, self._state, head.gateway, alone=True)  # nothing else has the store
         self._journal.begin()
         for entry in self._journal.entries_above(head, applied.seq):
             self._replayer.replay(commit, entry)
-            # If the keys are those of older rules, nothing is committed before the re-index is started: a commit stores
-            # the version of the active rules, so that after another crash nothing would show that it is needed.
-            if not has_old_keys:
-                progress[head.gateway, head.shard] = (head, entry.seq)
-                self._state.publish()  # moves the replayed rows to the committed ones in memory
-                if self._state.unfrozen_rows > _MAX_ROWS_IN_MEMORY:
-                    self._state.write_all()
-                    self._state.commit(progress.values())
-        if has_old_keys:
-            self._replayer.reindex(commit)
+            progress[head.gateway, head.shard] = (head, entry.seq)
+            self._state.publish()  # moves the replayed rows to the committed ones in memory
+            if self._state.unfrozen_rows > _MAX_ROWS_IN_MEMORY:
+                self._state.write_all()
+                self._state.commit(progress.values())
         self._journal.commit()
-        if has_old_keys:
-            progress[head.gateway, head.shard] = (head, head.last_seq)
-            self._state.publish()
-            self._state.write_all()
-            self._state.commit(progress.values())
 
 
 def _is_of_other_log(heads: list[Head], applied: dict[Shard, Applied]) -> bool:

@@ -85,8 +85,6 @@ class Applied(NamedTuple):
     """The epoch of that log; a rebuilt store starts a new one."""
     seq: int
     """The number of the last log row that is applied."""
-    rules_version: int
-    """The version of the sync rules by which the rows have their bucket keys."""
 
 
 class StateFile:
@@ -239,5 +237,5 @@ class StateFile:
 
     def applied(self) -> dict[tuple[str, str], Applied]:
         """Return up to which position of the log the file is written, by gateway and shard."""
-        rows = self.sql.execute("SELECT gateway, shard, epoch, applied_seq, rules_version FROM applied")
+        rows = self.sql.execute("SELECT gateway, shard, epoch, applied_seq FROM applied")
         return {(gateway, shard): Applied(*rest) for gateway, shard, *rest in rows}

@@ -168,12 +168,6 @@ class Replayer(Protocol):
             entry: the log row, with its body.
         """
 
-    def reindex(self, commit: RowCommit) -> None:
-        """Make sure that a re-index of all rows by the active rules follows, at the latest when the store is open.
-
-        A store calls this while it opens, if its rows have bucket keys of older rules.
-        """
-
     def rewrite_rows(self, commit: RowCommit, rows: Sequence[StoredRow]) -> None:
         """Store rows that were changed without a push, with the bucket keys of their values and the resulting moves.
 
