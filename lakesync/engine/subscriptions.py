@@ -155,8 +155,6 @@ def subscriber_position(state: SubscriptionState, access: Access, newest: int) -
         read_up_to=state.cursor,
         base=state.cursor,
         newest_at_start=newest,
-        resync=False,
-        base_scope=0,
         old_keys=keys,
         new_keys=keys,
         sent=dict.fromkeys(access.keys, visible),

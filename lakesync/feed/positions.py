@@ -74,10 +74,6 @@ class Position(NamedTuple):
     newest_at_start: int
     """The newest arrival when these pages began. A row that has not changed since then has kept its feed position, so
     no earlier page can have sent it at another one."""
-    resync: bool
-    """Whether the client may have any row. Each row is then sent as DELETE and INSERT, which is right in any case."""
-    base_scope: int
-    """`Scope.number` of the scope that `base` belongs to; 0 without a base."""
     old_keys: frozenset[str]
     """The bucket keys that were active at `base`."""
     new_keys: frozenset[str]
@@ -86,6 +82,10 @@ class Position(NamedTuple):
     """The periods since `base` in which the client may have been sent rows, by bucket key; in a resync, all periods."""
     sent_up_to: int
     """The latest feed position at which a row was sent since `base`, under any key."""
+    resync: bool = False
+    """Whether the client may have any row. Each row is then sent as DELETE and INSERT, which is right in any case."""
+    base_scope: int = 0
+    """`Scope.number` of the scope that `base` belongs to; 0 without a base."""
     nothing_sent_since: bool = True
     """Whether the client was sent nothing after this cursor, so that it certainly has no page that the cursor omits."""
     transition_at: int = 0
@@ -252,7 +252,6 @@ def _at_start(record: ClientRecord | None, newest: int, access: Access, *, resyn
         base=NO_BASE,
         newest_at_start=newest,
         resync=resync,
-        base_scope=0,
         old_keys=frozenset() if resync else access.keys,
         new_keys=access.keys,
         sent=sent,
@@ -313,7 +312,6 @@ def _at_page(record: ClientRecord, page: Page, newest: int, access: Access, *, c
         read_up_to=page.read_up_to,
         base=page.base,
         newest_at_start=newest if nothing_sent_since and is_complete_page(page) else page.newest_at_start,
-        resync=False,
         base_scope=page.base_scope or (page_scope.number if begins_transition else 0),
         old_keys=old_keys,
         new_keys=new_keys,

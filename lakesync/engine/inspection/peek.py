@@ -130,8 +130,6 @@ def _position(cursor: _PeekCursor, access: Access, until: int) -> Position:
         read_up_to=cursor.after,
         base=cursor.base,
         newest_at_start=until,
-        resync=False,
-        base_scope=0,
         old_keys=access.keys,
         new_keys=access.keys,
         sent=sent,
