@@ -95,11 +95,12 @@ class LayeredFile(StateFile):
         self._job_layer, self._group_layer = Layer(), Layer()
 
     def _save(self, name: str) -> None:
-        """Set a savepoint in the file's transaction, unless it is set."""
-        if name not in self._savepoints:
-            self._begin()
-            self.sql.execute(f"SAVEPOINT {name}")
-            self._savepoints.append(name)
+        """Set a savepoint in the file's transaction, in that of the group, unless they are set."""
+        self._begin()
+        for each in (_GROUP_SAVEPOINT, name):
+            if each not in self._savepoints:
+                self.sql.execute(f"SAVEPOINT {each}")
+                self._savepoints.append(each)
 
     def _release(self, name: str) -> None:
         """Release a savepoint and those after it, if it is set; their writes stay."""
@@ -172,7 +173,6 @@ class LayeredFile(StateFile):
         for name, layer in ((_GROUP_SAVEPOINT, self._group_layer), (_JOB_SAVEPOINT, self._job_layer)):
             if layer:
                 self.wrote_unfrozen = True
-                self._save(_GROUP_SAVEPOINT)
                 self._save(name)
                 for _ in self._write_parts(layer):
                     pass
@@ -184,7 +184,6 @@ class LayeredFile(StateFile):
                 self._write_entries(layer.take_all_entries())
         for name, layer in ((_GROUP_SAVEPOINT, self._group_layer), (_JOB_SAVEPOINT, self._job_layer)):
             if layer.has_entries:
-                self._save(_GROUP_SAVEPOINT)
                 self._save(name)
                 self._write_entries(layer.take_all_entries())
 
@@ -249,10 +248,15 @@ class LayeredFile(StateFile):
         row = next((rows[key] for rows in self._unwritten(gateway) if key in rows), None)
         return () if row is None else row.keys
 
+    @property
+    def _layers(self) -> list[Layer]:
+        """All layers, newest first."""
+        layers = (self._job_layer, self._group_layer, self._committed_layer, self._frozen_layer)
+        return [layer for layer in layers if layer is not None]
+
     def _unwritten(self, gateway: str) -> list[Mapping[RowKey, StoredRow]]:
         """Return the rows of each layer, newest first."""
-        layers = (self._job_layer, self._group_layer, self._committed_layer, self._frozen_layer)
-        return [layer.rows[gateway] for layer in layers if layer is not None and gateway in layer.rows]
+        return [layer.rows[gateway] for layer in self._layers if gateway in layer.rows]
 
 
 def _in_grouping_order(rows: Mapping[RowKey, StoredRow]) -> list[StoredRow]:

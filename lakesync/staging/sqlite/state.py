@@ -103,9 +103,9 @@ class State(LayeredFile):
 
     def changed_after(self, gateway: str, buckets: Collection[str], since: int) -> bool:
         """Return whether any entry under these bucket keys has `changed > since`."""
-        layers = self._newest()
+        layers = self._layers
         for bucket in buckets:
-            if any(newest.get((gateway, bucket), since) > since for newest in layers):
+            if any(layer.newest.get((gateway, bucket), since) > since for layer in layers):
                 return True
             if self._entries.changed_after(gateway, bucket, since):
                 return True
@@ -119,14 +119,6 @@ class State(LayeredFile):
             prefix: the beginning of the keys; empty for all.
         """
         found = set(self._buckets.names(gateway, prefix))
-        for newest in self._newest():
-            found |= {name for of_gateway, name in newest if of_gateway == gateway and name.startswith(prefix)}
+        for layer in self._layers:
+            found |= {name for of_gateway, name in layer.newest if of_gateway == gateway and name.startswith(prefix)}
         return sorted(found)
-
-    def _newest(self) -> list[dict[tuple[str, str], int]]:
-        """Return, for each layer, the newest arrival under each (gateway, bucket key)."""
-        return [
-            layer.newest
-            for layer in (self._job_layer, self._group_layer, self._committed_layer, self._frozen_layer)
-            if layer is not None
-        ]
