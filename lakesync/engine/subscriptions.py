@@ -38,16 +38,13 @@ from lakesync.feed.client_state import (
     with_subscription,
 )
 from lakesync.feed.positions import NEVER_PULLED, Position, SentPeriod, find_page
-from lakesync.feed.pull import pull_page
+from lakesync.feed.pull import NO_CLIENT, pull_page
 from lakesync.feed.row_buckets import own_bucket, owner_of
 from lakesync.feed.scopes import Access, max_sent
 from lakesync.model.types import Claims, SyncPage
 from lakesync.staging.records import ClientRecord
 from lakesync.staging.store.feed import ClientView
 from lakesync.staging.store.push import ClientCommit
-
-_NO_CLIENT = ""
-"""The id of a client that wrote nothing, for shared pages; no real client id is empty."""
 
 
 def subscribe(
@@ -245,7 +242,7 @@ def _scan_group(
     if group.clients - own_readers:
         # the shared page is for clients that wrote to none of its rows; `pull_page` adds those that did to `writers`
         writers: set[str] = set()
-        shared_page = pull_page(view, _NO_CLIENT, position, access, state.limit, writers)
+        shared_page = pull_page(view, NO_CLIENT, position, access, state.limit, writers)
         own_readers |= group.clients & writers
     pages = {
         name: pull_page(view, name, position_in_doubt if name in readers.in_doubt else position, access, state.limit)

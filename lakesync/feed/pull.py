@@ -24,8 +24,8 @@ has more.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, TypeVar
 
 from lakesync.feed.missing_deltas import missing_deltas
 from lakesync.feed.positions import Position
@@ -39,6 +39,10 @@ from lakesync.staging.store.feed import FeedView
 from lakesync.wire.encoded import EncodedDeltas
 from lakesync.wire.json import encode_delta
 
+Keyed = TypeVar("Keyed", Entry, RowDelta)
+
+NO_CLIENT = ""
+"""The id of a client that wrote nothing, so that no row is skipped as its own; no real client id is empty."""
 _MAX_ENTRIES = 500
 """The most entries in one read of one bucket or of histories."""
 _MIN_ENTRIES = 16
@@ -294,7 +298,7 @@ class _PageBuilder:
         entries = [each for each in self._view.entries_after(buckets, low, self._entry_limit()) if each.changed <= high]
         keys = {entry.key for entry in entries}
         rows = self._view.rows(keys)
-        histories = _by_row(entries if self._has_only_key else self._view.entries_of(keys, self.buckets))
+        histories = group_by_row(entries if self._has_only_key else self._view.entries_of(keys, self.buckets))
         for entry in entries:
             key = entry.key
             history = histories[key]
@@ -368,9 +372,9 @@ class _PageBuilder:
                 self.older_keys.update(row.keys)
 
 
-def _by_row(entries: list[Entry]) -> dict[RowKey, list[Entry]]:
-    """Group entries by row."""
-    histories: dict[RowKey, list[Entry]] = defaultdict(list)
-    for entry in entries:
-        histories[entry.key].append(entry)
-    return histories
+def group_by_row(items: Iterable[Keyed]) -> dict[RowKey, list[Keyed]]:
+    """Group entries or deltas by row; a row without any has an empty list."""
+    by_row: dict[RowKey, list[Keyed]] = defaultdict(list)
+    for item in items:
+        by_row[item.key].append(item)
+    return by_row

@@ -15,7 +15,6 @@ agrees with what the client is sent next.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -24,7 +23,7 @@ from lakesync.engine.inspection.client_position import TrackedCursor, claims_of,
 from lakesync.engine.inspection.explain import next_pull
 from lakesync.feed.client_state import current_record
 from lakesync.feed.positions import Position
-from lakesync.feed.pull import pull_page
+from lakesync.feed.pull import group_by_row, pull_page
 from lakesync.model.types import RowDelta, RowKey
 from lakesync.staging.records import DELETED, ClientRecord, Entry, Range, StoredRow
 from lakesync.staging.store.feed import ClientView, FeedView
@@ -140,14 +139,11 @@ def _lacking(
         deltas: the page's deltas.
         position: the client's position.
     """
-    deltas_of: dict[RowKey, list[RowDelta]] = defaultdict(list)
-    for delta in deltas:
-        deltas_of[delta.key].append(delta)
+    deltas_of = group_by_row(deltas)
     rows = view.rows(deltas_of)
     # the bucket keys that concern the client: those active at its base, those active now, and those it was sent between
-    entries: dict[RowKey, list[Entry]] = defaultdict(list)
-    for entry in view.entries_of(deltas_of, sorted({*position.old_keys, *position.new_keys, *position.sent})):
-        entries[entry.key].append(entry)
+    keys = sorted({*position.old_keys, *position.new_keys, *position.sent})
+    entries = group_by_row(view.entries_of(deltas_of, keys))
     return [
         (_oldest_lacking_arrival(rows[key], entries[key], deltas_of_row, position), key)
         for key, deltas_of_row in deltas_of.items()

@@ -15,15 +15,13 @@ from typing import NamedTuple
 
 from lakesync.engine.active_rules import RulesCache
 from lakesync.feed.positions import Position, SentPeriod
-from lakesync.feed.pull import MAX_PAGE_BYTES, pull_page
+from lakesync.feed.pull import MAX_PAGE_BYTES, NO_CLIENT, pull_page
 from lakesync.feed.scopes import Access
 from lakesync.model.errors import ResyncRequiredError, ValidationError
 from lakesync.model.types import Claims, RowDelta
 from lakesync.staging.records import NO_BASE
 from lakesync.staging.store.feed import ClientView
 
-_NO_CLIENT = ""
-"""The id of a client that wrote nothing, so that no row is skipped as its own; no real client id is empty."""
 NOW = "now"
 """What a caller passes instead of a cursor to get only later changes."""
 _CURSOR = re.compile(r"(?:([0-9]{1,18})\.)?([0-9]{1,18})-([0-9]{1,18})(?:-([0-9]{1,18})-([0-9]{1,18}))?")
@@ -70,7 +68,7 @@ def peek(
             f"the rules or the store changed since the cursor {since!r} was returned: read again without it"
         )
     until = view.arrival if cursor.until is None else cursor.until
-    page = pull_page(view, _NO_CLIENT, _position(cursor, access, until), access, limit, max_bytes=max_bytes)
+    page = pull_page(view, NO_CLIENT, _position(cursor, access, until), access, limit, max_bytes=max_bytes)
     next_cursor = cursor._replace(after=page.read_up_to, until=until) if page.has_more else _end(view, access)
     return PeekPage(page.deltas, next_cursor.text(), page.has_more)
 
