@@ -75,9 +75,10 @@ class SubscriptionState:
 
     def sharing_key(self) -> tuple[object, ...]:
         """Return a value that is equal for states whose subscribers get the same broadcasts."""
+        flags = (self.may_hold_unknown_rows, self.knows_resync, self.has_not_pulled, self.has_other_claims)
         access = self.access
         if access is None:
-            return (self.cursor, self.limit, self.has_more, None, self.subscription, *self._flags)
+            return (self.cursor, self.limit, self.has_more, None, self.subscription, *flags)
         # Bucket keys contain the claims that they allow, so equal keys suffice. Claims must be compared for keys that
         # may come into use, and during a re-index, when rows are decided by claims instead of keys.
         claims = (
@@ -86,12 +87,7 @@ class SubscriptionState:
             else b""
         )
         keys = (access.rules_version, access.keys, claims)
-        return (self.cursor, self.limit, self.has_more, keys, self.subscription, *self._flags)
-
-    @property
-    def _flags(self) -> tuple[bool, ...]:
-        """The flags, which `sharing_key` contains."""
-        return (self.may_hold_unknown_rows, self.knows_resync, self.has_not_pulled, self.has_other_claims)
+        return (self.cursor, self.limit, self.has_more, keys, self.subscription, *flags)
 
 
 @dataclass(slots=True, eq=False)

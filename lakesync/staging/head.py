@@ -88,17 +88,8 @@ class Head(msgspec.Struct, frozen=True):
 
     @property
     def counters(self) -> tuple[int | None, ...]:
-        """The counters that table `shard` has, in the order of its columns, which begin with gateway and shard."""
-        return (
-            self.last_seq,
-            self.last_arrival,
-            self.flushed_seq,
-            self.trimmed_seq,
-            self.deltas,
-            self.bytes,
-            self.flush_requested_ms,
-            self.flush_requested_seq,
-        )
+        """The fields from `last_seq` on: the columns of table `shard`, which begins with gateway and shard."""
+        return msgspec.structs.astuple(self)[self.__struct_fields__.index("last_seq") :]
 
     def restored(self, entry: LogEntry) -> Head:
         """Return the head after a rebuild added a log row that is in the lake already and has no body."""

@@ -260,7 +260,7 @@ class PipelineTables(ABC):
                 f"the checkpoint of gateway {checkpoint.gateway!r} has epoch {checkpoint.epoch}, the store "
                 f"{head.epoch}: it has another store's arrivals; make a new checkpoint"
             )
-        newest = self._newest_checkpoint(head)
+        newest = self.newest_checkpoint(checkpoint.gateway)
         if newest is not None and newest.arrival >= checkpoint.arrival:
             return False
         self._query(
@@ -271,10 +271,7 @@ class PipelineTables(ABC):
 
     def newest_checkpoint(self, gateway: str) -> Checkpoint | None:
         """Return the newest published checkpoint of the store's epoch; None before its first one."""
-        return self._newest_checkpoint(self._head(gateway))
-
-    def _newest_checkpoint(self, head: Head) -> Checkpoint | None:
-        """Return the newest published checkpoint of this head's epoch; None before its first one."""
+        head = self._head(gateway)
         found = self._query(_NEWEST_CHECKPOINT, head.gateway, head.epoch)
         return decode_checkpoint(found[0][0]) if found else None
 

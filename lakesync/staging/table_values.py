@@ -65,23 +65,9 @@ def row_of(entry: LogEntry, committed_ms: int) -> tuple[Any, ...]:
         entry: the log row.
         committed_ms: the server's wall time of the commit, in milliseconds since 1970.
     """
-    return (
-        entry.gateway,
-        entry.shard,
-        entry.epoch,
-        entry.seq,
-        entry.arrival,
-        entry.client_id,
-        entry.hlc_low,
-        entry.hlc_high,
-        entry.count,
-        signed(tally_of(entry.ids).id_sum),
-        size_of(entry),
-        committed_ms,
-        msgspec.json.encode(entry.claims),
-        entry.ids,
-        entry.body,
-    )
+    *fields, ids, body, claims = msgspec.structs.astuple(entry)  # the first columns are these fields
+    computed = (signed(tally_of(ids).id_sum), size_of(entry), committed_ms)
+    return (*fields, *computed, msgspec.json.encode(claims), ids, body)
 
 
 def size_of(entry: LogEntry) -> int:
