@@ -22,6 +22,7 @@ from lakesync.model.errors import IntegrityError, NotFoundError
 from lakesync.model.types import RowDelta, StoredConnector
 from lakesync.staging.cut_point import common_cut_point
 from lakesync.staging.head import MAIN_SHARD
+from lakesync.staging.ledger import Tally
 from lakesync.staging.records import (
     Backlog,
     Batch,
@@ -271,12 +272,7 @@ def _part_of(checkpoint: Checkpoint, shard: str, shards: ShardMap) -> Checkpoint
 
 
 def _sum(one: LedgerDay, other: LedgerDay) -> LedgerDay:
-    """Return the sum of the ledger of one day in two shards; id sums are modulo 2**64."""
-    return LedgerDay(
-        one.gateway,
-        one.day,
-        one.count + other.count,
-        (one.id_sum + other.id_sum) % 2**64,
-        one.flushed_count + other.flushed_count,
-        (one.flushed_id_sum + other.flushed_id_sum) % 2**64,
-    )
+    """Return the sum of the ledger of one day in two shards."""
+    accepted = Tally(one.count, one.id_sum).plus(other.count, other.id_sum)
+    flushed = Tally(one.flushed_count, one.flushed_id_sum).plus(other.flushed_count, other.flushed_id_sum)
+    return LedgerDay(one.gateway, one.day, *accepted, *flushed)

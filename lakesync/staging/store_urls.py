@@ -145,12 +145,12 @@ def replacement_stores(
     main, main_url = next(iter(urls.items()))  # the default shard
     inside = {name: url for name, url in urls.items() if url.startswith(f"{main_url.rstrip('/')}/")}
     with ExitStack() as opened:
-        stores = {main: opened.enter_context(_replacement_store(main, main_url, wall, replayer, replace=replace))}
+        stores: dict[str, ReplacementStore] = {}
         for name, url in urls.items():
             if name in inside:
                 folder = url.removeprefix(f"{main_url.rstrip('/')}/")
                 stores[name] = opened.enter_context(_nested_store(stores[main], folder, name, replayer))
-            elif name != main:
+            else:
                 stores[name] = opened.enter_context(_replacement_store(name, url, wall, replayer, replace=replace))
         yield stores
 
