@@ -129,7 +129,7 @@ def test_a_range_with_a_row_that_the_reader_had_is_not_served_whole(store, book)
 
 
 def test_a_range_with_unwritten_rows_is_not_read_from_the_file(store, book, monkeypatch):
-    monkeypatch.setattr(store._open.owner, "_allowed", WriteBehindLimits(seconds=3600))
+    monkeypatch.setattr(store._open.owner, "_limits", WriteBehindLimits(seconds=3600))
     push(store, book, make_delta("c", 1, "r1", x=1), make_delta("c", 2, "r2", x=1))
     written_behind(store)
     push(store, book, make_delta("d", 3, "r2", x=2))
