@@ -35,7 +35,7 @@ class Names:
         """
         self.namespace_of = namespace_of
         self.known: set[tuple[str, str]] = set()
-        """Namespace and name (a table, or `table.column`), spelled as in a durable commit, about `_MAX_KNOWN` at most."""
+        """Namespace and name (a table, or `table.column`), as in a durable commit; about `_MAX_KNOWN` at most."""
 
     def check_schema(self, commit: NameCommit, schema: TableSchema) -> None:
         """Reject a schema whose table or columns differ from known names only in case; store its new names.
