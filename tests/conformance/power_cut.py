@@ -20,4 +20,4 @@ def copy_at_once(store: SqliteStore, where: Path) -> None:
 def copy_in_owner(store: SqliteStore, where: Path) -> None:
     """As `copy_at_once`, called by the thread that owns the store."""
     with store._open.state.without_checkpoints():
-        shutil.copytree(store._folder, where, ignore=shutil.ignore_patterns("*-shm", "*.lock"), dirs_exist_ok=True)
+        shutil.copytree(store.folder, where, ignore=shutil.ignore_patterns("*-shm", "*.lock"), dirs_exist_ok=True)

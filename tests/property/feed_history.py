@@ -220,7 +220,7 @@ class History:
         """Kill the process, so that unwritten data is lost."""
         left = self.folder.with_name(f"{self.folder.name}-")
         for each in _files(self.world.engine.store):
-            copy_at_once(each, left / each._folder.relative_to(self.folder))
+            copy_at_once(each, left / each.folder.relative_to(self.folder))
         self.close()
         shutil.rmtree(self.folder)
         self.folder = left

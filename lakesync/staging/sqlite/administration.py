@@ -113,14 +113,6 @@ class _SqliteRebuildCommit(SqliteCommit, SqlLogCommit):
 class _SqliteReplacement(SqliteStore):
     """A new store, in a folder that has not got its final name yet."""
 
-    @property
-    def folder(self) -> Path:
-        return self._folder
-
-    @property
-    def wall(self) -> Callable[[], int]:
-        return self._wall
-
     def run(self, gateway: str, job: Callable[[RebuildCommit], T]) -> T:
         opened = self._open
         return opened.owner.submit(

@@ -141,8 +141,8 @@ class SqliteStore(BaseStore):
         """
         self._shard = shard
         self._limits = behind or WriteBehindLimits()
-        self._folder = folder
-        self._wall = wall
+        self.folder = folder
+        self.wall = wall
         self._notices = Notices()
         self._opened: _Opened | None = None
 
@@ -150,7 +150,7 @@ class SqliteStore(BaseStore):
     def _open(self) -> _Opened:
         """The parts of the open store; raises StagingUnavailableError before `open`."""
         if self._opened is None:
-            raise StagingUnavailableError(f"the staging store {self._folder} is not open: call open first")
+            raise StagingUnavailableError(f"the staging store {self.folder} is not open: call open first")
         return self._opened
 
     def open(self, replayer: Replayer) -> None:
@@ -166,12 +166,12 @@ class SqliteStore(BaseStore):
                 log bodies were trimmed.
         """
         if self._opened is not None:
-            raise StagingUnavailableError(f"the staging store {self._folder} is open already")
-        check_no_rebuild(self._folder)
+            raise StagingUnavailableError(f"the staging store {self.folder} is open already")
+        check_no_rebuild(self.folder)
         try:
-            self._opened = _Opened(self._folder, self._wall, replayer, self._limits, self._notices, self._shard)
+            self._opened = _Opened(self.folder, self.wall, replayer, self._limits, self._notices, self._shard)
         except (OSError, sqlite3.Error) as exc:
-            raise StagingUnavailableError(f"the staging folder {self._folder} cannot be opened: {exc}") from exc
+            raise StagingUnavailableError(f"the staging folder {self.folder} cannot be opened: {exc}") from exc
         self._replayer = replayer
         self._finish_erasures()
 
@@ -234,11 +234,11 @@ class SqliteStore(BaseStore):
 
     def log_source(self, shard: str = MAIN_SHARD) -> LogSource:  # noqa: ARG002 all shards are in one table
         """Return the address of `log.db` for SQLite's JDBC driver, read-only; see `PipelineStore.log_source`."""
-        path = (self._folder / LOG_FILE).absolute()
+        path = (self.folder / LOG_FILE).absolute()
         return LogSource(url=f"jdbc:sqlite:{path}", table="log", properties={"open_mode": "1", "busy_timeout": "10000"})
 
     def _now_ms(self) -> int:
-        return self._wall()
+        return self.wall()
 
     def _purge(self) -> None:
         """Rewrite both files, so that values that an erasure deleted are not left in free pages.
