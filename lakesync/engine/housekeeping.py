@@ -184,7 +184,7 @@ class Housekeeping:
         retries = {gateway_id: retry for gateway_id, retry in self._retries.items() if retry.at > now}
 
         def is_due(flusher: Flusher, backlog: list[Backlog]) -> bool:
-            return backlog[0].gateway not in retries and flusher.thresholds.due(backlog)
+            return backlog[0].gateway not in retries and flusher.thresholds.reason(backlog) is not None
 
         for gateway_id in self._flush(is_due):
             failures = self._retries[gateway_id].failures + 1 if gateway_id in self._retries else 1

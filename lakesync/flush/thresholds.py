@@ -236,14 +236,6 @@ class Thresholds:
         backlog = self._backlog_stats.backlog()
         return self._size_reason(backlog) is not None or self._is_old(backlog)
 
-    def due(self, backlog: Sequence[Backlog]) -> bool:
-        """Return whether to flush now: the backlog or a table's is too large or too old, or a flush was requested.
-
-        Args:
-            backlog: the gateway's backlog.
-        """
-        return self.reason(backlog) is not None
-
     def reason(self, backlog: Sequence[Backlog]) -> FlushReason | None:
         """Return why to flush now: the first of several reasons, in the order of `FlushReason`. None without a reason.
 

@@ -101,10 +101,10 @@ def test_tables_above_their_budget_are_listed(clock, tmp_path):
         for number in range(10):
             author.push(gateway, author.delta(f"r{number}", {"x": number}, table="large"))
         assert gateway.get_tables_exceeding_budget() == ["large"]
-        assert gateway.flusher.thresholds.due(gateway.flusher.backlog_stats.backlog())
+        assert gateway.flusher.thresholds.reason(gateway.flusher.backlog_stats.backlog())
         gateway.flush_table("large")
         assert gateway.get_tables_exceeding_budget() == []
-        assert not gateway.flusher.thresholds.due(gateway.flusher.backlog_stats.backlog())
+        assert not gateway.flusher.thresholds.reason(gateway.flusher.backlog_stats.backlog())
 
 
 pushes = st.lists(
