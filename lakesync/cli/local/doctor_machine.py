@@ -14,6 +14,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
+from urllib.parse import unquote, urlsplit
 
 if TYPE_CHECKING:
     from lakesync.config import Config
@@ -141,6 +142,11 @@ def _folders(config: Config) -> Iterator[tuple[str, Path]]:
         scheme, is_uri, path = uri.partition("://")
         if not is_uri or scheme in ("sqlite", "file"):
             yield name, Path(path or scheme)
+    for adapter, uri in config.adapters.items():
+        parts = urlsplit(uri)
+        if parts.scheme in ("sqlite", "file"):
+            stored = Path(unquote(parts.path))
+            yield f"[adapters] {adapter}", stored.parent if parts.scheme == "sqlite" else stored
 
 
 def _memory_limits() -> Iterator[int]:

@@ -49,6 +49,12 @@ def test_doctor_reports_problems_with_remedies(run, monkeypatch):
         ('[lake]\nwarehouse = "file:/{here}/file"', "disk", "warehouse names, is not a folder"),
         ('[lake]\ncatalog_uri = "sqlite:////{here}/file"', "catalogue", "not a database; start its server, or correct"),
         ('[staging]\nurl = "sqlite:/{here}/file"', "disk", "url names, is not a folder"),
+        ('[adapters]\ncopy = "file:/{here}/file?format=json"', "disk", r"file, which \[adapters\] copy names, is not"),
+        (
+            '[adapters]\ncopy = "sqlite:/{here}/file/d.db"',
+            "disk",
+            r"file, which \[adapters\] copy names, is not a folder",
+        ),
     ],
 )
 def test_doctor_says_what_to_do_with_a_path_of_the_wrong_kind(run, setting, check, named):
