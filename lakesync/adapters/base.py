@@ -356,6 +356,21 @@ class SuspendedTable(msgspec.Struct, frozen=True):
 
 
 @runtime_checkable
+class FindsTables(Protocol):
+    """A `StateWriter` that knows whether a destination table exists. A follower fills one that was dropped again."""
+
+    def has_table(self, schema: TableSchema) -> bool:
+        """Return whether the destination table exists.
+
+        Args:
+            schema: the table's schema.
+
+        Raises:
+            AdapterError: the backend cannot be reached.
+        """
+
+
+@runtime_checkable
 class SuspendsTables(Protocol):
     """A `DatabaseAdapter` that continues if it cannot write a destination table or a value.
 

@@ -81,6 +81,16 @@ def test_b11_a_table_that_cannot_be_created_does_not_block_others_and_is_retried
     assert "n5" in rows(adapter)
 
 
+def test_b11_a_dropped_table_is_filled_again(adapter):
+    """The next delta created the table again with its own row alone, and no check before the nightly audit found it."""
+    follow(adapter, pushes(3))
+    sql(adapter, "DROP TABLE notes")
+    follow(adapter, pushes(4))
+    assert rows(adapter).keys() == {f"n{number}" for number in range(1, 5)}
+    assert float(rows(adapter, "lines")["l"]["n"]) == 4
+    assert adapter.suspended_tables("leaf") == []
+
+
 @pytest.mark.parametrize("left", [[LINES], []], ids=["schema retired", "no rows"])
 def test_b11_a_table_that_is_no_longer_a_destination_table_is_not_suspended(adapter, left):
     sql(adapter, "CREATE TABLE notes (owner VARCHAR(80))")

@@ -135,6 +135,11 @@ class SqlAdapter(ArrowAdapterBase):
         with self._connect() as connection:
             RowTable(connection, self._dialect, schema).ensure()
 
+    def has_table(self, schema: TableSchema) -> bool:
+        """Return whether a table has the destination table's name."""
+        with self._connect() as connection:
+            return bool(connection.column_names(table_name(schema)))
+
     def materialise(self, gateway: str, schema: TableSchema, row_ids: Sequence[str]) -> int:
         """Rewrite rows of the destination table from the deltas, in one transaction."""
         with self._connect() as connection:

@@ -112,7 +112,7 @@ def run_flow(
     transform = filtered_contents(row_filter, cold_tier_contents(cold))
     row_columns = columns_of_tables(target, schemas)
     if isinstance(target, StateWriter):
-        stored_columns = progress.row_columns if progress.deltas else row_columns  # without deltas there are no rows
+        stored_columns = progress.row_columns if progress.deltas else None
         rewrite_outdated_tables(target, name, schemas, row_columns, stored_columns, transform, row_filter, cold)
     progress = replace(progress, row_columns=row_columns)
     # so that no run without deltas writes them again, and that an erasure can change the text of the first run's mark

@@ -185,7 +185,7 @@ def follow_history(
     # a part of a load rewrites no table: `Load.written_columns` has the columns of its rows
     row_columns = columns_of_tables(adapter, schemas) if selection.part is None else {}
     if selection.part is None and isinstance(adapter, StateWriter):
-        written = progress.row_columns if progress.deltas else row_columns  # without deltas there are no rows
+        written = progress.row_columns if progress.deltas else None
         rewrite_outdated_tables(adapter, name, schemas, row_columns, written, transform, selection, cold)
     # `load=None`: a load that was not resumed is given up, and all of its deltas are applied again
     progress = replace(progress, row_columns=row_columns, load=None)

@@ -1,4 +1,4 @@
-"""Rewrites whole destination tables that were created, or gained a column, after their deltas arrived.
+"""Rewrites whole destination tables that were created, dropped, or gained a column, after their deltas arrived.
 
 A *follower* copies deltas (changes of rows) from the lake to an adapter, its destination, which may also have a
 *destination table* with the current rows of each synced table. `follow_history` calls `rewrite_outdated_tables` before
@@ -13,7 +13,14 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from lakesync.adapters.arrow_access import read_contents, read_pages
-from lakesync.adapters.base import ContentTransform, DatabaseAdapter, StateWriter, SuspendsTables, unchanged
+from lakesync.adapters.base import (
+    ContentTransform,
+    DatabaseAdapter,
+    FindsTables,
+    StateWriter,
+    SuspendsTables,
+    unchanged,
+)
 from lakesync.adapters.deltas import DeltaQuery, RowContent, RowId, TableSelection
 from lakesync.model.errors import AdapterError, SchemaError
 from lakesync.model.hlc import wall_clock
@@ -46,12 +53,12 @@ def rewrite_outdated_tables(
     follower: str,
     schemas: Sequence[TableSchema],
     current: TableColumns,
-    written: TableColumns,
+    written: TableColumns | None,
     transform: ContentTransform,
     selection: TableSelection,
     cold: Sequence[DatabaseAdapter] = (),
 ) -> None:
-    """Rewrite each table whose rows lack columns, and each suspended table whose retry is due.
+    """Rewrite each table that was dropped or whose rows lack columns, and each suspended table whose retry is due.
 
     A table that cannot be rewritten is suspended. The suspension of a table ends if it is no longer a destination
     table, for example because its schema was retired.
@@ -61,7 +68,7 @@ def rewrite_outdated_tables(
         follower: the follower's name.
         schemas: the destination tables.
         current: the columns that rows written from now on have, see `columns_of_tables`.
-        written: the columns that the stored rows have.
+        written: the columns that the stored rows have; None before the first delta, when there are no rows.
         transform: changes row contents before they are written. It adds those of the cold tiers.
         selection: the deltas that the follower selects.
         cold: the adapters to which old deltas were moved, perhaps all deltas of a row.
@@ -78,8 +85,11 @@ def rewrite_outdated_tables(
     for schema in schemas:
         if schema.table in retry_times:
             is_due = retry_times[schema.table] <= now_ms
+        elif written is None:
+            is_due = False
         else:
-            is_due = written.get(schema.table) != current[schema.table]
+            was_dropped = isinstance(adapter, FindsTables) and not adapter.has_table(schema)
+            is_due = was_dropped or written.get(schema.table) != current[schema.table]
         if is_due:
             _rewrite_or_suspend(adapter, follower, schema, transform, selection, cold)
 
