@@ -235,6 +235,10 @@ def apply_schemas(
     for table, content in zip(tables, contents, strict=True):
         response = remote.post("/admin/schema/{gateway}", content)
         output.print_line(f"{table}: version {response['version']}", {"table": table, **response}, as_json=as_json)
+    active = remote.get("/admin/sync-rules/{gateway}")["rules"]
+    rules = parse_rules(active) if active else None
+    if rules is not None and (hidden := [table for table in tables if not rules.covers(table)]):
+        output.note(f"warning: no bucket of the sync rules contains {', '.join(hidden)}, so no client sees its rows")
 
 
 @schema_app.command(epilog=examples(("lakesync schema retire drafts", "rows stay in the lake and on clients")))

@@ -104,6 +104,11 @@ def test_the_examples_print_what_the_cli_page_shows(played):
     assert "title string" in played["lakesync schema list"].stdout
 
 
+def test_applying_the_schema_of_a_table_in_no_bucket_warns(played):
+    result = command("schema", "apply", "drafts.json")
+    assert "no bucket of the sync rules contains drafts, so no client sees its rows" in result.stderr
+
+
 def test_a_rules_diff_lists_gains_and_losses_of_every_known_client(played, project, tmp_path):
     assert project.client("walt", "shop").pull().ok
     lines("push", _file(tmp_path, '{"row_id": "w1", "owner": "walt"}'), "--table", "todos", "--client", "walt")
