@@ -272,20 +272,12 @@ def _at_page(record: ClientRecord, page: Page, newest: int, access: Access, *, c
         access: the claims and bucket keys that decide what the client may see.
         confirmed: whether the client sent the cursor itself.
     """
-    page_scope = scope_numbered(record, page.scope)
-    # `page.base_scope` is 0 if these pages began at cursor 0, in no scope
-    base_scope = scope_numbered(record, page.base_scope) if page.base_scope else page_scope
-    if page_scope is None or base_scope is None:
+    scopes = _valid_scopes(record, page, access, confirmed=confirmed)
+    if scopes is None:
         return restart_position(record, newest, access)
-    same = access.same_as(page_scope)
-    # Claims or rules that change in the middle of a transition or a resync would need a third set of keys: start again.
-    # In a transition, the scope of the page is not that of its base.
-    changed_again = not same and (page.resync or base_scope is not page_scope)
-    later = later_scopes(record, page_scope)
-    if any(access.must_restart_after(other, confirmed=confirmed) for other in later) or changed_again:
-        return restart_position(record, newest, access)
+    page_scope, base_scope = scopes
     rescan = page.rescan
-    if later and rescan:
+    if rescan and later_scopes(record, page_scope):
         # These pages must now also read the bucket keys of later scopes. A row that the rescan has not reached yet may
         # have an entry under such a key at a position that was read already, but not under that key. So the rescan now
         # covers everything from its lowest position.
@@ -299,7 +291,7 @@ def _at_page(record: ClientRecord, page: Page, newest: int, access: Access, *, c
             rescan_first=page.rescan_first,
         )
     old_keys, new_keys = _keys(base_scope, page_scope, access)
-    begins_transition = not same and old_keys != new_keys
+    begins_transition = not access.same_as(page_scope) and old_keys != new_keys
     nothing_sent_since = not record.was_sent_more_since(page)
     sent, sent_up_to = _sent_since(record, page.base, base_scope)
     if begins_transition:
@@ -323,6 +315,29 @@ def _at_page(record: ClientRecord, page: Page, newest: int, access: Access, *, c
         rescan_first=page.rescan_first or begins_transition,
         has_pushed=record.has_pushed,
     )
+
+
+def _valid_scopes(record: ClientRecord, page: Page, access: Access, *, confirmed: bool) -> tuple[Scope, Scope] | None:
+    """Return the scopes of a page and of its base; None if these pages must start again.
+
+    Args:
+        record: the client's record.
+        page: what the client's cursor means.
+        access: what the client may see now.
+        confirmed: whether the client sent the cursor itself.
+    """
+    page_scope = scope_numbered(record, page.scope)
+    # `page.base_scope` is 0 if these pages began at cursor 0, in no scope
+    base_scope = scope_numbered(record, page.base_scope) if page.base_scope else page_scope
+    if page_scope is None or base_scope is None:
+        return None
+    # Claims or rules that change in the middle of a transition or a resync would need a third set of keys: start again.
+    # In a transition, the scope of the page is not that of its base.
+    if (page.resync or base_scope is not page_scope) and not access.same_as(page_scope):
+        return None
+    if any(access.must_restart_after(other, confirmed=confirmed) for other in later_scopes(record, page_scope)):
+        return None
+    return page_scope, base_scope
 
 
 def _keys(base_scope: Scope, page_scope: Scope, access: Access) -> tuple[frozenset[str], frozenset[str]]:
