@@ -23,6 +23,8 @@ from lakesync.model.errors import NotFoundError, ValidationError
 if TYPE_CHECKING:
     from lakesync.config import Config
 
+_ENDED = ("SUCCESS", "FAILURE", "CANCELED")
+"""Statuses of runs that have ended."""
 _TIMEOUT_SECONDS = 60.0
 """Seconds to wait for a connection, and for each part of a response."""
 LOCATION = "lakesync"
@@ -183,10 +185,17 @@ class DagsterClient:
         return message.strip().partition("\n\n")[0]
 
     def last_runs(self) -> list[dict[str, Any]]:
-        """Return the newest run of each job as `runs` does, the newest first."""
+        """Return the newest run of each job as `runs` does, the newest first.
+
+        Each also has `failedRunId`: the id of the job's newest run that has ended, if that failed; otherwise None.
+        """
         nodes = self._request("LastRuns", {}, "repositoriesOrError", "RepositoryConnection")["nodes"]
-        runs: list[dict[str, Any]] = [run for node in nodes for job in node["jobs"] for run in job["runs"]]
-        return sorted(runs, key=lambda run: -float(run["creationTime"]))
+        newest = []
+        for runs in (job["runs"] for node in nodes for job in node["jobs"] if job["runs"]):
+            ended = next((run for run in runs if run["status"] in _ENDED), None)
+            failed = ended["runId"] if ended is not None and ended["status"] == "FAILURE" else None
+            newest.append({**runs[0], "failedRunId": failed})
+        return sorted(newest, key=lambda run: -float(run["creationTime"]))
 
     def switched_off(self) -> list[str]:
         """Return the names of the sensors and schedules that are switched off in Dagster, so that they do not run."""

@@ -189,8 +189,8 @@ def _dagster_state(config: Config) -> dict[str, Any] | None:
     """Return what Dagster knows of the pipeline; None if no Dagster is configured.
 
     Returns:
-        `runs`: the newest run of each job, newest first, with its error if it failed. `switchedOff`: the names of the
-        sensors and schedules that are switched off.
+        `runs`: the newest run of each job, newest first, with its error if it failed; while it has not ended, with that
+        of the run before it. `switchedOff`: the names of the sensors and schedules that are switched off.
 
     Raises:
         UnreachableError: Dagster does not answer.
@@ -204,7 +204,7 @@ def _dagster_state(config: Config) -> dict[str, Any] | None:
     runs = [
         {
             **{name: run[name] for name in fields},
-            "error": client.error_of(run["runId"]) if run["status"] == "FAILURE" else None,
+            "error": client.error_of(run["failedRunId"]) if run["failedRunId"] is not None else None,
         }
         for run in client.last_runs()
     ]

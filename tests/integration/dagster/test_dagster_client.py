@@ -89,6 +89,21 @@ def test_the_error_of_a_failed_run_is_the_first_cause_in_its_log(dagster):
     assert client.error_of(dg.materialize([succeed], instance=instance).run_id) == ""
 
 
+def test_a_failed_run_is_named_until_a_later_one_has_ended(dagster):
+    client, instance = dagster
+    tags = {".dagster/repository": "__repository__@code.py"}
+
+    def last(run_id, status):
+        instance.add_run(dg.DagsterRun(job_name="all", run_id=run_id, status=status, tags=tags))
+        (run,) = (each for each in client.last_runs() if each["jobName"] == "all")
+        return run["runId"], run["failedRunId"]
+
+    assert last("1", dg.DagsterRunStatus.STARTED) == ("1", None)
+    assert last("2", dg.DagsterRunStatus.FAILURE) == ("2", "2")
+    assert last("3", dg.DagsterRunStatus.STARTED) == ("3", "2")
+    assert last("4", dg.DagsterRunStatus.SUCCESS) == ("4", None)
+
+
 def test_sensors_and_schedules_that_are_switched_off_are_named(dagster):
     client, _ = dagster
     assert client.switched_off() == ["nightly", "stopped"]

@@ -175,10 +175,10 @@ def test_partitions_of_a_day_and_a_table_are_chosen_by_both(first, last, wanted,
     assert {each.key for each in found if each.matches(first, last, wanted)} == chosen
 
 
-def test_status_names_the_error_of_a_failed_last_run(monkeypatch, capsys):
+def test_status_names_the_error_of_the_last_run_that_has_ended(monkeypatch, capsys):
     times = {"creationTime": 1.0, "startTime": 2.0, "endTime": 3.0}
-    runs = [{"runId": "1", "jobName": "flush", "status": "FAILURE", **times}]
-    runs += [{"runId": "2", "jobName": "__ASSET_JOB", "status": "SUCCESS", **times}]
+    runs = [{"runId": "1", "jobName": "flush", "status": "STARTED", "failedRunId": "0", **times}]
+    runs += [{"runId": "2", "jobName": "__ASSET_JOB", "status": "SUCCESS", "failedRunId": None, **times}]
     monkeypatch.setattr(dagster_client.DagsterClient, "last_runs", lambda _client: runs)
     monkeypatch.setattr(dagster_client.DagsterClient, "error_of", lambda _client, run_id: f"no java in run {run_id}")
     monkeypatch.setattr(dagster_client.DagsterClient, "switched_off", lambda _client: ["flush_sensor"])
@@ -186,8 +186,8 @@ def test_status_names_the_error_of_a_failed_last_run(monkeypatch, capsys):
     state = status._dagster_state(config.load().replace(dagster={"url": "http://localhost:1"}))
     found = state["runs"]
     assert state["switchedOff"] == ["flush_sensor"]
-    assert [each["error"] for each in found] == ["no java in run 1", None]
+    assert [each["error"] for each in found] == ["no java in run 0", None]
     status._print_summary({"runs": found, "tables": [], "clients": []})
     printed = capsys.readouterr().out
-    assert re.search(r"^flush:? +no java in run 1$", printed, re.MULTILINE)
+    assert re.search(r"^flush:? +no java in run 0$", printed, re.MULTILINE)
     assert re.search(r"^assets +success ", printed, re.MULTILINE)
