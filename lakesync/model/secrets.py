@@ -17,8 +17,8 @@ from pathlib import Path
 
 from lakesync.model.errors import ConfigurationError
 
-SECRET_NAME = re.compile("pass|secret|token|credential|access.?key", re.IGNORECASE)
-"""Names of settings and of query options that have secrets as values."""
+SECRET_NAME = re.compile("pass(?!file)|secret|token|credential|access.?key", re.IGNORECASE)
+"""Names of settings and of query options that have secrets as values. The value of `passfile` is a path."""
 
 _PASSWORD = re.compile(r"(://[^:@/?#]*):.*@", re.DOTALL)
 """User and password of a URI. The password ends at the last `@`, because it may contain one."""

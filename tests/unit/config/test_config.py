@@ -120,6 +120,16 @@ def test_shards_are_read_from_json_and_from_the_file(tmp_path, monkeypatch):
         config.load()
 
 
+def test_a_uri_with_a_password_file_needs_no_reference(tmp_path, monkeypatch):
+    monkeypatch.setenv("LAKESYNC_CONFIG", "lakesync.toml")
+    uri = "postgresql://db/orders?user=u&passfile=/etc/lakesync/pgpass"
+    (tmp_path / "lakesync.toml").write_text(f'[adapters]\norders = "{uri}"\n')
+    assert config.load().adapters == {"orders": uri}
+    (tmp_path / "lakesync.toml").write_text(f'[adapters]\norders = "{uri}&password=p"\n')
+    with pytest.raises(ConfigurationError, match="is a secret"):
+        config.load()
+
+
 def test_a_relative_data_folder_starts_at_its_file(tmp_path, monkeypatch):
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/my.toml").write_text('data_dir = "kept"\n')
