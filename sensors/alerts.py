@@ -157,14 +157,18 @@ def run_failure_sensor(alerts: Alerts) -> dg.SensorDefinition:
         description="Logs runs that begin to fail, or succeed again, and posts them to the configured webhook.",
     )
     def send(context: dg.SensorEvaluationContext) -> dg.SkipReason:
+        now = datetime.now(UTC)
         if context.cursor is None:
-            now = AlertCursor(datetime.now(UTC).isoformat())
-            context.update_cursor(msgspec.json.encode(now).decode())
+            context.update_cursor(msgspec.json.encode(AlertCursor(now.isoformat())).decode())
             return dg.SkipReason("alerts are sent for runs that fail from now on")
         cursor = msgspec.json.decode(context.cursor, type=AlertCursor)
+        if datetime.fromisoformat(cursor.until) > now:  # the clock was set back
+            cursor.until = now.isoformat()
+            context.update_cursor(msgspec.json.encode(cursor).decode())
         ended = dg.RunsFilter(
             statuses=[dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.SUCCESS],
             updated_after=datetime.fromisoformat(cursor.until),
+            updated_before=now,  # a run with a later time would move the cursor into the future again
         )
         sent = 0
         records = context.instance.get_run_records(

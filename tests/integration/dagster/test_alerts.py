@@ -6,10 +6,12 @@ import http.server
 import json
 import threading
 import traceback
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import dagster as dg
 import pytest
+import sqlalchemy
 from pydantic import SecretStr
 from structlog.testing import CapturingLogger
 
@@ -107,6 +109,21 @@ def test_a_failed_run_is_reported_once_and_delivery_is_retried(receiver, alerts,
     assert alert["url"] == f"http://dagster.test/runs/{run.run_id}"
     assert tick(sensor, instance, cursor) == cursor
     assert len(receiver.alerts) == 1
+
+
+def test_b5_a_run_that_fails_after_the_clock_was_set_back_is_reported(receiver, alerts, instance):
+    sensor = run_failure_sensor(alerts)
+    broken.execute_in_process(instance=instance, raise_on_error=False, tags={"of": "the future"})
+    (early,) = instance.get_run_records()
+    ahead = datetime.now(UTC) + timedelta(hours=3)
+    with instance.run_storage.connect() as sql:
+        runs = sqlalchemy.table("runs", sqlalchemy.column("update_timestamp", sqlalchemy.DateTime))
+        sql.execute(runs.update().values(update_timestamp=ahead.replace(tzinfo=None)))
+    cursor = tick(sensor, instance, json.dumps({"until": ahead.isoformat()}))
+    run = broken.execute_in_process(instance=instance, raise_on_error=False)
+    cursor = tick(sensor, instance, cursor)
+    assert [alert["run_id"] for alert in receiver.alerts] == [run.run_id] != [early.dagster_run.run_id]
+    assert tick(sensor, instance, cursor) == cursor
 
 
 def test_a_part_that_keeps_failing_is_reported_once_until_it_recovers(receiver, alerts, instance, monkeypatch):
