@@ -122,12 +122,17 @@ class LakeLanding(LandedTables):
         begun = time.monotonic()
         reports = {table: TableReport(table, cursor=self.cursor(table)) for table in self._tables}
         report = PollReport(list(reports.values()))
-        due_ms = self._now_ms() - ingest.census_interval_ms
+        now_ms = self._now_ms()
         # A table whose source does not report deletions needs a census in each poll (`needs_census`), the others need
         # one at intervals. The first reading of all rows is recorded as a census.
         last_census_ms = {table: self._position(table).census_ms for table in self._tables}
         without_census = {table for table, last_ms in last_census_ms.items() if last_ms is None}
-        census_due = {table for table, last_ms in last_census_ms.items() if last_ms is not None and last_ms <= due_ms}
+        # A census in the future means that the clock was set back.
+        census_due = {
+            table
+            for table, last_ms in last_census_ms.items()
+            if last_ms is not None and not now_ms - ingest.census_interval_ms < last_ms <= now_ms
+        }
         try:
             polled = [table for table in self._tables if wanted is None or table in wanted]
             unfinished = polled

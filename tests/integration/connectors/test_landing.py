@@ -117,11 +117,12 @@ class Scripted:
         pass
 
 
-def opened(spark, names, pages=(), tables=(ISSUES,), counted=None):
+def opened(spark, names, pages=(), tables=(ISSUES,), counted=None, clock_ahead_ms=0):
     """Open the landing of a connector whose source has these pages."""
     plain = tuple(table._replace(schema=no_schema) for table in tables)
     config = ConnectorConfig("gw", "desk", "scripted", {"tables": plain, "pages": list(pages), "counted": counted})
-    return LakeLanding(spark, PolledSource(config, Scripted, plain), lambda: time.time_ns() // 1_000_000, names, {})
+    polled = PolledSource(config, Scripted, plain)
+    return LakeLanding(spark, polled, lambda: time.time_ns() // 1_000_000 + clock_ahead_ms, names, {})
 
 
 class Piece(NamedTuple):
@@ -247,6 +248,8 @@ def test_a_connector_with_another_origin_is_read_from_the_beginning_and_counted(
     assert delivery(landing, gateway).deliver(new).deleted == 1
     assert [change.row_id for change in gateway.changes() if change.op == "DELETE"] == ["n1"]
     assert not opened(spark, names, tables=[new], counted=["n0"]).poll(IngestSettings()).tables[0].census_taken
+    set_back = opened(spark, names, tables=[new], counted=["n0", "n2"], clock_ahead_ms=-3_600_000)
+    assert set_back.poll(IngestSettings()).tables[0].census_taken, "otherwise there is none until the clock is past it"
 
 
 def test_an_interrupted_delivery_is_completed_and_a_concurrent_poll_is_rejected(spark, names, gateways):
