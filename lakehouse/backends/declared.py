@@ -27,6 +27,7 @@ from lakesync.adapters.backend_config import (
     single_backends,
     write_targets,
 )
+from lakesync.adapters.base import is_retry_due
 from lakesync.analysis.lags import FollowerPosition
 from lakesync.analysis.marks import FollowerMark
 from lakesync.config.backends import LAKE, DeclaredDestination
@@ -105,7 +106,7 @@ def follower_positions(
         text = marks.get(each.mark_name)
         mark = msgspec.json.decode(text, type=FollowerMark) if text is not None else None
         streams = mark.streams if mark is not None and mark.selection == each.selection else {}
-        if mark is not None and mark.retry_ms is not None and mark.retry_ms <= wall():
+        if mark is not None and mark.retry_ms is not None and is_retry_due(mark.retry_ms, wall()):
             streams = {stream: arrival - 1 for stream, arrival in streams.items()}
         positions.append(FollowerPosition(each.mark_name, streams, frozenset(each.declared.gateways)))
     return positions

@@ -29,7 +29,7 @@ from lakehouse.table_creation import ensure_deltas
 from lakehouse.table_definitions import NAMES, LakeNames
 from lakesync.adapters.arrow_access import max_writers
 from lakesync.adapters.backend_config import WriteTarget
-from lakesync.adapters.base import SuspendedTable, SuspendsTables
+from lakesync.adapters.base import SuspendedTable, SuspendsTables, is_retry_due
 from lakesync.adapters.composite import cold_tier_contents
 from lakesync.adapters.registry import as_database, open_adapter
 from lakesync.adapters.transfer.follower import (
@@ -241,7 +241,7 @@ def _adapter_state(follower: Follower) -> _AdapterState:
             load_to_resume(adapter, progress, follower.schemas),
             is_announced(adapter, follower.name),
             has_current_columns=columns_of_tables(adapter, follower.schemas) == progress.row_columns,
-            is_retry_due=any(each.retry_ms <= wall_clock() for each in suspended),
+            is_retry_due=any(is_retry_due(each.retry_ms, wall_clock()) for each in suspended),
             max_writers=max_writers(adapter),
         )
 

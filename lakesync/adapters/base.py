@@ -341,6 +341,10 @@ class DeadLetter(msgspec.Struct, frozen=True):
     """The database's message."""
 
 
+LONGEST_PAUSE_MS = 3_600_000
+"""The longest pause between two attempts to write a suspended table."""
+
+
 class SuspendedTable(msgspec.Struct, frozen=True):
     """A destination table that could not be written.
 
@@ -353,6 +357,18 @@ class SuspendedTable(msgspec.Struct, frozen=True):
     """Consecutive failed attempts."""
     retry_ms: int
     """When the next attempt is due, milliseconds since 1970."""
+
+
+def is_retry_due(retry_ms: int, now_ms: int) -> bool:
+    """Return whether a suspended table is to be written again.
+
+    A time beyond the longest pause was set before the clock was set back; it counts as past.
+
+    Args:
+        retry_ms: `SuspendedTable.retry_ms`.
+        now_ms: server wall time in milliseconds since 1970.
+    """
+    return not now_ms < retry_ms <= now_ms + LONGEST_PAUSE_MS
 
 
 @runtime_checkable

@@ -9,10 +9,13 @@ from msgspec.structs import replace
 
 from lakesync.adapters import DeltaQuery, SqliteAdapter
 from lakesync.adapters.backends import mysql, postgres
+from lakesync.adapters.base import LONGEST_PAUSE_MS
 from lakesync.adapters.digests import DigestScope
+from lakesync.adapters.transfer import table_rewrites
 from lakesync.adapters.transfer.follower import DeltaSelection, follow_history, read_follower_progress
 from lakesync.adapters.uri import BackendUri
 from lakesync.model.errors import AdapterError
+from lakesync.model.hlc import wall_clock
 from lakesync.model.schema import parse_schema
 from tests.conformance.adapter_places import DATABASES, SERVERS, start_server
 from tests.conformance.book import make_delta
@@ -60,7 +63,7 @@ def sql(adapter, statement):
         connection.execute(statement)
 
 
-def test_b11_a_table_that_cannot_be_created_does_not_block_others_and_is_retried(adapter):
+def test_b11_a_table_that_cannot_be_created_does_not_block_others_and_is_retried(adapter, monkeypatch):
     sql(adapter, "CREATE TABLE notes (owner VARCHAR(80))")  # a table of the operator
     follow(adapter, pushes(3))
     assert float(rows(adapter, "lines")["l"]["n"]) == 3
@@ -69,9 +72,13 @@ def test_b11_a_table_that_cannot_be_created_does_not_block_others_and_is_retried
     assert (aside.table, aside.failures, "was not created by LakeSync" in aside.reason) == ("notes", 1, True)
     follow(adapter, pushes(4))  # its next attempt is not due yet
     assert float(rows(adapter, "lines")["l"]["n"]) == 4
+    with monkeypatch.context() as patched:
+        patched.setattr(table_rewrites, "wall_clock", lambda: wall_clock() - 2 * LONGEST_PAUSE_MS)
+        follow(adapter, pushes(4))
+    assert [each.failures for each in adapter.suspended_tables("leaf")] == [2], "the clock was set back by two hours"
     adapter.retry_tables("leaf", ["notes"])
     follow(adapter, pushes(4))
-    assert [each.failures for each in adapter.suspended_tables("leaf")] == [2]
+    assert [each.failures for each in adapter.suspended_tables("leaf")] == [3]
     sql(adapter, "DROP TABLE notes")
     adapter.retry_tables("leaf", ["notes"])
     follow(adapter, pushes(4))

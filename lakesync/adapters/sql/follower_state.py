@@ -21,7 +21,7 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from lakesync.adapters.base import DeadLetter, SuspendedTable
+from lakesync.adapters.base import LONGEST_PAUSE_MS, DeadLetter, SuspendedTable
 from lakesync.adapters.deltas import MarkUpdate, RowId, TableSelection
 from lakesync.adapters.sql.backend import Column, Connection, Dialect, load_scratch_table
 from lakesync.model.backoff import doubled_wait
@@ -241,9 +241,7 @@ def read_dead_letters(connection: Connection, limit: int, selection: TableSelect
 
 
 FIRST_PAUSE_MS = 60_000
-"""Pause before the first retry of a suspended table; doubled for each further one."""
-LONGEST_PAUSE_MS = 3_600_000
-"""The pause is not doubled beyond this."""
+"""Pause before the first retry of a suspended table; doubled for each further one, up to `LONGEST_PAUSE_MS`."""
 _MAX_REASON_CHARS = 2_000
 """Characters of a reason that are stored."""
 

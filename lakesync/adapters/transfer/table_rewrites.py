@@ -19,6 +19,7 @@ from lakesync.adapters.base import (
     FindsTables,
     StateWriter,
     SuspendsTables,
+    is_retry_due,
     unchanged,
 )
 from lakesync.adapters.deltas import DeltaQuery, RowContent, RowId, TableSelection
@@ -84,7 +85,7 @@ def rewrite_outdated_tables(
     now_ms = wall_clock()
     for schema in schemas:
         if schema.table in retry_times:
-            is_due = retry_times[schema.table] <= now_ms
+            is_due = is_retry_due(retry_times[schema.table], now_ms)
         elif written is None:
             is_due = False
         else:

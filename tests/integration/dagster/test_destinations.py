@@ -169,6 +169,8 @@ def test_b11_a_failing_table_does_not_stop_the_others(warehouse):
         (now,), (then,) = (followers_when(warehouse, ms) for ms in (mark.retry_ms - 1, mark.retry_ms))
         assert now.streams == mark.streams
         assert all(then.streams[name] < arrival for name, arrival in mark.streams.items()), "the sensor requests a run"
+        (set_back,) = followers_when(warehouse, mark.retry_ms - 7_200_000)
+        assert set_back == then, "the clock was set back by two hours, which delays no attempt"
         compared = warehouse.compare("pg")
         assert not compared.is_equal
         assert [each.table for each in compared.suspended] == [poisoned]
