@@ -32,9 +32,18 @@ _CATALOGUE = (
 )
 """Iceberg's exceptions if the catalogue does not answer, or if it is unknown whether it has committed."""
 
+_CLOCK_SET_BACK = (
+    "Expected sorted snapshot log entries",
+    "Expected sorted previous metadata",
+    "Invalid update timestamp",
+)
+"""Parts of Iceberg's messages if a commit's time is more than a minute before that of the table's previous one."""
+
 
 def lake_errors(function: Callable[P, T]) -> Callable[P, T]:
     """Decorate a function to raise `LakeUnavailableError` if Spark, its session or the catalogue was lost.
+
+    It also does so if Iceberg rejects a commit because the clock was set back.
 
     Other errors are raised unchanged.
     """
@@ -56,6 +65,8 @@ def lake_errors(function: Callable[P, T]) -> Callable[P, T]:
                     f"the catalogue did not answer during {function.__name__}, or its response to a commit was lost "
                     f"({brief(error)}); run it again, which is safe: it reads the tables first"
                 ) from error
+            if any(part in str(error) for part in _CLOCK_SET_BACK):
+                raise LakeUnavailableError(f"{function.__name__} was not committed ({brief(error)})") from error
             raise
 
     return mapped
@@ -84,5 +95,14 @@ def is_unanswered(error: BaseException) -> bool:
 
 
 def brief(error: BaseException) -> str:
-    """Return an error's type and the first line of its message, without the JVM's stack trace."""
-    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+    """Return an error's type and the first line of its message, without the JVM's stack trace.
+
+    A message of Iceberg that does not name the cause, a clock that was set back, is completed.
+    """
+    text = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+    if any(part in text for part in _CLOCK_SET_BACK):
+        text += (
+            " The clock was set back: Iceberg rejects commits while it is more than a minute behind the table's "
+            "previous commit. Correct the clock, or wait until it has caught up"
+        )
+    return text
