@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import duckdb
 import pytest
+from starlette.requests import Request
 
 import lakesync
 from lakesync.adapters import DatabaseAdapter, LakeAdapter, Materialisable
 from lakesync.engine.adapter_gateway import AdapterGateway
 from lakesync.flush import FlushSettings
+from lakesync.model.types import SyncPull
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "embedding.md").read_text()
@@ -22,13 +26,30 @@ AUTHORS = (ROOT / "docs" / "adapters.md").read_text()
 
 
 def test_the_pages_example_runs_and_its_query_reads_what_it_wrote(tmp_path, monkeypatch):
-    (program,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    program, _ = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     assert "/data/todo-app" in program
     program = program.replace("/data/todo-app", str(tmp_path / "todo-app"))
     subprocess.run([sys.executable, "-c", program], check=True, timeout=280, cwd=tmp_path)
     (query,) = re.findall(r"```sql\n(.*?)```", PAGE, re.DOTALL)
     monkeypatch.chdir(tmp_path)
     assert duckdb.sql(query).fetchall() == [("todos", "t1", "INSERT", '"Buy oat milk"')]
+
+
+def test_the_example_of_a_fastapi_application_runs(tmp_path, monkeypatch):
+    monkeypatch.setenv("STAGING_URL", "memory://")
+    _, program = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    (tmp_path / "shop.py").write_text(program)
+    names = runpy.run_path(str(tmp_path / "shop.py"))
+    app = names["app"]
+
+    async def run() -> None:
+        async with app.router.lifespan_context(app):
+            request = Request({"type": "http", "app": app})
+            assert names["paid"]("o1", request) == {"state": "paid"}
+            (delta,) = app.state.gateway.handle_pull(SyncPull("ann", 0)).deltas
+            assert (delta.row_id, delta.columns[0].decoded()) == ("o1", "paid")
+
+    asyncio.run(run())
 
 
 def test_the_example_restores_its_stock_on_the_second_run(tmp_path):
