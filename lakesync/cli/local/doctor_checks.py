@@ -43,7 +43,7 @@ from lakesync.cli.pipeline_health import failing_parts, stalled_runs
 from lakesync.cli.up.process import LOOPBACK, LOOPBACK_HOSTS, check_port
 from lakesync.client.errors import UnreachableError
 from lakesync.client.transports.http import clock_difference, error_from_response
-from lakesync.model.errors import ConfigurationError, LakeSyncError, StartupError
+from lakesync.model.errors import ConfigurationError, LakeSyncError, StagingUnavailableError, StartupError
 from lakesync.model.hlc import MAX_DRIFT_MS
 from lakesync.wire.http_sessions import RedirectSession, no_auth
 
@@ -177,6 +177,9 @@ def staging(config: Config) -> CheckResult:
             stores.append(store_urls.store_status(url))
         except ConfigurationError:  # there is no store
             missing.append(shard)
+        except StagingUnavailableError as error:
+            setting = "[staging] url" if url == config.staging.url else f"shard_config.stores.{shard}"
+            return problem(str(error), f"start its server, or correct user, password and database in {setting}")
     if not stores:
         try:
             check_not_lost(config)

@@ -66,6 +66,13 @@ def test_doctor_says_what_to_do_with_a_path_of_the_wrong_kind(run, setting, chec
     assert re.search(named, found["found"])
 
 
+def test_doctor_says_what_to_do_if_postgres_refuses_the_connection(run, monkeypatch):
+    monkeypatch.setenv("LAKESYNC_STAGING_URL", "postgresql://ann:sesame@127.0.0.1:1/staging")
+    found = json.loads(run("doctor", "--only", "staging", "--json").stdout)
+    assert (found["state"], "ann:…@127.0.0.1:1/staging" in found["found"]) == ("problem", True)
+    assert found["remedy"] == "start its server, or correct user, password and database in [staging] url"
+
+
 def test_doctor_rejects_a_heap_that_is_too_small_for_spark(run, monkeypatch):
     monkeypatch.setenv("LAKESYNC_SPARK_MEMORY", "256m")
     result = run("doctor", "--only", "memory", "--json")
