@@ -135,7 +135,8 @@ def _is_done(response: Mapping[str, Any]) -> bool:
             "lakesync backfill migrations/away --from 2026-01-31 --to 2026-01-31 --partition orders",
             "one day of one table",
         ),
-        ("lakesync backfill tables/todos --from 2026-11-01 --rebuild --wait 600", "delete and rebuild"),
+        ("lakesync backfill tables/todos --from 2026-11-01 --rebuild --wait 600", "from its whole history"),
+        ("lakesync backfill destinations/main/pg --from 2026-11-01 --rebuild", "write lost or altered rows again"),
     )
 )
 def backfill(
@@ -156,7 +157,10 @@ def backfill(
     ] = None,
     data: Data = None,
     *,
-    rebuild: Annotated[bool, typer.Option("--rebuild", help="Delete the existing data first.")] = False,
+    rebuild: Annotated[
+        bool,
+        typer.Option("--rebuild", help="Write a table again from its history, or days of a destination from the lake."),
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the partitions without running them.")] = False,
     as_json: Json = False,
 ) -> None:
