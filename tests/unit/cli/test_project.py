@@ -280,7 +280,7 @@ def test_config_show_hides_the_secrets_of_a_declared_connector(run):
     ("variable", "value", "shown"),
     [
         ("STAGING_URL", "postgresql://ann:sesame@h/db", "postgresql://ann:…@h/db"),
-        ("STAGING_URL", "postgresql://ann:ses@me@h/db?a=1", "postgresql://ann:…@h/db?a=1"),
+        ("ADAPTERS", '{"my": "mysql://ann:ses@me@h/db?a=1"}', "mysql://ann:…@h/db?a=1"),
         ("STAGING_URL", "postgresql://ann:ses?me@h/db?a=b@c", "postgresql://ann:…@c"),
         ("STAGING_URL", "postgresql://ann:ses/me@h/db?a=b@c", "postgresql://ann:…@c"),
         ("STAGING_URL", "postgresql://ann@h:5432/db?a=b@c", "postgresql://ann@h:5432/db?a=b@c"),
