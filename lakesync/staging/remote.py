@@ -9,6 +9,7 @@ says what each method promises and defines the terms.
 from __future__ import annotations
 
 import inspect
+import os
 import time
 from collections import deque
 from collections.abc import Callable
@@ -102,7 +103,7 @@ class _ErrorBody(msgspec.Struct, frozen=True):
 
 
 class GatewayCalls:
-    """Sends requests to the internal routes of a gateway process. All of them can be repeated.
+    """Sends requests to the internal routes of a gateway process, never through a proxy. All of them can be repeated.
 
     So a request without a complete response, or that the gateway did not complete in time, is repeated at least once,
     and then until `retry_seconds` is over.
@@ -123,6 +124,9 @@ class GatewayCalls:
         self._timeout = timeout + _MARGIN_SECONDS
         self._retry_seconds = retry_seconds
         self._session = RedirectSession()
+        self._session.trust_env = False  # an HTTP proxy cannot reach ports of this machine
+        bundles = (os.environ.get(name) for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"))
+        self._session.verify = next(filter(None, bundles), True)  # `requests` would read them with `trust_env`
         self._session.auth = BearerAuth(service_token)
         self._session.headers["Content-Type"] = "application/json"
 

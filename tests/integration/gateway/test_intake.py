@@ -17,7 +17,7 @@ from lakesync.model.schema import Column, TableSchema
 from lakesync.staging import open_store, remote
 from lakesync.staging.postgres.connection import APPLICATION
 from tests.conformance.book import Book
-from tests.integration.gateway_support import until
+from tests.integration.gateway_support import SERVICE, until
 
 
 class _SlowOnce(BaseHTTPRequestHandler):
@@ -59,6 +59,17 @@ def test_a_push_that_timed_out_is_repeated(monkeypatch):
             server.shutdown()
             thread.join()
     assert Handler.paths == ["/internal/push/g"] * 2
+
+
+def test_the_pipeline_calls_its_gateway_directly_in_spite_of_a_proxy(monkeypatch, served):
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with closing(remote.RemoteStore(served.url, SERVICE, retry_seconds=0)) as store:
+        store.marks()
+    with closing(RemoteIntake(served.url, SERVICE, retry_seconds=0)) as intake:
+        intake.push("g", b'{"clientId": "importer", "deltas": [], "lastSeenHlc": 0}')
 
 
 @pytest.mark.parametrize("opened", [open_intake, pipeline_store])
