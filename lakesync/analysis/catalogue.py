@@ -191,7 +191,7 @@ class LakeReader:
         """
         if (namespace, name) not in self._loaded:
             try:
-                self._loaded[namespace, name] = self._catalogue.load_table((namespace, name))
+                table = self._catalogue.load_table((namespace, name))
             except FileNotFoundError as error:
                 raise UnreadableTableError(
                     f"the catalogue names a file of the lake's table {namespace}.{name} that does not exist ({error}). "
@@ -202,7 +202,8 @@ class LakeReader:
                     f"the table {namespace}.{name} of the lake cannot be read: {str(error).rstrip('.')}; check that "
                     "its storage can be reached with the settings and credentials of this process"
                 ) from error
-            self._check_not_copied(self._loaded[namespace, name])
+            self._check_not_copied(table)
+            self._loaded[namespace, name] = table
         return self._loaded[namespace, name]
 
     def _check_not_copied(self, table: Table) -> None:

@@ -20,6 +20,7 @@ from gateway.bootstrap import Declarations
 from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync import config
 from lakesync.adapters import open_adapter
+from lakesync.analysis.catalogue import LakeReader, UnreadableTableError
 from lakesync.analysis.lost_store import check_not_lost
 from lakesync.cli.data_folder import ensure_secrets
 from lakesync.cli.exit_codes import ExitCode
@@ -347,6 +348,10 @@ def test_a_copied_lake_is_not_used_beside_its_original(run, tmp_path, monkeypatc
         result = run(*words)
         assert result.exit_code != ExitCode.OK
         assert "is a copy of" in " ".join(result.output.split())
+    with LakeReader(config.load()) as reader:
+        for _ in range(2):
+            with pytest.raises(UnreadableTableError, match="is a copy of"):
+                reader.current_snapshot_of("lakesync", "deltas")
 
 
 def test_a_lost_store_is_not_replaced_by_an_empty_one(run):
