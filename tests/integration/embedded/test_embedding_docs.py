@@ -16,6 +16,7 @@ from starlette.requests import Request
 
 import lakesync
 from lakesync.adapters import DatabaseAdapter, LakeAdapter, Materialisable
+from lakesync.adapters.sql import Dialect
 from lakesync.engine.adapter_gateway import AdapterGateway
 from lakesync.flush import FlushSettings
 from lakesync.model.types import SyncPull
@@ -89,3 +90,10 @@ def test_the_page_names_every_method_of_an_adapter(protocol):
     assert len(methods) >= 2
     for name in methods:
         assert f"`{name}`" in AUTHORS
+
+
+def test_a_dialect_has_every_member_that_the_page_names():
+    text = next(line for line in AUTHORS.splitlines() if line.startswith("- A `Dialect`"))
+    named = set(re.findall(r"`([a-z]\w+)(?: = \w+)?`", text))
+    assert len(named) >= 12
+    assert named <= vars(Dialect).keys()
