@@ -2,14 +2,12 @@
 
 A *broadcast* is a page of changes that the server sends over a WebSocket without a request. A *gateway* is one app's
 stream of changes. Its channels (all connections of one gateway in a process) keep a `Subscriber` for each connection.
-They form groups of those with the same state, which lack the same changes, and pass these to `engine.subscriptions`,
-which returns a `ScanResult` each.
+They form groups of those with the same state object, which lack the same changes, and pass these to
+`engine.subscriptions`, which returns a `ScanResult` each.
 
 A *bucket key* names a bucket of the sync rules with the claims (fields of a client's token) that may see it. Changes
-that concern one client alone are under a key of its own, its *own bucket*. A *scope* is a period in which a client was
-sent pages under the same claims and rules. At a *complete cursor* the client has exactly what it could see;
-`NEVER_PULLED` is the cursor of a client that pushed before its first pull. A *re-index* assigns all rows to the buckets
-of new rules.
+that concern one client alone are under a key of its own, its *own bucket*. At a *complete cursor* the client has
+exactly what it could see; `NEVER_PULLED` is the cursor of a client that pushed before its first pull.
 """
 
 from __future__ import annotations
@@ -48,7 +46,9 @@ _NO_BUCKETS = Subscription()
 class SubscriptionState:
     """The cursor of subscribers, and what they may see. Subscribers that share a state get the same broadcasts.
 
-    It is immutable and may be used by any thread; `replace` makes the next state.
+    It is immutable and may be used by any thread; `replace` makes the next state. States are compared by identity
+    (`eq=False`): a channel groups subscribers by the state object. Each call of `engine.subscriptions` returns one
+    object for states with the same `sharing_key`.
     """
 
     cursor: int
@@ -80,7 +80,7 @@ class SubscriptionState:
         if access is None:
             return (self.cursor, self.limit, self.has_more, None, self.subscription, *flags)
         # Bucket keys contain the claims that they allow, so equal keys suffice. Claims must be compared for keys that
-        # may come into use, and during a re-index, when rows are decided by claims instead of keys.
+        # may come into use, and while rows get the bucket keys of new rules: access then depends on rows' values too.
         claims = (
             msgspec.json.encode(access.claims, order="sorted")
             if self.subscription.prefixes or access.sees_by_values
@@ -136,8 +136,8 @@ class Subscriber:
         Args:
             cursor: the cursor in the response.
         """
-        # Complete cursors are arrivals, which are multiples of ARRIVAL_STEP, except for the first of a scope, which is
-        # ignored too. Before the first page there is no middle.
+        # Complete cursors are arrivals, which are multiples of ARRIVAL_STEP, except for the first one under new claims
+        # or rules, which is ignored too. Before the first page there is no middle.
         is_complete = cursor % ARRIVAL_STEP == 0 or cursor == NEVER_PULLED
         is_ahead = not self.state.has_more and cursor > self.state.cursor and is_complete
         # always a new object: a scan that began with the old one does not include the push
