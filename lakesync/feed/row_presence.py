@@ -1,8 +1,9 @@
 """Decides whether a client has a row, as far as the gateway (one app's stream of changes) can know.
 
 `feed.pull` calls these functions for every row of a page. It sends an INSERT if the client lacks the row, an UPDATE if
-the client has it, and DELETE and INSERT if that is unknown. The gateway stores no list of the rows that it sent to a
-client. It decides by three things:
+the client has it, and DELETE and INSERT if that is unknown. To a client that inserted the row itself, it sends the
+columns that the INSERT lacks. The gateway stores no list of the rows that it sent to a client. It decides by three
+things:
 
 - The row's *entries*, one for each bucket key (a bucket of the sync rules with the claims that may see it): when the
   row first and last joined the bucket (`first`, `since`), last left it (`left`), and last changed in it (`changed`).
@@ -115,7 +116,7 @@ def may_hold_hidden(row: StoredRow, history: Sequence[Entry], client_id: str, po
     written = _written_since(row, client_id, position)
     has_deleted = written is _OwnWrites.DELETED
     if written is not None and (not has_deleted or position.own_writes_up_to is not None or position.resync):
-        return True  # a restored database may be from before the client's own DELETE
+        return True  # a restored database, or any database in a resync, may be from before the client's own DELETE
     if row.writers_floor > writers_known_from(position) and any(_was_shown(entry, position) for entry in history):
         return True  # the client may be a writer that the row no longer stores
     return any(_may_hold(entry, position) for entry in history)
@@ -175,6 +176,9 @@ def _columns_removed_by_others(row: StoredRow, client_id: str, position: Positio
 
 def _was_shown(entry: Entry, position: Position) -> bool:
     """Return whether the row may have been inside a bucket since the base while the client had claims for it.
+
+    Unlike `_may_hold`, it considers the whole period, not only the part in which rows were sent. The client may have
+    written the row at any time in it.
 
     Args:
         entry: one of the row's entries.
@@ -239,13 +243,13 @@ def _presence_by_entry(entry: Entry, position: Position) -> RowPresence:
     """Return what one entry alone shows about whether the client has the row."""
     if not entry.first or entry.bucket.startswith("@"):
         return RowPresence.NO  # the row never joined the bucket; the client's own key shows nothing about presence
-    sent_up_to = max((period.may_have_up_to for period in position.sent.get(entry.bucket, ())), default=0)
+    upserted_up_to = max((period.may_have_up_to for period in position.sent.get(entry.bucket, ())), default=0)
     if entry.bucket not in position.old_keys:
-        return RowPresence.NO if entry.first > sent_up_to or _not_read_yet(entry, position) else RowPresence.UNSURE
-    return _presence_since_base(entry, position, sent_up_to)
+        return RowPresence.NO if entry.first > upserted_up_to or _not_read_yet(entry, position) else RowPresence.UNSURE
+    return _presence_since_base(entry, position, upserted_up_to)
 
 
-def _presence_since_base(entry: Entry, position: Position, sent_up_to: int) -> RowPresence:
+def _presence_since_base(entry: Entry, position: Position, upserted_up_to: int) -> RowPresence:
     """Return what an entry shows whose bucket key was active at the base.
 
     The client had the rows that were inside the bucket at the base. Since then it may have been sent the row when it
@@ -254,7 +258,7 @@ def _presence_since_base(entry: Entry, position: Position, sent_up_to: int) -> R
     Args:
         entry: the entry.
         position: the client's position.
-        sent_up_to: the latest feed position at which an INSERT or UPDATE was sent under the key since the base.
+        upserted_up_to: the latest feed position at which an INSERT or UPDATE was sent under the key since the base.
     """
     base = position.base
     if entry.inside:
@@ -263,13 +267,13 @@ def _presence_since_base(entry: Entry, position: Position, sent_up_to: int) -> R
         if entry.first <= base < entry.left:  # perhaps inside at the base; it left and joined again since
             return RowPresence.UNSURE
         joined = entry.since if entry.left <= base else entry.first
-        return RowPresence.NO if joined > sent_up_to or _not_read_yet(entry, position) else RowPresence.UNSURE
+        return RowPresence.NO if joined > upserted_up_to or _not_read_yet(entry, position) else RowPresence.UNSURE
     if entry.left <= base:  # it left before the base
         return RowPresence.NO
-    if entry.since <= base:  # it left after the base
+    if entry.since <= base:  # it left after the base; the client may have been sent a DELETE, under any key
         return RowPresence.YES if entry.left > position.sent_up_to else RowPresence.UNSURE
     # it joined and left after the base, perhaps several times
-    return RowPresence.NO if entry.first > max(base, sent_up_to) else RowPresence.UNSURE
+    return RowPresence.NO if entry.first > max(base, upserted_up_to) else RowPresence.UNSURE
 
 
 def _not_read_yet(entry: Entry, position: Position) -> bool:
