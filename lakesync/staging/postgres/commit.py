@@ -51,7 +51,8 @@ _PUT_ENTRIES = (
 )
 """SQL: apply changes of feed entries."""
 _ENTRY = "b.name, e.table_name, e.row_id, e.first, e.since, e.left_at, e.changed, e.inside"
-"""SQL: the columns of a feed entry, in the order of the fields of `Entry`."""
+"""SQL: the columns of a feed entry, in the order of the fields of `Entry`. `left_at` is `Entry.left_before`; the
+property `Entry.left` is computed."""
 _ENTRIES_AFTER = (
     f"SELECT {_ENTRY} FROM bucket b CROSS JOIN LATERAL (SELECT * FROM entry WHERE bucket = b.id AND changed > %s"
     " AND changed <= %s ORDER BY changed, table_name, row_id LIMIT %s) e"
@@ -180,7 +181,9 @@ class PostgresView(SideQueries):
 class PostgresCommit(PostgresView, SqlLogCommit, SideStatements):
     """A `Commit` of one gateway, in a transaction that has locked the gateway's row.
 
-    `_move_head` is what `ConfigStatements` declares.
+    `PostgresView` reads rows, entries and clients. `SqlLogCommit` writes log rows (`_add_to_log`), and `SideStatements`
+    the tables beside the log. Their base classes have `gateway`, `arrival` and `next_arrivals`, which read `_head`;
+    `next_arrivals` replaces it by `_move_head`.
     """
 
     def __init__(self, transaction: Transaction) -> None:
@@ -232,7 +235,7 @@ class PostgresCommit(PostgresView, SqlLogCommit, SideStatements):
     def put_rows(self, rows: Collection[StoredRow], moves: Collection[Move] = ()) -> None:
         """Store rows and feed entries; see `Commit.put_rows`."""
         if rows or moves:
-            self._announcement.rows_changed(self.gateway, newest_of(rows, moves))
+            self._announcement.rows_changed(self.gateway, newest_of(rows, moves).keys())
             self._write_rows(rows)
             self._write_entries(rows, moves)
 
@@ -272,7 +275,8 @@ class PostgresCommit(PostgresView, SqlLogCommit, SideStatements):
             return
         numbers = self._bucket_numbers({bucket for _, bucket, _ in changes})
         values = [
-            # for `inside` None (unchanged), `ENTRY_UPSERT` keeps the stored value
+            # `ENTRY_UPSERT` computes `left_at` from `left` (the leave that the change contains) and the stored entry.
+            # For `inside` None (unchanged), it keeps the stored value.
             (numbers[bucket], *key, change.first, change.since, change.left, change.changed, bool(change.inside))
             for key, bucket, change in changes
         ]

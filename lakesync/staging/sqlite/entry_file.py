@@ -90,7 +90,7 @@ _COLUMNS = 7
 _PUT = f"ON CONFLICT (bucket, number) DO UPDATE SET {ENTRY_UPSERT}"
 """SQL: how an inserted change is combined with the stored entry of the same row and bucket key."""
 _ENTRY = "r.table_name, r.row_id, e.first, e.since, e.left_at, e.changed, e.inside"
-"""SQL: the columns of a feed entry, as `_entry` takes them."""
+"""SQL: the columns of a feed entry, as `_entry` takes them. `left_at` is `Entry.left_before`."""
 # Every entry has a row. LEFT JOIN keeps SQLite from reading `row_state` first.
 _AFTER = (
     f"SELECT {_ENTRY} FROM entry e LEFT JOIN row_state r ON r.number = e.number"
