@@ -47,9 +47,10 @@ log = structlog.get_logger("adapters")
 MAX_QUEUED_CHANGES = 200_000
 """Limit of deltas and of rows of destination tables that are queued in memory per secondary. What exceeds it is dropped
 and written again later: deltas are read from the primary, and tables are rewritten."""
-LOOK_BACK_MS = 24 * 3600 * 1000
+_CATCH_UP_MS = 24 * 3600 * 1000
 """Milliseconds before the arrival of a secondary's newest delta from which it catches up. Deltas do not reach the
-primary in order of arrival, so a missing one may be older."""
+primary in order of arrival, so a missing one may be older. It reads them only at its start and after a full queue, so
+the span is longer than the one that each run of a flow reads again (`transfer.flow_pages`)."""
 _FIRST_RETRY_SECONDS = 0.5
 """Pause before the first retry of a failed write; doubled for each further one."""
 _MAX_RETRY_SECONDS = 60.0
@@ -271,7 +272,7 @@ class _Secondary:
         is_complete = False
         try:
             newest = self._adapter.newest_position()
-            since = -1 if newest is None else max(-1, newest.value - (LOOK_BACK_MS << hlc.COUNTER_BITS))
+            since = -1 if newest is None else max(-1, newest.value - (_CATCH_UP_MS << hlc.COUNTER_BITS))
             for page in read_pages(self._primary, DeltaQuery(since=since)):
                 if self._stopping.is_set():
                     return

@@ -40,8 +40,9 @@ from lakesync.rules.model import holds, text_of_raw
 if TYPE_CHECKING:
     import pyarrow as pa
 
-LOOK_BACK_MS = 3_600_000
-"""By how much a gateway's deltas may be written later than newer ones of another gateway in the same backend."""
+_LOOK_BACK_MS = 3_600_000
+"""By how much a gateway's deltas may be written later than newer ones of another gateway in the same backend. Each run
+reads this span again, so it is short. It is independent of the span with which a `FanOutAdapter` catches up."""
 
 
 class RowFilter(TableSelection, frozen=True):
@@ -167,31 +168,32 @@ def new_pages(
         source: the backend to read.
         progress: the flow's progress.
         row_filter: the rows to copy.
-        stored_rows: as in `filtered_pages`.
+        stored_rows: returns which row ids of a gateway's table the target already has.
         page: deltas read at once.
         until: the last arrival to read; None for no bound.
-        read_written: as in `run_flow`.
+        read_written: returns how far followers and other flows have written the source, as `written_by` does.
     """
     before = read_written()
     query = DeltaQuery(tables=row_filter.tables, until=until, limit=page)
     if len(row_filter.gateways) == 1:  # one gateway's deltas are written in order of arrival: no need to look back
         query = replace(query, gateway=row_filter.gateways[0], after=progress.position)
     elif progress.position is not None:
-        query = replace(query, since=max(-1, progress.position.value - (LOOK_BACK_MS << hlc.COUNTER_BITS)))
+        query = replace(query, since=max(-1, progress.position.value - (_LOOK_BACK_MS << hlc.COUNTER_BITS)))
     read = partial(filtered_pages, source, row_filter=row_filter, stored_rows=stored_rows)
     for late in _late_queries(progress, query, before.streams):
         for scanned, deltas, _ in read(late, progress, by_row=before.by_filtered_flow):
             progress = replace(progress, deltas=progress.deltas + len(deltas))
             yield NewPage(scanned, deltas, progress)
-    # if deltas were hidden meanwhile, the next run must compare with the streams of the last one again
-    has_new_streams = before.streams != progress.streams and before.had_no_load_until(read_written())
-    if has_new_streams:
+    # The streams that were read before the late deltas become a part of the progress: with the first page, or alone if
+    # there is no page. If a load hid deltas meanwhile, the old streams stay, so that the next run compares with them.
+    has_unstored_streams = before.streams != progress.streams and before.had_no_load_until(read_written())
+    if has_unstored_streams:
         progress = replace(progress, streams=before.streams)
     for scanned, deltas, end in read(query, progress, by_row=before.by_filtered_flow):
         progress = replace(progress, position=end or progress.position, deltas=progress.deltas + len(deltas))
-        has_new_streams = False
+        has_unstored_streams = False  # the caller stores the yielded progress
         yield NewPage(scanned, deltas, progress)
-    if has_new_streams and progress.position is not None:
+    if has_unstored_streams and progress.position is not None:
         yield NewPage(0, arrow_schema().empty_table(), progress)
 
 
