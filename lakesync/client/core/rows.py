@@ -6,8 +6,8 @@ value with the greatest *stamp* (hybrid logical clock and client id), so it does
 edit moves into the known row, and the app's row does not change. The other modules of the core call these functions,
 and the client's stores call `visible_row`. A *delta* is a change of some columns of one row.
 
-A page is a set of changes that the gateway sends. A full pull is all pages from the beginning; each has a number, the
-generation of the rows that it names.
+A page is a set of changes that the gateway sends. A full pull is all pages from the beginning. Each full pull
+has a number, the generation of the rows that its pages name.
 """
 
 from __future__ import annotations
@@ -77,6 +77,9 @@ def visible_row(state: RowState | None, edits: Sequence[Edit]) -> dict[str, Raw]
 def page_changes(store: ClientStore, deltas: Iterable[RowDelta], generation: int) -> Changes:
     """Return what a page changes in the rows that it names. Nothing is stored.
 
+    `sqlite.bulk_changes` does the same in few statements, for rows without edits. Change both together; property tests
+    compare them.
+
     Args:
         store: the store with the known rows and the edits.
         deltas: the page's deltas.
@@ -87,7 +90,7 @@ def page_changes(store: ClientStore, deltas: Iterable[RowDelta], generation: int
     by_row: dict[RowKey, list[RowDelta]] = {}
     for delta in deltas:
         by_row.setdefault(delta.key, []).append(delta)
-    known = store.known(by_row)
+    known = store.known(by_row)  # copies, which are changed below
     edits = store.edits_of(by_row)
     changes = Changes()
     for key, row_deltas in by_row.items():

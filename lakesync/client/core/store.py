@@ -200,7 +200,7 @@ class ClientStore(Protocol):
         """Return the stored position; `Position()` in a new store."""
 
     def known(self, keys: Collection[RowKey]) -> dict[RowKey, KnownRow]:
-        """Return these rows as the gateway has them; unknown rows are absent."""
+        """Return copies of these rows as the gateway has them; unknown rows are absent. The caller may change them."""
 
     def older_than(self, generation: int) -> list[RowKey]:
         """Return the known rows of generations from 1 up to, not including, `generation`.
