@@ -49,7 +49,8 @@ _FILE_IO = {
     "file": "org.apache.iceberg.hadoop.HadoopFileIO",
     "s3": "org.apache.iceberg.io.ResolvingFileIO",  # also reads tables that were made in a folder before
 }
-"""Scheme of the warehouse → Iceberg FileIO. Keys and region of S3 come from the AWS variables."""
+"""Scheme of the warehouse → Iceberg FileIO; the configuration admits no other scheme. Keys and region of S3 come from
+the AWS variables."""
 _LOGGING = """\
 rootLogger.level = warn
 rootLogger.appenderRef.stderr.ref = stderr
@@ -122,7 +123,7 @@ class SparkServer:
 def prepare(config: Config, *, port: int, token: str, jars: Sequence[Path]) -> SparkServer:
     """Write the server's files into `DATA/spark` and return how to start it.
 
-    The server is ready when its port accepts connections.
+    The server is ready when its port accepts connections. `lakesync up` also waits for the web UI.
 
     Args:
         config: the configuration.
@@ -198,6 +199,7 @@ def settings(config: Config, port: int) -> dict[str, str]:
         "spark.authenticate": str(master.startswith("local")).lower(),
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": str(port),
+        # executors on other machines cannot reach it: in a cluster the operator sets both, see docs/cluster.md
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.local.dir": str(folder / "local"),
