@@ -78,6 +78,7 @@ def table_metadata(table: "TablePoll", connector_result: "ConnectorPoll") -> Met
     metadata |= {
         "pages": read.pages,
         "rows": read.rows,
+        # not below 0: `delivered` also counts deltas of rows that earlier polls landed but did not push
         "unchanged": max(0, read.rows - delivered.inserted - delivered.updated),
         "counted": read.census_taken,  # a census lists all ids that the source has, to find deleted rows
         "calls": usage.calls,
@@ -152,6 +153,8 @@ def _connector_tables(
             raise dg.Failure(
                 description="; ".join(f"{error.code}: {error}" for error in result.errors),
                 metadata={table: f"{error.code}: {error}" for table, error in failed.items()},
+                # The poll sensor polls failing tables again, by the mark that `record_poll` writes. A replay that fails
+                # is repeated by hand.
                 allow_retries=False,
             )
 
