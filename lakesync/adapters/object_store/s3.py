@@ -1,7 +1,7 @@
 """Object store in S3, or in a compatible service such as R2, MinIO or Ceph.
 
-`registry.open_adapter` opens it for `s3://` URIs; `ObjectDeltas` stores deltas (changes of rows) in it. Needs boto3:
-`pip install 'lakesync[s3]'`.
+`registry` opens it for `s3://` URIs. `ObjectDeltas` stores deltas (changes of rows) in it, and `flush.object_queue` the
+jobs of the flush queue. Needs boto3: `pip install 'lakesync[s3]'`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CONFLICT = "ConditionalRequestConflict"
 _KEYS_PER_DELETE = 1000
 """Keys in one request, at most; S3's limit."""
 _ATTEMPTS = 4
-"""Attempts of a request, and of a conditional write that conflicts with a concurrent one."""
+"""Attempts of a request, and of a conditional write that conflicts with a concurrent one, which is retried at once."""
 
 _client_lock = threading.Lock()
 """Creating clients is not thread safe; using them is."""
@@ -67,7 +67,7 @@ class S3Objects:
         self._errors = (BotoCoreError, ClientError)
         self._client_error = ClientError
         config = Config(
-            retries={"max_attempts": _ATTEMPTS, "mode": "standard"},
+            retries={"total_max_attempts": _ATTEMPTS, "mode": "standard"},
             connect_timeout=10,
             read_timeout=60,
             max_pool_connections=16,
@@ -199,5 +199,5 @@ def _error_code(error: Any) -> str:
 
 
 def _info(key: str, found: dict[str, Any]) -> ObjectInfo:
-    """Return an object's metadata from a listing's entry."""
+    """Return an object's metadata from a listing's entry, or from a HEAD response in that form."""
     return ObjectInfo(key, found["Size"], int(found["LastModified"].timestamp() * 1000), found["ETag"].strip('"'))
