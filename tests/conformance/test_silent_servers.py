@@ -36,9 +36,16 @@ def test_a_silent_rest_catalogue_times_out(silent, settings, tmp_path):
         open_catalogue(config)
 
 
-def test_an_adapter_times_out_on_a_silent_rest_catalogue(silent):
+_SIGNED = (
+    "&rest.sigv4-enabled=true&rest.sigv4.max-retries=0&rest.signing-region=us-east-1"
+    "&client.access-key-id=k&client.secret-access-key=s"
+)
+
+
+@pytest.mark.parametrize("options", ["", _SIGNED], ids=["plain", "signed"])
+def test_an_adapter_times_out_on_a_silent_rest_catalogue(silent, options):
     with pytest.raises(ConfigurationError, match="timed out"):
-        open_adapter(f"iceberg://lakesync?uri={silent}&warehouse=w")
+        open_adapter(f"iceberg://lakesync?uri={silent}&warehouse=w{options}")
 
 
 @pytest.mark.parametrize("logs_in", [False, True])
