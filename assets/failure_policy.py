@@ -1,10 +1,10 @@
 """Decides what happens when a step fails: Dagster retries it only after a transient error, which a retry may cure.
 
 All assets and checks run their work in `failure_policy`, which also adds the figures of a step's Spark jobs to its
-metadata. A *flush* is a run that writes the changes that the gateways (apps or tenants) accepted to the lake, merges
-its tables and makes checkpoints. If a table or gateway fails in a run that the flush sensor requested, the steps of the
-flush defer the failure (`defer_failure`): the run continues without the table or gateway, and fails in its last step
-(`raise_deferred_failures`).
+metadata. A *flush* is a run that writes the changes that the gateways (each one app's stream of changes) accepted to
+the lake, merges its tables and makes checkpoints. If a table or gateway fails in a run that the flush sensor requested,
+the steps of the flush defer the failure (`defer_failure`): the run continues without the table or gateway, and fails in
+its last step (`raise_deferred_failures`).
 """
 
 import json

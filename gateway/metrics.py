@@ -1,7 +1,7 @@
 """The server's metrics for Prometheus: counters that routes increment, and gauges that are read at each scrape.
 
-`create_app` creates them. `gateway.routes.monitoring` serves them. A *gateway* is one app's or tenant's stream of
-changes; a server serves many. The gauges come from the staging store:
+`create_app` creates them. `gateway.routes.monitoring` serves them. A *gateway* is one app's stream of changes; a server
+serves many. The gauges come from the staging store:
 
 - The *log* of pushed deltas (changes of rows). The pipeline, or the server itself, *flushes* them: it moves them to the
   lake.

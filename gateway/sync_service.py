@@ -1,9 +1,9 @@
 """Serves pushes and pulls for both transports, HTTP and WebSocket, whose routes and connections call it.
 
-A client pushes its changes (*deltas*) to a gateway (an app's or tenant's stream of changes), and pulls what it lacks
-from the gateway's *feed*, the rows in order of their latest change. `serve_push` and `serve_pull` pass the engine the
-caller's claims (fields of the token). They record the result for the request's log line, the metrics, and the tracker
-of clients, which knows how far each client is.
+A client pushes its changes (*deltas*) to a gateway (one app's stream of changes), and pulls what it lacks from the
+gateway's *feed*, the rows in order of their latest change. `serve_push` and `serve_pull` pass the engine the caller's
+claims (fields of the token). They record the result for the request's log line, the metrics, and the tracker of
+clients, which knows how far each client is.
 """
 
 from __future__ import annotations

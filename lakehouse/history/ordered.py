@@ -3,10 +3,10 @@
 The tasks that copy the history to destinations (databases and object stores) read it in this way: `lakehouse.backends`
 calls `arrival_ranges` in the driver, and `in_order` in tasks. Flushes call `latest_arrivals` too.
 
-An arrival is the gateway's timestamp of receipt. A *stream* is the deltas (changes of rows) of one gateway (an app) in
-one shard (a staging store with some of the tables); it is named `GATEWAY/SHARD`. A file of the history has deltas of
-one stream, but not in order of arrival. So the rows are sorted externally: runs of `ROWS_IN_MEMORY` rows are sorted in
-memory, written to the task's disk, and merged.
+An arrival is the gateway's timestamp of receipt. A *stream* is the deltas (changes of rows) of one gateway (an app's
+stream of changes) in one shard (a staging store with some of the tables); it is named `GATEWAY/SHARD`. A file of the
+history has deltas of one stream, but not in order of arrival. So the rows are sorted externally: runs of
+`ROWS_IN_MEMORY` rows are sorted in memory, written to the task's disk, and merged.
 """
 
 from __future__ import annotations

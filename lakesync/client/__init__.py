@@ -1,9 +1,9 @@
 """The client: an app's SQLite database that is synchronised with a gateway. `lakesync.open` opens it.
 
-A gateway is the app's data on a LakeSync server, which all clients of the app share. Subpackages: `core` is the state
-machine without I/O, `sqlite` reads and writes the app's file, `sync` runs the synchronisation, and `transports` sends
-requests to the gateway. The names below are imported when they are first used, so that an app without a WebSocket, for
-example, does not import the WebSocket library.
+A gateway is one app's stream of changes on the server; all clients of the app share it. Subpackages: `core` is the
+state machine without I/O, `sqlite` reads and writes the app's file, `sync` runs the synchronisation, and `transports`
+sends requests to the gateway. The names below are imported when they are first used, so that an app without a
+WebSocket, for example, does not import the WebSocket library.
 
 - `open_client` (`lakesync.open`) returns a `Client`, `open_async` an `AsyncClient`. `create_client`, `LocalDB`,
   `SyncTracker`, `SyncCoordinator` and `SchemaSynchroniser` have the names of the reference, the TypeScript client.

@@ -1,7 +1,7 @@
 """`Client`, which `lakesync.open` returns: an app's SQLite database that is synchronised with a gateway.
 
 Apps call it. It delegates the synchronisation to `SyncCoordinator`, and reads and writes of rows to `LocalDB`. A
-gateway is the app's data on a LakeSync server. Auto-sync is a thread that synchronises by itself.
+gateway is one app's stream of changes. Auto-sync is a thread that synchronises by itself.
 """
 
 from __future__ import annotations

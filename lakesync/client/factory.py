@@ -1,8 +1,8 @@
 """Functions with which an app opens a client: `lakesync.open`, and `create_client` with the arguments of the reference.
 
 `lakesync.open` is `open_client`. The reference is the TypeScript client whose wire protocol LakeSync uses. A client is
-an app's SQLite database that is synchronised with a gateway: the app's data on a LakeSync server. Auto-sync is a thread
-that synchronises by itself.
+an app's SQLite database that is synchronised with a gateway, the app's stream of changes on the server. Auto-sync is a
+thread that synchronises by itself.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What an app learns of its client: `db.status`, reports of `db.sync()`, progress, versions of a row, and events.
 
 `Client` and `AsyncClient` return these values; `lakesync.client.sync` creates them, and calls the listeners that an app
-registers with `Client.on`. The names of events are those of the TypeScript client. The gateway is the app's data on a
-LakeSync server. An *edit* is a change of the app that the gateway has not acknowledged.
+registers with `Client.on`. The names of events are those of the TypeScript client. A gateway is one app's stream of
+changes. An *edit* is a change of the app that the gateway has not acknowledged.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The sections of `lakesync.toml` that declare backends, combine them and transfer data between them.
 
 A backend stores *deltas* (changes of rows): it is an adapter, which is one database or object store, or it is composed
-of other backends. A *mark* is the position up to which a backend has received deltas. A *gateway* is one app's or
-tenant's stream of deltas. A gateway's *sync rules* are conditions on rows, which decide what each client may see.
+of other backends. A *mark* is the position up to which a backend has received deltas. A *gateway* is one app's stream
+of changes. A gateway's *sync rules* are conditions on rows, which decide what each client may see.
 
 `[adapters]`, `[routes]`, `[fan_out]` and `[tiers]` declare backends. `[destinations]`, `[flows]`, `[migrations]` and
 `[sources]` refer to them by name. The name `lake` means the table of all deltas in the lake (Iceberg): flows,

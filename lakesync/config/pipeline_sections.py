@@ -2,10 +2,10 @@
 
 `Config` (settings.py) contains them. The docstring below a setting is its description in docs/configuration.md.
 
-A *gateway* is one app's or tenant's stream of changes. Clients push their *deltas* (changes of rows) to the *staging*
-store. The pipeline, which Dagster runs, *flushes* them to the *lake*: the Iceberg tables `deltas`, with every delta,
-and a *state table* with the current rows of each table. A *checkpoint* is a copy of all rows of a gateway, from which
-new clients start.
+A *gateway* is one app's stream of changes. Clients push their *deltas* (changes of rows) to the *staging* store. The
+pipeline, which Dagster runs, *flushes* them to the *lake*: the Iceberg tables `deltas`, with every delta, and a *state
+table* with the current rows of each table. A *checkpoint* is a copy of all rows of a gateway, from which new clients
+start.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 `Config` (settings.py) contains them, and everything that has settings reads them there. The docstring below a setting
 is its description in docs/configuration.md, which `lakesync.config.reference` generates.
 
-A *gateway* is one app's or tenant's stream of changes; one server has many. Its clients *push* their *deltas* (changes
-of rows) to the *staging* store. *Sync rules* decide by the claims of a client's token which rows the client sees. A
-*connector* is an external system that is polled or runs *actions*, the requests that clients send to it.
+A *gateway* is one app's stream of changes; one server has many. Its clients *push* their *deltas* (changes of rows) to
+the *staging* store. *Sync rules* decide by the claims of a client's token which rows the client sees. A *connector* is
+an external system that is polled or runs *actions*, the requests that clients send to it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """`Config`: every setting, from overrides, `LAKESYNC_*` variables, `lakesync.toml` and the user's own file.
 
 A variable is named after a section and a key: `LAKESYNC_SPARK_MEMORY` is `memory` in `[spark]`. A *reference*,
-`env:NAME` or `file:PATH`, replaces a secret in a file: the value is read from that environment variable or file.
-`load` (loading.py) creates a `Config`. `lakesync up` passes the whole configuration, as such variables, to the
-processes that it starts (`Config.environment`). `[gateway]` is the server, and `[gateways.NAME]` one app's or tenant's
-stream of changes on it. The *lake* is the Iceberg tables.
+`env:NAME` or `file:PATH`, replaces a secret in a file: the value is read from that environment variable or file. `load`
+(loading.py) creates a `Config`. `lakesync up` passes the whole configuration, as such variables, to the processes that
+it starts (`Config.environment`). `[gateway]` is the server, and `[gateways.NAME]` one app's stream of changes on it.
+The *lake* is the Iceberg tables.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class Config(BaseSettings):
     tables: dict[TableName, DeclaredTable] = {}
     """Settings of tables in the lake."""
     gateways: dict[Annotated[str, Field(pattern=f"^{GATEWAY_ID}$")], DeclaredGateway] = {}
-    """Gateways (apps or tenants, each with its own rows and clients) that the server creates when it starts."""
+    """Gateways (streams of changes, each with its own rows and clients) that the server creates when it starts."""
 
     @classmethod
     def settings_customise_sources(

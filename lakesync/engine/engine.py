@@ -1,11 +1,11 @@
 """`Engine`: all gateways of one staging store. It opens the store, creates gateways, and replays the log after a crash.
 
-A *gateway* is one tenant's or app's stream of changes; the *staging store* is the database that pushes are committed
-to. Its *log* has one row for each push. The store also has the merged rows, each with the *bucket keys* by which the
-sync rules show it to clients. A *shard* is a store with some of the tables. An *adapter* gives access to another
-database or object store: the *outlet*, to which deltas (changes of rows) are flushed, or a *source*, from which clients
-pull. A *connector* is an external system in which clients can request actions. The gateway server and `open_gateway`
-create one engine per process.
+A *gateway* is one app's stream of changes; the *staging store* is the database that pushes are committed to. Its *log*
+has one row for each push. The store also has the merged rows, each with the *bucket keys* by which the sync rules show
+it to clients. A *shard* is a store with some of the tables. An *adapter* gives access to another database or object
+store: the *outlet*, to which deltas (changes of rows) are flushed, or a *source*, from which clients pull. A
+*connector* is an external system in which clients can request actions. The gateway server and `open_gateway` create one
+engine per process.
 """
 
 from __future__ import annotations

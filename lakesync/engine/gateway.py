@@ -1,4 +1,4 @@
-"""`SyncGateway`: one tenant's or app's stream of changes, with all of its operations.
+"""`SyncGateway`: one app's stream of changes, with all of its operations.
 
 Routes, WebSocket channels and embedding apps call it. Each operation submits a transaction or a read to the *staging
 store*, the database that pushes are committed to; the modules beside this one contain the functions that it runs. The

@@ -1,7 +1,7 @@
 """Maps gateways to the Iceberg namespaces of their state tables: the shared one, or one of their own.
 
-A *gateway* is one tenant's or app's stream of changes; its *state tables* in the lake, which are Iceberg tables, have
-the current rows. Configuration, engine and lakehouse call this module.
+A *gateway* is one app's stream of changes; its *state tables* in the lake, which are Iceberg tables, have the current
+rows. Configuration, engine and lakehouse call this module.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@ a text with its progress. Each part of a load is a follower with a mark of its o
 part. When every part has ended, the follower's mark takes over their progress in one step. The pipeline
 (`lakehouse.backends.destinations`) begins and finishes loads, and runs each part as a Spark task.
 
-During a load, the deltas of one gateway (an app or tenant) are not written in order of *arrival*, their timestamp from
-the gateway. So `LoadBarrier` returns no deltas meanwhile to flows (copies from adapter to adapter) and to clients that
-read a database, because they rely on this order.
+During a load, the deltas of one gateway (an app's stream of changes) are not written in order of *arrival*, their
+timestamp from the gateway. So `LoadBarrier` returns no deltas meanwhile to flows (copies from adapter to adapter) and
+to clients that read a database, because they rely on this order.
 
 A *stream* is the deltas of one gateway and shard (some of its tables). A *destination table* has the current rows of a
 synced table, beside the deltas. There are two lists of its columns: `Load.written_columns` has those of the rows that

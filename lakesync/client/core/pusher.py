@@ -1,9 +1,9 @@
 """How the client's core pushes edits, which are changes that the gateway has not acknowledged. `ClientCore` calls it.
 
-`Pusher` pushes one batch of edits at a time, each as a *delta*, a change of one row. Until the gateway (the app's data
-on a LakeSync server) has responded, the batch is *in doubt*: the gateway may or may not have stored it, so the same
-batch is repeated unchanged. Accepted edits are merged into the *known rows*, which are the rows as the gateway has
-them. An edit that the gateway rejects becomes `refused`. See `docs/client-core.md`.
+`Pusher` pushes one batch of edits at a time, each as a *delta*, a change of one row. Until the gateway (the app's
+stream of changes) has responded, the batch is *in doubt*: the gateway may or may not have stored it, so the same batch
+is repeated unchanged. Accepted edits are merged into the *known rows*, which are the rows as the gateway has them. An
+edit that the gateway rejects becomes `refused`. See `docs/client-core.md`.
 """
 
 from __future__ import annotations

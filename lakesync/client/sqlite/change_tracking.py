@@ -1,11 +1,11 @@
 """Change tracking: triggers in the app's file journal every write to a synced table.
 
-A client is an app's process that synchronises its SQLite file with a *gateway*: the app's data on a LakeSync server.
-`SqliteClientStore` creates the triggers, whose SQL is in `triggers`. `Replica` reads the journal and makes *edits* of
-its rows, which are changes that the client pushes to the gateway. For each row written since the journal was last read,
-the triggers keep the row before its first write (`_lakesync_before_TABLE`; `there`: whether the row existed) and as it
-is now (`_lakesync_after_TABLE`; `here`: whether the row exists, `at`: when it was last written). In both, `c_NAME` has
-the value of the column NAME. The triggers commit or roll back with the app's own transaction.
+A client is an app's process that synchronises its SQLite file with a *gateway*, the app's stream of changes on the
+server. `SqliteClientStore` creates the triggers, whose SQL is in `triggers`. `Replica` reads the journal and makes
+*edits* of its rows, which are changes that the client pushes to the gateway. For each row written since the journal was
+last read, the triggers keep the row before its first write (`_lakesync_before_TABLE`; `there`: whether the row existed)
+and as it is now (`_lakesync_after_TABLE`; `here`: whether the row exists, `at`: when it was last written). In both,
+`c_NAME` has the value of the column NAME. The triggers commit or roll back with the app's own transaction.
 
 If the app renames a table, SQLite moves its triggers with it, and they must journal nothing. So each one looks up in
 `sqlite_master` (SQLite's catalogue) on which table one of them, the *anchor*, is. The anchor's rowid there is part of

@@ -1,6 +1,6 @@
 """The transport that sends a client's requests to the gateway server over HTTP. `lakesync.client.sync` calls it.
 
-A gateway is the app's data on a LakeSync server. Clients push *deltas* (changes of rows) to it. Its routes are below
+A gateway is one app's stream of changes. Clients push *deltas* (changes of rows) to it. Its routes are below
 `/sync/GATEWAY_ID`. Every method that sends a request raises the gateway's error, and `UnreachableError` if no complete
 response of a gateway arrived. Requests are sent in worker threads (`CancellableCalls`), so that the caller can stop
 waiting for them.

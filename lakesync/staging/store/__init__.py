@@ -1,7 +1,7 @@
 """The protocols of a staging store, the database that pushes are committed to; one module for each kind of caller.
 
 The engine submits a function to the store, which runs it in a transaction and passes it a `Commit`; or it passes a
-read-only `View`. A *gateway* is one tenant's stream of changes; each transaction belongs to one gateway.
+read-only `View`. A *gateway* is one app's stream of changes; each transaction belongs to one gateway.
 
 `feed` has what a pull reads, `push` what a push writes, `operations` what actions, connectors, erasures and the
 configuration need, `pipeline` what pipelines call. Callers declare the smallest protocol that they use. `View`,
