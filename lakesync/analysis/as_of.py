@@ -1,7 +1,7 @@
 """Parses the value of `lakesync query --as-of`: a time, an arrival, or the id of an Iceberg snapshot.
 
 An arrival is the gateway's timestamp of a commit: an hlc (hybrid logical clock), which is an integer with the
-milliseconds since 1970 and a counter.
+milliseconds since 1970 and a counter. `plans` and `provenance` write times into their messages by `format_hlc`.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from typing import NamedTuple
 
 from lakesync.model.errors import ValidationError
 from lakesync.model.hlc import MAX_COUNTER, encode, iso_time, wall_of
+from lakesync.model.validation import MAX_HLC
 
 _EARLIEST_ARRIVAL = encode(946_684_800_000, 0)
-"""The year 2000. A number from here to `_LATEST_ARRIVAL` is an arrival, any other the id of a snapshot."""
+"""The year 2000. A number outside of the range from here to `_LATEST_ARRIVAL` is no arrival."""
 _LATEST_ARRIVAL = encode(4_102_444_800_000, 0)
 """The year 2100."""
 
@@ -31,8 +32,9 @@ def parse_as_of(text: str) -> AsOf:
     """Parse the value of `--as-of`.
 
     Args:
-        text: `2026-11-21T10:00` or `2026-11-21` (midnight), in UTC if there is no zone; an arrival of 18 digits;
-            `snapshot:ID`, or the id of a snapshot alone.
+        text: `2026-11-21T10:00` or `2026-11-21` (midnight), in UTC if there is no zone; an arrival, which is a
+            number that is a time from 2000 to 2100; or `snapshot:ID`. Ids of snapshots are random numbers, and some are
+            in the range of arrivals, so an id without `snapshot:` is rejected.
 
     Raises:
         ValidationError: the text has none of these forms.
@@ -41,8 +43,14 @@ def parse_as_of(text: str) -> AsOf:
     number = stripped.removeprefix("snapshot:")
     if number.isdecimal():
         value = int(number)
-        is_arrival = number == stripped and _EARLIEST_ARRIVAL <= value <= _LATEST_ARRIVAL
-        return AsOf(arrival=value) if is_arrival else AsOf(snapshot=value)
+        if number != stripped:
+            return AsOf(snapshot=value)
+        if _EARLIEST_ARRIVAL <= value <= _LATEST_ARRIVAL:
+            return AsOf(arrival=value)
+        raise ValidationError(
+            f"--as-of {text!r} is not an arrival, which is a number of 18 digits; write snapshot:{number} for a "
+            "snapshot, or a date with hyphens"
+        )
     try:
         time = datetime.fromisoformat(stripped)
     except ValueError:
@@ -54,7 +62,7 @@ def parse_as_of(text: str) -> AsOf:
     wall_ms = int(time.timestamp() * 1000)
     if wall_ms < 0:
         raise ValidationError(f"--as-of {text!r} is before 1970, when nothing had arrived; choose a later time")
-    return AsOf(arrival=encode(wall_ms, MAX_COUNTER))
+    return AsOf(arrival=min(encode(wall_ms, MAX_COUNTER), MAX_HLC))  # engines compare it with 64-bit columns
 
 
 def format_hlc(hlc: int) -> str:
