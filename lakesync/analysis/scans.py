@@ -1,8 +1,8 @@
 """Builds conditions for scans of Iceberg tables by pyiceberg, and loads the result of a scan into DuckDB.
 
 A scan reads the rows of a table that meet a condition. It skips files in which no row can meet it, by the least and
-greatest values of columns in Iceberg's manifests. `lakesync.analysis.query` calls this module; `lakehouse` uses the
-conditions too.
+greatest values of columns in Iceberg's manifests. `lakesync.analysis.query` calls this module. The package's other
+readers and `lakehouse` use the conditions, and `statement` makes the `Predicate`s.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ def scan_condition(
     Args:
         predicates: the predicates on one table of a statement.
         schema: the scanned table's schema.
-        renamed: column in the statement → scanned column; predicates on others are left out. None if columns have the
-            same names.
+        renamed: column in the statement → scanned column, both in lower case; predicates on others are left out. None
+            if columns have the same names.
     """
     fields = {field.name.lower(): field for field in schema.fields}
     conditions = []
@@ -105,6 +105,8 @@ def scan_into(
     create: bool = False,
 ) -> None:
     """Insert the result of a scan into a DuckDB table, a batch at a time.
+
+    If the table has no snapshot, nothing is read or created.
 
     Args:
         database: the DuckDB database.
