@@ -1,9 +1,10 @@
 """Decides whether a client has a row, as far as the gateway (one app's stream of changes) can know.
 
-`feed.pull` calls these functions for every row of a page. It sends an INSERT if the client lacks the row, an UPDATE if
-the client has it, and DELETE and INSERT if that is unknown. To a client that inserted the row itself, it sends the
-columns that the INSERT lacks. The gateway stores no list of the rows that it sent to a client. It decides by three
-things:
+`feed.missing_deltas` asks for each row of a page that is not part of an encoded range. It sends an INSERT if the client
+lacks the row, an UPDATE if the client has it, and DELETE and INSERT if that is unknown. To a client that inserted the
+row itself, it sends the columns that the INSERT lacks. `feed.pull` calls only `writers_known_from`. `feed.apply` calls
+`has_from_insert` when it accepts a push. The gateway stores no list of the rows that it sent to a client. It decides by
+three things:
 
 - The row's *entries*, one for each bucket key (a bucket of the sync rules with the claims that may see it): when the
   row first and last joined the bucket (`first`, `since`), last left it (`left`), and last changed in it (`changed`).
