@@ -6,7 +6,7 @@ A *flow* copies deltas (changes of rows) from one backend to another (`flows`), 
 deltas that are read from the source together.
 
 The filter applies to rows, not to deltas. When a row starts to match, all of its deltas are copied. A row that has
-matched once continues to be copied.
+matched once continues to be copied, except into the lake.
 
 A backend stores the deltas of each gateway in order of arrival, but older ones of another gateway may be written later.
 So each run reads the hour before its mark again. If the pipeline writes the source, by *followers* or other flows,
@@ -239,16 +239,16 @@ def _late_queries(
     Args:
         progress: the flow's progress.
         query: the query of the run's new deltas.
-        streams: how far followers have written, as `WrittenStreams.streams`.
+        streams: how far each writer has written the source, as `WrittenStreams.streams`.
     """
     if progress.position is None:
         return
     # A stream's new deltas are those after `low` and up to `high`; `query` itself reads what is after `last`.
     last = query.since if query.after is None else query.after.value
     ranges: dict[str, tuple[int, int]] = {}  # gateway → the arrivals of its late deltas, without the first one
-    for follower, of_follower in streams.items():
-        before = progress.streams.get(follower, {})
-        for stream, arrival in of_follower.items():
+    for writer, of_writer in streams.items():
+        before = progress.streams.get(writer, {})
+        for stream, arrival in of_writer.items():
             low, high = before.get(stream, -1), min(arrival, last)
             if low < high:
                 gateway = stream.partition("/")[0]
