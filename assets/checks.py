@@ -64,7 +64,7 @@ def checks(snapshot: SchemaSnapshot) -> list[dg.AssetChecksDefinition]:
 
 
 def summary(faults: Sequence[Fault]) -> str:
-    """Return the first faults as text: gateway, row or table, and day. Alerts contain it, so it has no values of rows.
+    """Return the first faults as text (`Fault.name`). Alerts contain it, so it has no values of rows.
 
     Args:
         faults: what a check has found.
