@@ -1,7 +1,7 @@
 """The object store protocol `LakeAdapter`, and the check of object keys that all implementations share.
 
-`local.py` and `s3.py` implement it. `ObjectDeltas` stores deltas (changes of rows) in an object store, and a gateway
-without a pipeline stores its queue of work there (`lakesync.flush.queue`).
+`local.py` and `s3.py` implement it. `ObjectDeltas` stores deltas (changes of rows) in an object store. With
+`[flush] queue`, the flush queue is in one too (`lakesync.flush.object_queue`); otherwise it is in the staging store.
 """
 
 from __future__ import annotations

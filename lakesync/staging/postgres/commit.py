@@ -1,11 +1,12 @@
 """The Postgres store's `View` and `Commit`, each within one transaction: merged rows, feed entries, and the log.
 
-`Groups` of the same package creates them, and `staging.store` says what each method promises. A *bucket key* names a
-bucket of the sync rules with the claims (fields of a token) that may see it. A *feed entry* is a row's history under
-one bucket key: when it joined the bucket, left it, and last changed in it (`records.Entry`). A *move* is a change of an
-entry. An *arrival* is the gateway's own timestamp of a commit, an *hlc* the timestamp that a client gave its write. A
-*head* has the counters of a gateway, one app's stream of changes. The *log* has one row for each push; a delta's *dedup
-key* is 8 bytes of the hash of its id, by which the log shows that a push is repeated.
+`Groups` of the same package creates them, and `administration` creates a `Commit` for a rebuild. `staging.store` says
+what each method promises. A *bucket key* names a bucket of the sync rules with the claims (fields of a token) that may
+see it. A *feed entry* is a row's history under one bucket key: when it joined the bucket, left it, and last changed in
+it (`records.Entry`). A *move* is a change of an entry. An *arrival* is the gateway's own timestamp of a commit, an
+*hlc* the timestamp that a client gave its write. A *head* has the counters of a gateway, one app's stream of changes.
+The *log* has one row for each push; a delta's *dedup key* is 8 bytes of the hash of its id, by which the log shows that
+a push is repeated.
 """
 
 from __future__ import annotations

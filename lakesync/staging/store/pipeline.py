@@ -1,7 +1,7 @@
 """Protocols of a staging store for the data pipeline: Spark jobs, Dagster assets and sensors that flush to the lake.
 
-Every call can be repeated, and `staging.remote` offers all of them over HTTP. A process opens a `PipelineStore`; each
-step declares the part that it uses.
+`lakesync.flush`, the engine and the CLI call parts of them too. Every call can be repeated, and `staging.remote` offers
+all of them over HTTP. A process opens a `PipelineStore`; each step declares the part that it uses.
 
 - The *log* has one row for each push (a client's request with deltas, changes of rows), numbered by `seq`.
 - A *flush* copies the log to the lake's Iceberg table `deltas`, batch by batch: `plan` a batch, write it, read it back,
@@ -151,8 +151,10 @@ class PipelineMarks(Protocol):
     def marks(self) -> dict[str, str]:
         """Return all marks as JSON text, by name.
 
-        Each reader of the lake's table `deltas` that copies it elsewhere (a follower) has one, and so has the
-        pipeline's own report.
+        Polls, flows, tiers, migrations, destinations, audits, maintenance and the pipeline's report have marks;
+        `lakehouse.marks` and `analysis.marks` have the names. `lakesync.flush` has marks of its own. A flow and a
+        destination also have a mark at each adapter that they write to (`adapters.base.MarkStore`), which is
+        authoritative.
         """
 
     def put_mark(self, name: str, body: str) -> None:
@@ -199,7 +201,8 @@ class ErasureStore(GatewayStore, Protocol):
     def restore(self, gateway: str, seq: int, deltas: Sequence[RowDelta]) -> Erasure:
         """Merge older deltas that the erased ones had overwritten, so that the row has its earlier values again.
 
-        A repeat changes no row. The erasure gets a new arrival, so that earlier checkpoints are no longer served.
+        A repeat changes no row. The erasure gets a new arrival, so that earlier checkpoints are no longer served. The
+        pipeline calls it for each chunk of deltas, and last without deltas, which only assigns the new arrival.
 
         Args:
             gateway: the gateway's id.
