@@ -96,13 +96,15 @@ def _process_name(pid: str) -> str | None:
 
 
 def _is_abandoned(folder: Path) -> bool:
-    """Return whether no process uses the folder: its creator has ended, and its lock is free."""
+    """Return whether no process uses the folder: its creator has ended, and its lock, if there is one, is free."""
     creator = folder.name.removeprefix(_PREFIX).partition("-")[0]
     pid = creator.partition(".")[0]
     if not pid.isdigit() or _process_name(pid) == creator:
         return False
     try:
         file = os.open(folder / _LOCK_FILE, os.O_RDWR)
+    except FileNotFoundError:  # the creator ended before it opened the store
+        return True
     except OSError:
         return False
     try:

@@ -49,14 +49,18 @@ def test_a_name_has_one_open_store_at_a_time(clock, book):
     second.close()
 
 
-@pytest.mark.parametrize("is_pid_reused", [False, True])
-def test_leftovers_of_a_killed_process_are_removed_by_the_next(clock, book, is_pid_reused, monkeypatch, tmp_path):
+@pytest.mark.parametrize(
+    ("opened", "is_pid_reused"), [("store.open(Book());", False), ("store.open(Book());", True), ("", False)]
+)
+def test_leftovers_of_a_killed_process_are_removed_by_the_next(
+    clock, book, opened, is_pid_reused, monkeypatch, tmp_path
+):
     monkeypatch.setattr(memory, "_SHARED_MEMORY", tmp_path)  # other tests remove leftovers too
     script = (
         "import os, pathlib, signal, sys; from lakesync.staging import memory; from lakesync.staging.memory import"
         " MemoryStore; memory._SHARED_MEMORY = pathlib.Path(sys.argv[1]);"
-        "from tests.conformance.book import Book; store = MemoryStore(lambda: 1, 'n'); store.open(Book());"
-        "print(store.log_source().url, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
+        "from tests.conformance.book import Book; store = MemoryStore(lambda: 1, 'n');"
+        f"{opened} print(store.log_source().url, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
     )
     killed = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     said, _ = killed.communicate(timeout=60)
