@@ -54,7 +54,7 @@ _OTHER_FILES = 1024
 """Number of open files that are allowed besides WebSocket connections, for HTTP connections, the store and others."""
 
 
-class GatewayApp(FastAPI):
+class _GatewayApp(FastAPI):
     """A FastAPI application whose OpenAPI document describes LakeSync's error responses instead of FastAPI's."""
 
     def openapi(self) -> dict[str, Any]:
@@ -113,8 +113,11 @@ def create_app(settings: GatewaySettings, engine: Engine) -> FastAPI:
 
 
 def build_routes() -> FastAPI:
-    """Build an application with all routes and their OpenAPI document, but without services, so it cannot serve."""
-    app = GatewayApp(
+    """Build an application with all routes and their OpenAPI document, but without services, so it cannot serve.
+
+    Tests of routes and of the document call it too.
+    """
+    app = _GatewayApp(
         title="LakeSync gateway",
         version=version("lakesync"),
         servers=[{"url": prefix or "/"} for prefix in reversed(PREFIXES)],
@@ -166,13 +169,15 @@ class GatewayServer(uvicorn.Server):
     """A uvicorn server that stops in two steps: it rejects new requests and finishes those in flight, then exits."""
 
     def __init__(self, app: FastAPI, settings: GatewaySettings, start_engine: Callable[[], None] | None = None) -> None:
-        """Configure the server; `run` starts it.
+        """Configure the server, and raise the process's limit of open files; `run` starts it.
+
+        With `start_engine`, requests are rejected from now on.
 
         Args:
             app: the result of `create_app`.
             settings: the server's settings.
-            start_engine: opens the engine with its store. It is called in a worker thread once the server listens, and
-                requests are rejected until it returns. None if the engine is open already.
+            start_engine: opens the engine with its store. It is called in a worker thread once the server listens;
+                requests are accepted when it has returned. None if the engine is open already.
         """
         super().__init__(
             uvicorn.Config(
@@ -188,7 +193,7 @@ class GatewayServer(uvicorn.Server):
                 timeout_graceful_shutdown=max(1, round(settings.limits.request_timeout_seconds)),
             )
         )
-        raise_file_limit(settings.limits.websocket_connections)
+        _raise_file_limit(settings.limits.websocket_connections)
         self._gate = Services.of_app(app).gate
         self._hub = cast("Hub", app.state.hub)
         self._drain_seconds = settings.limits.request_timeout_seconds
@@ -224,7 +229,7 @@ class GatewayServer(uvicorn.Server):
             log.info("listening", url=_url(bound))
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 the signature is uvicorn's
-        """Start to drain at the first signal; exit immediately at a second SIGINT."""
+        """Start to drain at the first signal; exit immediately at a second SIGINT; ignore a second SIGTERM."""
         if self._loop is None or (self._drain_task is not None and sig == signal.SIGINT):
             self.should_exit = self.force_exit = True
         else:
@@ -244,7 +249,7 @@ class GatewayServer(uvicorn.Server):
         self.should_exit = True
 
 
-def raise_file_limit(connections: int) -> None:
+def _raise_file_limit(connections: int) -> None:
     """Raise the process's limit of open files for a number of WebSocket connections.
 
     It logs a warning if the system does not allow so many.

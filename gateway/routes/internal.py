@@ -3,6 +3,7 @@
 Only the server's process may open a staging store (the gateways' database) on SQLite, so the pipeline calls the store's
 methods through it (`lakesync.staging.remote`). The pipeline also pushes to a gateway, an app's stream of changes:
 polled rows as a connector, and the deltas of a flow (a copy from a backend) in the name of the clients that wrote them.
+If staging is on Postgres, the pipeline opens the store itself and calls none of these routes.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ async def push_as_connector(request: Request, services: ServicesDependency, gate
     decode = await decode_if_large(push_decoder(request), await read_body(request, MAX_BODY_BYTES))
 
     def receive() -> PushRequest:
-        push, fault = decode()
+        push, fault = decode()  # `fault`: of malformed deltas; the response names them with all other rejected ones
         return PushRequest(push, {"sub": push.client_id}, trusted=True, fault=fault)
 
     result = await result_of(found.submit_push(receive))
