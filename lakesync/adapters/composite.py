@@ -161,7 +161,11 @@ class CompositeAdapter(CompositeBase):
         super().__init__(list(each_once.values()))
 
     def insert_arrow(self, batch_id: str, gateway: str, deltas: pa.Table) -> BatchChecksum:
-        """Split a batch by adapter, and insert each part under the batch's id, a dot and the adapter's index."""
+        """Split a batch by adapter, and insert each part under the batch's id, a dot and the adapter's index.
+
+        If the routes change before a batch is repeated, parts get other ids. Databases recognise each delta by its own
+        id; an object store may store it twice.
+        """
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -306,7 +310,7 @@ class LifecycleAdapter(CompositeBase):
         total, pages = BatchChecksum(), 0
         # each pass reads the first page again, because the page before it was deleted
         while len(deltas := read_arrow(self.hot, query).deltas):
-            total = total.plus(copy_page(self.cold, "tier", deltas))  # which reads the copy back
+            total = total.plus(copy_page(self.cold, kind="tier", deltas=deltas))  # which reads the copy back
             crash_point("tier.after_copy")  # tests kill the process here
             hot.delete_deltas(deltas)
             crash_point("tier.after_delete")

@@ -31,7 +31,9 @@ DELTA_FIELDS = (
     ("width", pa.int32()),
     ("columns", pa.map_(pa.string(), pa.string())),
 )
-"""Names and types of the columns that `delta_columns` returns. `width` is the number of columns that were pushed."""
+"""Names and types of the columns that `delta_columns` returns. `width` is the number of columns that were pushed. A
+delta that still owns so many columns of its row is sent to clients with its own id. `width` also breaks ties between
+deltas of one stamp."""
 
 
 def delta_columns(deltas: Sequence[RowDelta]) -> list[pa.Array]:

@@ -40,7 +40,7 @@ TRIGGERS = {
 
 `insert` journals a row that INSERT OR REPLACE is about to replace, `inserted` the new row. A change of a row id counts
 as a delete and an insert: `move` journals what is at the new id before, `moved` that the old id is gone, and `updated`,
-which fires too, the rest. `updated` and `deleted` journal the row before and after."""
+which fires too, the rest, and it counts the change. `updated` and `deleted` journal the row before and after."""
 ANCHOR = "move"
 """The trigger whose row in `sqlite_master` (SQLite's catalogue) shows which table all of them are on: they journal
 nothing if the app has renamed the table. It is never dropped alone."""
@@ -72,7 +72,8 @@ def trigger_statements(schema: TableSchema, anchor: int) -> dict[str, str]:
 
     Args:
         schema: the table's schema.
-        anchor: the rowid of the anchor trigger in `sqlite_master`. VACUUM may change it; the triggers then search it.
+        anchor: the rowid of the anchor trigger in `sqlite_master`. For triggers that do not exist yet, it is the next
+            free rowid, and the caller creates the anchor first. VACUUM may change it; the triggers then search it.
     """
     table, before, after = schema.table, before_table(schema.table), after_table(schema.table)
     names = [column.name for column in schema.columns]

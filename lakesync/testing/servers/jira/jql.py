@@ -63,7 +63,7 @@ class Query(NamedTuple):
     """No issue that was updated before this time matches, in milliseconds since 1970; 0 if there is no bound."""
 
     def select(self, issues: Sequence[Issue], limit: int) -> list[Issue]:
-        """Return the first matching issues in the order of ORDER BY.
+        """Return the first matching issues in the order of ORDER BY, then by id.
 
         Args:
             issues: the search index, sorted by time of update, then by key.
@@ -90,7 +90,7 @@ def parse(jql: str, utc_offset_minutes: int = 0) -> Query:
         utc_offset_minutes: the account's time zone.
 
     Raises:
-        JqlError: the syntax is wrong, or the query names an unknown field.
+        JqlError: the syntax or a date is wrong, or the query has an unknown field or an operator that its field lacks.
     """
     return _Parser(jql, timezone(timedelta(minutes=utc_offset_minutes))).query()
 
