@@ -15,7 +15,7 @@ def test_dagster_accepts_the_generated_files(conf):
     import dagster as dg
 
     workspace = yaml.safe_load(dagster_home.write_files(conf).read_text())
-    assert workspace["load_from"][0]["grpc_server"]["socket"] == str(conf.dagster.home / "code.sock")
+    assert workspace["load_from"][0]["grpc_server"]["socket"] == str(dagster_home.code_socket(conf))
     with dg.DagsterInstance.from_config(str(conf.dagster.home)) as instance:
         assert not instance.telemetry_enabled
         assert instance.get_settings("concurrency")["pools"] == {"default_limit": 1, "granularity": "run"}
