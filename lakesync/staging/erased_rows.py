@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lakesync.model.delta import delta_id
-from lakesync.model.types import Op, RowDelta, RowKey, Stamp
+from lakesync.model.types import RowDelta, RowKey, Stamp
 from lakesync.staging.records import Erasure, Move, StoredRow
 from lakesync.staging.store import Commit
 from lakesync.staging.store.push import Replayer
 from lakesync.wire.log import pack
 
 ERASER = "~lakesync:erasure"
-"""Client id of the delta by which clients, also those that read rows from an adapter, learn of an erasure."""
+"""Client id of the DELETE by which clients learn that a row was erased."""
 
 
 def stamps_of(row: StoredRow) -> list[Stamp]:
@@ -39,7 +39,8 @@ def delete_row(commit: Commit, replayer: Replayer, erasure: Erasure) -> int:
     tombstone = commit.rows([erasure.row])[erasure.row].state.tombstone  # the greatest stamp of a DELETE of the row
     if tombstone is not None and tombstone >= stamp:
         return 0
-    _push(commit, replayer, [_delta("DELETE", erasure.row, erasure.hlc)])
+    body = pack([_deletion(erasure.row, erasure.hlc)])
+    replayer.replay(commit, commit.append(ERASER, body, commit.next_arrivals(1)[-1], claims={}))
     return 1
 
 
@@ -50,9 +51,6 @@ def remove_columns(commit: Commit, replayer: Replayer, erasure: Erasure, client_
     hide older values of other clients that `restore_columns` merges later. A row that only names the client as a
     writer, because others have overwritten its columns, is stored without the name; nothing that clients see has
     changed in it.
-
-    Each changed row also gets an UPDATE without columns in the log. It changes nothing in a merge. Adapters get it from
-    the lake, and clients that read the row from an adapter are then sent DELETE and INSERT, or DELETE alone.
 
     Args:
         commit: the open transaction.
@@ -73,8 +71,6 @@ def remove_columns(commit: Commit, replayer: Replayer, erasure: Erasure, client_
     commit.put_rows({row.key: row for row in (*written, *changed)}.values(), moves)
     if changed:
         replayer.rewrite_rows(commit, changed)
-        # the arrival is unique, so the delta ids are too: two erasures may have the same hlc
-        _push(commit, replayer, [_delta("UPDATE", row.key, row.arrival) for row in changed])
     return len(changed)
 
 
@@ -101,16 +97,11 @@ def restore_columns(commit: Commit, replayer: Replayer, deltas: Sequence[RowDelt
         replayer.rewrite_rows(commit, changed)
 
 
-def _push(commit: Commit, replayer: Replayer, deltas: Sequence[RowDelta]) -> None:
-    """Push deltas of `ERASER`, each row at a new arrival."""
-    replayer.replay(commit, commit.append(ERASER, pack(deltas), commit.next_arrivals(len(deltas))[-1], claims={}))
-
-
-def _delta(op: Op, key: RowKey, hlc: int) -> RowDelta:
-    """Return a delta of `ERASER` without columns."""
+def _deletion(key: RowKey, hlc: int) -> RowDelta:
+    """Return the DELETE of an erased row, with the erasure's hlc."""
     table, row_id = key
     identity = delta_id(client_id=ERASER, hlc=hlc, table=table, row_id=row_id, columns=())
-    return RowDelta(op, table, row_id, ERASER, (), hlc, identity)
+    return RowDelta("DELETE", table, row_id, ERASER, (), hlc, identity)
 
 
 def _forget_writer(row: StoredRow, client_id: str) -> bool:
