@@ -12,12 +12,8 @@ from collections.abc import Callable
 
 from lakesync.model.merge import RowState
 from lakesync.model.types import RowDelta, Stamp
-from lakesync.staging.erased_rows import ERASER
 from lakesync.staging.records import StoredRow
-from lakesync.wire.encoded import Group, delta_of, row_deltas, stamp_groups
-
-_ERASED: Stamp = (0, ERASER)
-"""Stamp of the DELETE of a row of which an erasure has left nothing. Every later INSERT of the row is newer."""
+from lakesync.wire.encoded import NO_STAMP, Group, delta_of, row_deltas, stamp_groups
 
 
 def insert(row: StoredRow) -> list[RowDelta]:
@@ -47,16 +43,15 @@ def delete(row: StoredRow) -> RowDelta:
 
     A row that still exists has no DELETE of its own: it was hidden from the client, or an INSERT of it follows. Such a
     DELETE has the stamp that `insert` gives the row's INSERT. So a client that resolves conflicts by stamp accepts both
-    or neither. A deleted row's DELETE has the stamp of its tombstone, the greatest one of its DELETEs. After
-    the erasure of a client, a row may have neither.
+    or neither. A deleted row's DELETE has the stamp of its tombstone, the greatest one of its DELETEs.
     """
     return delta_of("DELETE", row.table, row.row_id, Group(_delete_stamp(row.state), {}, None))
 
 
 def _delete_stamp(state: RowState) -> Stamp:
-    """Return the stamp of `delete`: the oldest of the columns, or of the INSERT, or the tombstone, or `_ERASED`."""
+    """Return the stamp of `delete`: the oldest of the row's columns, else that of its INSERT, else its tombstone."""
     if state.live:  # the columns by the delta that wrote them, the oldest stamp first
         return state.live[0].stamp
     if state.inserted is not None:
         return state.inserted
-    return state.tombstone or _ERASED
+    return state.tombstone or NO_STAMP

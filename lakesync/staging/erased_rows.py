@@ -1,4 +1,4 @@
-"""Changes merged rows in the transactions of an erasure: deletes a row, removes a client's columns, restores others.
+"""Changes merged rows in the transactions of an erasure: deletes rows, removes a client's columns, restores others.
 
 `ErasingStore` (erasing_store.py), which explains the terms, decides when each function runs.
 """
@@ -24,33 +24,36 @@ def stamps_of(row: StoredRow) -> list[Stamp]:
     return [origin.stamp for origin in state.origins] + [stamp for stamp in (state.tombstone, state.inserted) if stamp]
 
 
-def delete_row(commit: Commit, replayer: Replayer, erasure: Erasure) -> int:
-    """Delete the erased row for every client and the lake, by a push of a DELETE from `ERASER`.
+def delete_rows(commit: Commit, replayer: Replayer, erasure: Erasure, keys: list[RowKey]) -> int:
+    """Delete rows for every client and the lake, by a push of DELETEs from `ERASER`.
+
+    Rows that an earlier attempt deleted are skipped.
 
     Args:
         commit: the open transaction.
-        replayer: applies the DELETE.
-        erasure: the erasure of a row.
+        replayer: applies the DELETEs.
+        erasure: the erasure.
+        keys: the rows.
 
     Returns:
-        The number of rows that were deleted: 0 if an earlier attempt has deleted it.
+        The number of rows that were deleted.
     """
     stamp: Stamp = (erasure.hlc, ERASER)
-    tombstone = commit.rows([erasure.row])[erasure.row].state.tombstone  # the greatest stamp of a DELETE of the row
-    if tombstone is not None and tombstone >= stamp:
-        return 0
-    body = pack([_deletion(erasure.row, erasure.hlc)])
-    replayer.replay(commit, commit.append(ERASER, body, commit.next_arrivals(1)[-1], claims={}))
-    return 1
+    stored = commit.rows(keys)
+    # `tombstone`: the greatest stamp of a DELETE of the row; None without one
+    remaining = [key for key in keys if (stored[key].state.tombstone or (0, "")) < stamp]
+    if remaining:
+        deltas = [_deletion(key, erasure.hlc) for key in remaining]
+        entry = commit.append(ERASER, pack(deltas), commit.next_arrivals(len(remaining))[-1], claims={})
+        replayer.replay(commit, entry)
+    return len(remaining)
 
 
 def remove_columns(commit: Commit, replayer: Replayer, erasure: Erasure, client_id: str, rows: list[StoredRow]) -> int:
     """Remove a client's columns from rows; return the number of rows that had any.
 
-    A row without other columns leaves its buckets, so that clients are sent a DELETE. It gets no tombstone, which would
-    hide older values of other clients that `restore_columns` merges later. A row that only names the client as a
-    writer, because others have overwritten its columns, is stored without the name; nothing that clients see has
-    changed in it.
+    Rows without other columns are deleted. A row that only names the client as a writer, because others have
+    overwritten its columns, is stored without the name; nothing that clients see has changed in it.
 
     Args:
         commit: the open transaction.
@@ -62,15 +65,17 @@ def remove_columns(commit: Commit, replayer: Replayer, erasure: Erasure, client_
     written = [row for row in rows if _forget_writer(row, client_id)]
     changed = [row for row in rows if _forget_columns(row, client_id, erasure.hlc)]
     moves: list[Move] = []
-    for row, arrival in zip(changed, commit.next_arrivals(len(changed)), strict=True):
-        # The row leaves its buckets at this arrival, and joins them again if it has other columns. Because of
-        # `no_update_before`, clients that have it are then sent DELETE and INSERT, so that they drop the columns.
+    remaining = [row for row in changed if row.state.visible]
+    for row, arrival in zip(remaining, commit.next_arrivals(len(remaining)), strict=True):
+        # The row leaves its buckets at this arrival and joins them again. Because of `no_update_before`, clients
+        # that have it are sent DELETE and INSERT, so that they drop the columns.
         row.arrival = row.no_update_before = arrival
         moves += [Move(bucket, row.table, row.row_id, arrival, "leave") for bucket in row.keys]
         row.keys = ()
     commit.put_rows({row.key: row for row in (*written, *changed)}.values(), moves)
-    if changed:
-        replayer.rewrite_rows(commit, changed)
+    if remaining:
+        replayer.rewrite_rows(commit, remaining)
+    delete_rows(commit, replayer, erasure, [row.key for row in changed if not row.state.visible])
     return len(changed)
 
 

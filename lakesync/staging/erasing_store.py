@@ -35,7 +35,7 @@ from lakesync.model.crash_points import crash_point
 from lakesync.model.errors import ConfigurationError, NotFoundError, StagingUnavailableError
 from lakesync.model.hlc import start_of
 from lakesync.model.types import RowDelta, RowKey
-from lakesync.staging.erased_rows import delete_row, remove_columns, restore_columns, stamps_of
+from lakesync.staging.erased_rows import delete_rows, remove_columns, restore_columns, stamps_of
 from lakesync.staging.records import LOST, ClientRecord, Erasure
 from lakesync.staging.store import Commit, TransactionStore
 from lakesync.staging.store.pipeline import GatewayStore
@@ -99,7 +99,7 @@ class ErasingStore(TransactionStore, GatewayStore):
     def erase_client(self, gateway: str, client_id: str, *, is_known: bool = False) -> Erasure:
         """Erase everything that a client ever wrote, and its record.
 
-        Rows lose the client's columns; of those without others, clients are sent a DELETE. Returns when done. If
+        Rows with values of this client only are deleted; other rows lose the client's columns. Returns when done. If
         the client was erased before and did nothing since, the earlier erasure is returned.
 
         Args:
@@ -275,10 +275,10 @@ class ErasingStore(TransactionStore, GatewayStore):
         crash_point("erasure.redacted")
         if erasure.client_id is None:
 
-            def delete(commit: Commit) -> None:
-                _count(commit, erasure, rows=delete_row(commit, self._required_replayer(), erasure))
+            def delete_row(commit: Commit) -> None:
+                _count(commit, erasure, rows=delete_rows(commit, self._required_replayer(), erasure, [erasure.row]))
 
-            self.submit(erasure.gateway, delete).result()
+            self.submit(erasure.gateway, delete_row).result()
         else:
             self._remove_columns_of(erasure, erasure.client_id)
         crash_point("erasure.applied")

@@ -252,10 +252,7 @@ def _deleted(explanation: Explanation, named: str) -> str:
     """Return why a row is not visible to anyone."""
     row = explanation.row
     if row.tombstone_hlc is None:
-        return (
-            f"{named} is not visible to anyone: no INSERT of it was accepted and no column of it has a value, or the "
-            "client that wrote it was erased"
-        )
+        return f"{named} is not visible to anyone: no INSERT of it was accepted, and no column of it has a value"
     if row.tombstone_client_id == ERASER:
         return (
             f"{named} was erased permanently at {iso_time(wall_of(row.tombstone_hlc))}: deltas with a timestamp "

@@ -8,7 +8,7 @@ import pytest
 from lakesync.feed.reindex import reindex_some
 from lakesync.model.errors import NotFoundError
 from lakesync.model.merge import RowState
-from lakesync.model.types import ColumnValue, RowDelta
+from lakesync.model.types import RowDelta
 from lakesync.rules.keys import BucketIndex
 from lakesync.rules.model import parse_rules
 from lakesync.staging import erasure_tables
@@ -204,20 +204,6 @@ def test_values_that_an_erased_client_had_overwritten_are_restored_from_the_lake
     assert (world.seen, world.cursors["c"] > before) == ([], True)
     with pytest.raises(NotFoundError, match="no erasure 9"):
         world.store.restore("g", 9, [])
-
-
-def test_a_row_that_an_erased_client_had_overwritten_completely_is_restored_from_the_lake(world):
-    at = world.clock.now_ms << 16
-    theirs = RowDelta("UPDATE", "notes", "r1", "a", (ColumnValue.of("name", "theirs"),), at, "an update")
-    world.push("a", theirs)
-    world.push("x", make_delta("x", at + 1, "r1", name=SECRET))
-    assert world.pull("c") == {"r1": {"name": SECRET}}
-    erasure = world.store.erase_client("g", "x")
-    for client in ("c", "early"):
-        assert world.pull(client) == {}
-    world.store.restore("g", erasure.seq, [theirs])
-    for client in ("c", "early", "new"):
-        assert world.pull(client) == {"r1": {"name": "theirs"}}
 
 
 def test_values_of_a_client_that_was_erased_since_are_not_restored(world):
