@@ -96,7 +96,9 @@ def restore_columns(commit: Commit, replayer: Replayer, deltas: Sequence[RowDelt
             won.setdefault(delta.key, set()).update(outcome.won)
     changed = [rows[key] for key in won]
     for row, arrival in zip(changed, commit.next_arrivals(len(changed)), strict=True):
-        row.arrival = arrival  # its new position in the feed; `touch` sets it as the columns' time of change
+        # Its new position in the feed; `touch` sets it as the columns' time of change. A client is not sent its own
+        # values as an UPDATE, so because of `no_update_before`, it is sent DELETE and INSERT.
+        row.arrival = row.no_update_before = arrival
         row.state.touch(won[row.key] & row.state.cells.keys(), arrival)
     if changed:
         replayer.rewrite_rows(commit, changed)

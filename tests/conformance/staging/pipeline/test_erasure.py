@@ -206,6 +206,17 @@ def test_values_that_an_erased_client_had_overwritten_are_restored_from_the_lake
         world.store.restore("g", 9, [])
 
 
+def test_a_client_gets_its_own_restored_values_back(world):
+    own = world.write("a", "r1", name="theirs")
+    world.write("b", "r1", phone="1")
+    world.write("x", "r1", name=SECRET)
+    world.pull("a")
+    erasure = world.store.erase_client("g", "x")
+    assert world.pull("a") == {"r1": {"phone": "1"}}
+    world.store.restore("g", erasure.seq, [own])
+    assert world.pull("a") == {"r1": {"name": "theirs", "phone": "1"}}
+
+
 def test_values_of_a_client_that_was_erased_since_are_not_restored(world):
     older = [world.write("b", "r1", name="theirs", phone="1"), world.write("a", "r1", name=SECRET)]
     world.write("x", "r1", name="x")
