@@ -144,7 +144,7 @@ def place(spark_server, tmp_path_factory):
 
 
 def test_a_current_query_returns_every_acknowledged_delta(place):
-    assert asked(place.config) == place.pushes.rows(place.moments[-1])
+    assert asked(place.config) == place.pushes.rows(max(place.moments))
 
 
 def test_a_query_as_of_a_time_returns_the_rows_that_had_arrived(place):
@@ -239,7 +239,7 @@ def test_the_command_prints_rows_on_stdout(place, monkeypatch):
     sql = "SELECT _row, title FROM tasks ORDER BY ALL"
     shown_rows = CliRunner().invoke(app, ["query", sql, "--json"], catch_exceptions=False)
     rows = [json.loads(line) for line in shown_rows.stdout.splitlines()]
-    assert len(rows) == len(place.pushes.rows(place.moments[-1]))
+    assert len(rows) == len(place.pushes.rows(max(place.moments)))
     early = CliRunner().invoke(app, ["query", sql, "--as-of", str(place.moments[2])], catch_exceptions=False)
     expected = place.pushes.rows(place.moments[2])
     assert all(row_id in early.stdout for _, row_id in expected)
