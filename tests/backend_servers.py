@@ -25,8 +25,6 @@ from lakesync.config import Config
 
 SERVERS = Path(__file__).parents[1] / ".venv-servers" / "bin"
 _READY_SECONDS = 240
-_LONGEST_PARENT = 50
-"""Longest path of a folder for servers' folders. A socket's path has at most 107 bytes."""
 _VERSITYGW = "v1.8.0"
 
 
@@ -231,10 +229,7 @@ def _launcher(name: str) -> str:
 
 @contextmanager
 def _folder() -> Iterator[Path]:
-    parent = tempfile.gettempdir()
-    if len(parent) > _LONGEST_PARENT:
-        parent = "/tmp"  # noqa: S108 mkdtemp chooses a name that does not exist
-    folder = tempfile.mkdtemp(prefix="lakesync-server-", dir=parent)
+    folder = tempfile.mkdtemp(prefix="lakesync-server-", dir="/tmp")  # short: a socket's path has at most 107 bytes
     try:
         yield Path(folder)
     finally:
