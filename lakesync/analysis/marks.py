@@ -98,7 +98,7 @@ class FollowerMark(msgspec.Struct, frozen=True, rename="camel"):
     at_ms: int
     """End of that run."""
     retry_ms: int | None = None
-    """When a suspended table (one that could not be written) is retried; None if there is none."""
+    """When a suspended table (one that could not be written) is retried; None without one."""
     suspended: tuple[str, ...] = msgspec.field(name="setAside", default=())  # its name in the stored JSON
     """Suspended tables."""
     dead_letters: dict[str, int] = {}

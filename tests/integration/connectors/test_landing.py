@@ -249,7 +249,7 @@ def test_a_connector_with_another_origin_is_read_from_the_beginning_and_counted(
     assert [change.row_id for change in gateway.changes() if change.op == "DELETE"] == ["n1"]
     assert not opened(spark, names, tables=[new], counted=["n0"]).poll(IngestSettings()).tables[0].census_taken
     set_back = opened(spark, names, tables=[new], counted=["n0", "n2"], clock_ahead_ms=-3_600_000)
-    assert set_back.poll(IngestSettings()).tables[0].census_taken, "otherwise there is none until the clock is past it"
+    assert set_back.poll(IngestSettings()).tables[0].census_taken, "a census in the future must not delay the next one"
 
 
 def test_an_interrupted_delivery_is_completed_and_a_concurrent_poll_is_rejected(spark, names, gateways):
