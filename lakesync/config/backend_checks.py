@@ -9,7 +9,7 @@ the cold one, read back there, and deleted from the hot one.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import combinations, permutations
+from itertools import combinations, permutations, product
 from typing import NamedTuple
 
 from lakesync.config.backends import LAKE, Backends, Condition, DeclaredDestination, DeclaredFlow, Target
@@ -138,7 +138,7 @@ def _check_not_circular(backends: Backends, name: str, containers: tuple[str, ..
 
 
 def _check_tiers(backends: Backends) -> None:
-    """Check that no tiers delete deltas that they, or other tiers, must keep."""
+    """Check that no tiers delete deltas that they must keep, or that other tiers or flows would miss."""
     for name, tiers in backends.tiers.items():
         shared = backends.read_uris(tiers.hot) & backends.read_uris(tiers.cold)
         if shared:
@@ -152,14 +152,33 @@ def _check_tiers(backends: Backends) -> None:
                 f"name {backends.fan_out[part].primary!r} instead"
             )
     for name, other in permutations(backends.tiers, 2):
-        if name in backends.contents_of(other) or other in backends.contents_of(name):
-            continue  # the outer tiers read through the inner ones
-        shared = backends.read_uris(name) & backends.read_uris(backends.tiers[other].hot)
-        if shared:
-            raise ValueError(
-                f"tiers.{name} and tiers.{other} both have {_named(backends, shared)}, from which tiers.{other} moves "
-                f"old deltas: tiers.{name} would miss those; let one contain the other, or name another adapter"
-            )
+        if name not in backends.contents_of(other):  # the outer tiers read through the inner ones
+            remedy = "let one contain the other, or name another adapter"
+            _check_reads_moved(backends, f"tiers.{name}", name, other, remedy)
+    for (name, flow), other in product(backends.flows.items(), backends.tiers):
+        if flow.source != LAKE:
+            _check_reads_moved(backends, f"flows.{name}", flow.source, other, f"let the flow read {other!r}")
+
+
+def _check_reads_moved(backends: Backends, reader: str, source: str, tiers: str, remedy: str) -> None:
+    """Check that a reader of the hot tier also reads the deltas that tiers move from there.
+
+    A flow of the hot tier alone would miss a late delta that moves before the flow runs. Its filter would read rows
+    without their old columns.
+
+    Args:
+        backends: the sections.
+        reader: the setting of the reader.
+        source: the backend that it reads.
+        tiers: the name of the tiers.
+        remedy: the end of the error's message.
+    """
+    shared = backends.read_uris(source) & backends.read_uris(backends.tiers[tiers].hot)
+    if shared and tiers not in backends.contents_of(source):
+        raise ValueError(
+            f"{reader} and tiers.{tiers} both have {_named(backends, shared)}, from which tiers.{tiers} moves old "
+            f"deltas: {reader} would miss those; {remedy}"
+        )
 
 
 def _named(backends: Backends, uris: set[str]) -> str:

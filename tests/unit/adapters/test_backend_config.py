@@ -149,6 +149,10 @@ def test_a_child_process_resolves_the_same_backends(declared, monkeypatch):
             "tiers.aged and tiers.other both have the adapter 'pg', from which tiers.other moves old deltas",
         ),
         (
+            '[flows]\nf = { from = "pg", to = "lake" }\n',
+            "from which tiers.aged moves old deltas: flows.f would miss those; let the flow read 'aged'",
+        ),
+        (
             '[destinations]\nd = { to = "pg" }\n',
             "destinations.d keeps tables of rows at the adapter 'pg', the hot tier of 'aged', without the old changes",
         ),
@@ -168,6 +172,10 @@ def test_a_child_process_resolves_the_same_backends(declared, monkeypatch):
 def test_invalid_backends_are_reported_by_name(declared, text, message):
     with pytest.raises(ConfigurationError, match=re.escape(message)):
         declared(text)
+
+
+def test_a_flow_may_read_the_tiers_or_the_cold_tier(declared):
+    assert declared('[flows]\nf = { from = "main", to = "lake" }\ng = { from = "cold", to = "lake" }\n').flows
 
 
 def test_a_flow_may_copy_a_table_to_routes_that_use_its_source_for_another_table(declared):

@@ -55,7 +55,7 @@ to = "pg"
 where = [{ column = "carrier", op = "eq", value = "AA" }]
 rows = false
 [flows.home]
-from = "pg"
+from = "aged"
 to = "lake"
 [migrations.away]
 from = "old"
@@ -95,7 +95,7 @@ def test_each_leaf_flow_tier_and_migration_is_an_asset_with_its_lineage(definiti
         "destinations/warehouse/mysql": {"deltas"},
         "destinations/warehouse/objects": {"deltas"},
         "flows/slice": {"backends/bq"},
-        "flows/home": {"backends/pg"},
+        "flows/home": {"backends/pg", "backends/archive"},
         "tiers/aged": {"backends/pg"},
         "migrations/away": {"backends/old"},
         "backends/pg": {"destinations/warehouse/pg"},
@@ -142,7 +142,7 @@ def test_an_erasure_excludes_destinations_flows_tiers_and_migrations(definitions
     assert {name.removeprefix("erase__"): steps - {"erase__history"} for name, steps in after.items() if steps} == {
         **{name: set() for name in ["tables__flights", *leaves, "migrations__away"]},
         "flows__slice": {"erase__migrations__away"},
-        "flows__home": {"erase__destinations__warehouse__pg", "erase__flows__slice"},
+        "flows__home": {"erase__destinations__warehouse__pg", "erase__flows__slice", "erase__tiers__aged"},
         "tiers__aged": {"erase__destinations__warehouse__pg", "erase__flows__slice"},
         "report": every - {"erase__history"},
     }, "each after the writers of the adapters that it reads"
