@@ -6,7 +6,7 @@ A *pull* requests a page of the deltas that the client lacks. The *claims* are t
 token; `sub` is the client's id. `SyncGateway` calls `check_push`, `check_pull` and `check_page_size`, which need no
 stored state. `engine.pushing` calls the others in the transaction that stores the push. The gateway server fills
 `EngineLimits` from its settings, and `open_gateway` from its arguments. *Sync rules* put rows into *buckets*, and
-decide by a client's claims which buckets it sees; a *bucket key* names a bucket with values of its filters.
+decide by a client's claims which buckets it sees; a *bucket key* names a bucket with the claims that may see it.
 """
 
 from __future__ import annotations

@@ -2,11 +2,11 @@
 
 `SyncGateway.submit_explain` calls `explain` for the admin route behind `lakesync explain`; `inspection.lag` calls
 `next_pull`. The sync rules put rows into *buckets*, and a client sees the rows in the buckets that its token's *claims*
-allow. A *bucket key* is a bucket's name with the values of the claims that it reads. The client's *record* says what
-the client was sent; it belongs to an *epoch*, which ends when the store is rebuilt. A *gateway* is one app's stream of
-changes. Its *feed* has the rows in the order of their latest *arrivals* (the gateway's own timestamps of commits), and
-a client's *position* says up to where the client was sent it. A *cursor* is the number from which the client pulls
-next. `inspection.explanation` has the result, and makes sentences of it.
+allow. A *bucket key* names a bucket with the claims that may see it. The client's *record* says what the client was
+sent; it belongs to an *epoch*, which ends when the store is rebuilt. A *gateway* is one app's stream of changes. Its
+*feed* has the rows in the order of their latest *arrivals* (the gateway's own timestamps of commits), and a client's
+*position* says up to where the client was sent it. A *cursor* is the number from which the client pulls next.
+`inspection.explanation` has the result, and makes sentences of it.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def explain(
 
 
 def next_pull(view: FeedView, key: RowKey, client_id: str, position: Position, access: Access) -> tuple[Op, ...]:
-    """Return the operations on one row that the client's next pull contains, in order; none if it has the row.
+    """Return the operations on one row that the client's next pull contains, in order; none if it lacks no change of it.
 
     Args:
         view: a consistent read of the gateway's store.

@@ -2,8 +2,8 @@
 
 The sync rules put rows into *buckets* by filters; a client sees the rows in the buckets that the *claims* (fields) of
 its token allow. A *delta* is a change of a row. The gateway's *record* of a client says what the client was sent, and
-its *cursor* up to where. A row is stored with the *bucket keys* of its buckets, which name a bucket with values of its
-filters. An *hlc* is the writing client's timestamp of a delta. `inspection.explain` fills these structs and calls
+its *cursor* up to where. A *bucket key* names a bucket with the claims that may see it; a row is stored with those of
+its buckets. An *hlc* is the writing client's timestamp of a delta. `inspection.explain` fills these structs and calls
 `reasons_of` for the sentences. The admin route returns the whole as JSON; the console and `lakesync explain` show it.
 """
 
@@ -24,8 +24,8 @@ ClaimsSource = Literal["request", "record", "pull", "client id"]
 this process, or, if all of these lack claims, the client id alone."""
 
 Verdict = Literal["absent", "deleted", "hidden", "waiting", "delivered"]
-"""`absent`: never pushed here. `deleted`: a DELETE hides it from everyone. `hidden`: no bucket shows it to this
-client. `waiting`: the client's next pull brings a change of it. `delivered`: the client was sent what it may see."""
+"""`absent`: never pushed here. `deleted`: it was deleted, or has neither an INSERT nor a value. `hidden`: no bucket
+shows it to this client. `waiting`: the client's next pull brings a change of it. `delivered`: the client was sent what it may see."""
 
 
 _NOT_PUSHED = (
@@ -92,7 +92,7 @@ class ExplainedRow(msgspec.Struct, frozen=True, rename="camel"):
     exists: bool
     """Whether the gateway ever accepted a delta of the row."""
     visible: bool
-    """Whether the row has a value and is not deleted."""
+    """Whether the row is not deleted, and has a value or an INSERT."""
     changed_ms: int | None
     """Server wall time of the row's latest change; null if the row does not exist."""
     arrival_hlc: int | None
@@ -102,7 +102,7 @@ class ExplainedRow(msgspec.Struct, frozen=True, rename="camel"):
     tombstone_client_id: str | None
     """The client that made this DELETE."""
     bucket_keys: tuple[str, ...]
-    """Bucket keys (buckets of the sync rules, with the claims that may see them) under which the row is stored."""
+    """Bucket keys under which the row is stored."""
     keys_by_rules: tuple[str, ...]
     """Bucket keys by the active rules; they differ from the stored ones while a change of rules is being applied."""
     columns: tuple[ExplainedColumn, ...]
@@ -121,7 +121,7 @@ class ExplainedClient(msgspec.Struct, frozen=True, rename="camel"):
     last_seen_ms: int | None
     """Server wall time of the client's last recorded request; null without a record."""
     sent_hlc: int | None
-    """The cursor that the client was last sent with deltas; null if it was sent none."""
+    """The cursor that the client was last sent with deltas; 0 if it was sent none, null without a record."""
     newest_hlc: int
     """The gateway's newest arrival (its own timestamp of a commit): the cursor of a client that is up to date."""
     mid_pages: bool = msgspec.field(name="walking")
@@ -150,7 +150,7 @@ class Explanation(msgspec.Struct, frozen=True, rename="camel"):
     unconfirmed: tuple[Op, ...]
     """Operations of this row that were sent and are not confirmed: the client has not sent their cursor back yet."""
     erased_ms: int | None
-    """Server wall time when the row was last erased; null if it never was."""
+    """Server wall time of the latest request to erase the row; null without one."""
 
 
 def reasons_of(explanation: Explanation, key: RowKey, tables: Collection[str]) -> Iterator[str]:
