@@ -1,8 +1,8 @@
 """Restricts a server whose secret is missing or can be guessed to this machine.
 
-Without a secret, every caller of the server (called *gateway* in messages) is an admin. `python -m gateway` checks the
-address on which it listens (`check_bind_address`). Web pages of any site can make a browser on this machine send
-requests, so the authentication of each request checks which page sends it (`check_page`).
+Without secrets and issuers of tokens, every caller of the server (called *gateway* in messages) is an admin.
+`python -m gateway` checks the address on which it listens (`check_bind_address`). Web pages of any site can make a
+browser on this machine send requests, so the authentication of each request checks which page sends it (`check_page`).
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ log = structlog.get_logger("gateway")
 
 
 def check_bind_address(settings: GatewaySettings) -> None:
-    """Reject an address other than loopback if there is no secret, or if a secret can be guessed.
+    """Reject an address other than loopback if there is no secret and no issuer, or if a secret can be guessed.
 
     Args:
         settings: the server's settings.
 
     Raises:
-        ConfigurationError: the host is not a loopback address, and a secret is missing, blank or too short.
+        ConfigurationError: the host is not a loopback address, and secrets and issuers are missing, or a secret is
+            blank or too short.
     """
     is_exposed = settings.host != "localhost" and not is_loopback(settings.host)
     if is_exposed and not settings.requires_tokens and not settings.weak_secrets:

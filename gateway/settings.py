@@ -1,6 +1,6 @@
 """The settings of a gateway server, converted from the configuration that `lakesync.config` reads.
 
-`python -m gateway` creates them; all modules of `gateway` read them. A gateway, in these settings, is one app's stream
+`python -m gateway` creates them; the modules of `gateway` read them. A gateway, in these settings, is one app's stream
 of changes; one server serves many.
 """
 
@@ -35,8 +35,8 @@ class GatewaySettings:
     port: int = 0
     """Port to listen on; 0 for any free port."""
     secrets: tuple[str, ...] = ()
-    """Secrets with which tokens may be signed: the present one and, during a rotation, the previous one. Without a
-    secret the server listens on loopback only."""
+    """Secrets with which tokens may be signed: the present one and, during a rotation, the previous one. Without
+    secrets and issuers the server listens on loopback only."""
     issuers: tuple[Issuer, ...] = ()
     """Login providers and backends that sign tokens besides the server itself."""
     sole_gateway: str | None = None

@@ -2,8 +2,8 @@
 
 `deltas` has the history: all deltas (changes of one row) that gateways (streams of deltas, one for each app) have
 accepted from clients. A state table has the current rows of one synced table, merged from the history.
-`lakehouse.table_creation` creates the tables. All modules of `lakehouse` use the names, and so do assets and resources.
-The tables of polled rows are defined in `lakehouse.landing.tables`.
+`lakehouse.table_creation` creates the tables. `lakehouse`, assets and resources use the names. The tables of polled
+rows are defined in `lakehouse.landing.tables`.
 """
 
 from __future__ import annotations

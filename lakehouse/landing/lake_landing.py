@@ -123,8 +123,8 @@ class LakeLanding(LandedTables):
         reports = {table: TableReport(table, cursor=self.cursor(table)) for table in self._tables}
         report = PollReport(list(reports.values()))
         now_ms = self._now_ms()
-        # A table whose source does not report deletions needs a census in each poll (`needs_census`), the others need
-        # one at intervals. The first reading of all rows is recorded as a census.
+        # A table may need a census in each poll (`needs_census`); the others need one at intervals. The first reading
+        # of all rows is recorded as a census.
         last_census_ms = {table: self._position(table).census_ms for table in self._tables}
         without_census = {table for table, last_ms in last_census_ms.items() if last_ms is None}
         # A census in the future means that the clock was set back.

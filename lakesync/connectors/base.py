@@ -5,10 +5,11 @@ A poll reads the system's rows from a `Source`, writes them to the lake's table 
 to the gateway, from which clients pull it. Actions let clients do something in the system, such as creating an issue.
 A `ConnectorType` opens both from the connector's configuration.
 
-A poll reads the changes since the last poll's cursor. A source that does not report deletes is also asked for a
-census, a list of all row ids: rows that are known and not listed were deleted. A probe is a quick check of a source,
-such as whether its credentials are accepted. The pipeline's poll tasks call the source, `lakesync connectors test` its
-probes, and `lakesync.connectors.registry` the types. `docs/connectors.md` is the guide for authors.
+A poll reads the changes since the last poll's cursor. In some polls a source is also asked for a census, a list of all
+row ids, which finds deletes that it does not report: rows that are known and not listed. A probe is a quick check of a
+source, such as whether its credentials are accepted. The pipeline's poll tasks call the source,
+`lakesync connectors test` its probes, and `lakesync.connectors.registry` the types. `docs/connectors.md` is the guide
+for authors.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ class Table(NamedTuple):
     schema: Callable[[], TableSchema | None] = lambda: None
     """Returns the schema to register if the gateway has none yet, or None; called after the first rows were written."""
     needs_census: bool = False
-    """Whether every poll takes a census, because `changes` does not report deletes."""
+    """Whether every poll takes a census. Otherwise one is taken at intervals (`censusIntervalMs` of `ingest`)."""
     origin: str = ""
     """The external system that has the rows, and whatever else a cursor depends on. If the connector is registered
     again with another origin, the next poll reads all rows and takes a census."""
@@ -124,10 +125,15 @@ class Source(Protocol):
         """
 
     def census(self, table: str) -> Census | None:
-        """Return all rows that are there now; None if `changes` reports deletes."""
+        """Return all rows that are there now; None if `changes` reports all deletes."""
 
     def read(self, table: str, row_ids: Sequence[str]) -> Iterator[Page]:
-        """Yield rows by id, which a census found, with their dependent rows in other tables."""
+        """Yield new rows that a census of row ids found, with their dependent rows in other tables.
+
+        Args:
+            table: one of `tables`.
+            row_ids: ids of the new rows.
+        """
 
     def find_deleted(self, table: str, rows: Sequence[SourceRow]) -> set[str]:
         """Return the ids of those rows that are certainly deleted or outside the filter.

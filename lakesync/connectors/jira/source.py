@@ -78,7 +78,7 @@ JIRA_TABLES = (
     text_table(COMMENTS, ("jira_id", "issue_key", *_COMMENT_PATHS), issue_key="jira_issues.key"),
     text_table(PROJECTS, ("jira_id", "key", *_PROJECT_PATHS)),
 )
-"""The row id of an issue or project is its key; that of a comment is `KEY:ID`."""
+"""The schemas of the tables. The row id of an issue or project is its key; that of a comment is `KEY:ID`."""
 
 JIRA_SWITCHES = {COMMENTS: "includeComments", PROJECTS: "includeProjects"}
 """Table → the setting that turns its polling off. Tables without a setting are always polled."""
@@ -132,7 +132,7 @@ class JiraSource:
         return Census(column=None if table == ISSUES else "issue_key", values=self._keys())
 
     def read(self, table: str, row_ids: Sequence[str]) -> Iterator[Page]:
-        """Yield issues by key, with their comments."""
+        """Yield issues by key, with their comments. Only the census of issues lists row ids, so `table` is theirs."""
         for start in range(0, len(row_ids), PAGE):
             issues = self._client.fetch(row_ids[start : start + PAGE], FIELDS)
             yield Page(table, [issue_row(issue) for issue in issues])
@@ -140,7 +140,7 @@ class JiraSource:
                 yield from self._comments_of_issues(issues)
 
     def find_deleted(self, table: str, rows: Sequence[SourceRow]) -> set[str]:
-        """Return rows whose issue is deleted or no longer matches the filter.
+        """Return the ids of the rows whose issue is deleted or no longer matches the filter.
 
         Issues of a project that the account can no longer browse are hidden, not deleted. An issue hidden by a security
         level in a visible project looks like a deleted one.

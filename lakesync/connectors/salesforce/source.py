@@ -184,7 +184,7 @@ class SalesforceSource:
                 yield Page(table, [record_row(table, record) for record in page["records"]])
 
     def find_deleted(self, table: str, rows: Sequence[SourceRow]) -> set[str]:
-        """Return records that are deleted or no longer match the filter.
+        """Return the ids of the records that are deleted or no longer match the filter.
 
         A record that neither queries nor the log of deletes mention is hidden from this user, or was deleted more than
         30 days ago. It is not returned, because deleting rows that only became hidden would lose them.

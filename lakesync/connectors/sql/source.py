@@ -171,7 +171,7 @@ class SqlSource:
                 yield Page(table, rows)
 
     def find_deleted(self, table: str, rows: Sequence[SourceRow]) -> set[str]:
-        """Return rows that the query no longer returns."""
+        """Return the ids of the rows that the query no longer returns."""
         polled = self._polled[table]
         existing: set[str] = set()
         with self._reader.snapshot() as snapshot:

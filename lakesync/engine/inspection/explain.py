@@ -99,7 +99,7 @@ def explain(
 
 
 def next_pull(view: FeedView, key: RowKey, client_id: str, position: Position, access: Access) -> tuple[Op, ...]:
-    """Return the operations on one row that the client's next pull contains, in order; none if it lacks no change of it.
+    """Return the operations on one row that the client's next pull contains, in order; empty if none is left to send.
 
     Args:
         view: a consistent read of the gateway's store.

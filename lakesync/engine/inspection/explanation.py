@@ -25,7 +25,8 @@ this process, or, if all of these lack claims, the client id alone."""
 
 Verdict = Literal["absent", "deleted", "hidden", "waiting", "delivered"]
 """`absent`: never pushed here. `deleted`: it was deleted, or has neither an INSERT nor a value. `hidden`: no bucket
-shows it to this client. `waiting`: the client's next pull brings a change of it. `delivered`: the client was sent what it may see."""
+shows it to this client. `waiting`: the client's next pull brings a change of it. `delivered`: the client was sent what
+it may see."""
 
 
 _NOT_PUSHED = (
