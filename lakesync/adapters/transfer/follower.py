@@ -105,7 +105,7 @@ class FollowerProgress(msgspec.Struct, frozen=True, rename={"selection": "choice
 
 
 class AppliedChunk(msgspec.Struct, frozen=True):
-    """A chunk that a follower has applied."""
+    """A chunk that a follower has applied, or, without deltas, the last move of its mark."""
 
     deltas: int
     """Number of deltas applied."""
@@ -172,7 +172,8 @@ def follow_history(
         cold: the adapters to which old deltas were moved, whose contents `transform` adds.
 
     Yields:
-        Each chunk, after it was applied and the mark was moved.
+        Each chunk, after it was applied and the mark was moved. Finally, if the mark moves beyond deltas that are not
+        selected, an `AppliedChunk` without deltas.
 
     Raises:
         ConfigurationError: the adapter does not store marks.

@@ -2,9 +2,9 @@
 
 An adapter is a database or object store. A delta's *hlc* is its client's timestamp. The *scope* of a migration says
 which gateway (an app's stream of deltas), tables and hlcs it copies. `lakesync migrate` and the pipeline
-(`[migrations.NAME]` in `lakesync.toml`) call `migrate_adapter`. After each page, progress is stored in a file or in a
-*mark*, a named text at the destination, so a killed migration continues after the last stored page. The page after that
-may be written twice, which changes nothing.
+(`[migrations.NAME]` in `lakesync.toml`) call `migrate_adapter`. Progress is stored after each page but the last, in a
+file or in a *mark*, a named text at the destination. So a killed migration continues after the last stored page. The
+page after that may be written twice, which changes nothing.
 
 The pipeline divides a large migration, or a large transfer of old deltas to another adapter (a *cold tier*), into
 ranges of hlcs, one task each: `begin_division`, `end_division`. The division is stored until every range is done,
@@ -80,7 +80,7 @@ class MigrationReport(msgspec.Struct, frozen=True):
     """Sum of the ids of all `deltas`, as in `MigrationProgress`."""
     seconds: float
     verified: bool
-    """Whether source and destination were read again and are equal."""
+    """Always true: source and destination were read again, and a difference raises an error."""
 
 
 class MigrationStore:
@@ -113,9 +113,10 @@ class MigrationStore:
         self._stored.write(progress)
 
     def end(self, progress: MigrationProgress) -> None:
-        """Record that everything was copied and verified. An undivided migration is forgotten: the next one copies all.
+        """Record that everything was copied and verified.
 
-        The progress of a range is kept, because a run that resumes must skip the range.
+        The progress of a range of a division is kept, because a run that resumes must skip the range. Otherwise it is
+        forgotten, so that the next migration copies everything again.
         """
         if self._division:
             self.write(replace(progress, verified=True))
@@ -148,7 +149,7 @@ class MigrationInMark(MigrationStore):
 
 
 class MigrationInFile(MigrationStore):
-    """Stores progress in a file. It is deleted when the migration has ended."""
+    """Stores progress in a file. `end` deletes it, except for a range of a division."""
 
     def __init__(self, path: Path, division: str = "") -> None:
         """Choose the file.
@@ -161,7 +162,11 @@ class MigrationInFile(MigrationStore):
         self.path = path
 
     def read(self, scope: MigrationScope) -> MigrationProgress:
-        """Return the progress, as `MigrationStore.read`; a file of another undivided migration is an error."""
+        """Return the progress, as `MigrationStore.read`.
+
+        Raises:
+            ConfigurationError: the file belongs to a migration of another scope, and this one is not divided.
+        """
         found = self._stored.read()
         if found is not None and found.scope != scope and not self._division:
             raise ConfigurationError(
@@ -196,7 +201,11 @@ def migrate_adapter(
         page: deltas copied at once.
         on_page: called after each page.
 
+    Returns:
+        What the destination stores of the scope, and what this run copied.
+
     Raises:
+        ConfigurationError: the stored progress belongs to another migration.
         AdapterError: an adapter cannot be reached; a retry continues.
         IntegrityError: the adapters differ at the end. The progress is reset, so that the next run copies everything.
     """

@@ -156,7 +156,7 @@ JIRA_ACTIONS = tuple(descriptor for descriptor, _ in _FUNCTIONS)
 
 
 def jira_actions(config: ConnectorConfig) -> ApiActions[JiraClient]:
-    """Return a connector's actions. A repeated attempt first looks for what an earlier one created.
+    """Return the handler of a connector's actions. A repeated attempt first looks for what an earlier one created.
 
     Results: `{key, id}` of an issue, `{id}` of a comment, `{status}` of a transition.
     """

@@ -21,7 +21,7 @@ from lakesync.model.types import Action
 _CLOCK_SKEW_MS = 60_000
 """By how much the client's clock, which sets an action's hlc, may be ahead of Salesforce's."""
 _NAME = {"type": "string", "pattern": "^[A-Za-z][A-Za-z0-9_]{0,79}$"}
-"""The JSON Schema of the name of an object or field; `_FIELDS` is that of a record's values."""
+"""The JSON Schema of the name of an object or field."""
 _FIELDS = {
     "type": "object",
     "description": "Values by field.",
@@ -29,6 +29,7 @@ _FIELDS = {
     "propertyNames": {"pattern": _NAME["pattern"]},
     "additionalProperties": {"type": ["string", "number", "boolean", "null"]},
 }
+"""The JSON Schema of a record's values."""
 _OBJECT = {**_NAME, "description": "The object: Account, Contact, …"}
 
 CREATE_RECORD = ActionDescriptor(
@@ -104,5 +105,5 @@ SALESFORCE_ACTIONS = tuple(descriptor for descriptor, _ in _FUNCTIONS)
 
 
 def salesforce_actions(config: ConnectorConfig) -> ApiActions[SalesforceClient]:
-    """Return a connector's actions; the result is the record's `{id}`."""
+    """Return the handler of a connector's actions. The result of each action is the record's id, as `{"id": …}`."""
     return ApiActions(lambda: SalesforceClient(config.settings, hosts=config.hosts), _FUNCTIONS)
