@@ -83,7 +83,8 @@ def failure_policy(
 def is_final(context: StepContext, error: Exception) -> bool:
     """Return whether a step's error is final: Dagster does not retry the step, or has no retry left.
 
-    Steps call it before `defer_failure`. Its result is right only for a `failure_policy` with `retried=True`.
+    Steps call it to decide whether to raise the error or to defer it. The result is right only in a `failure_policy`
+    with `retried=True`.
 
     Args:
         context: the step's context.

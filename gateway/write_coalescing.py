@@ -12,7 +12,7 @@ import asyncio
 from typing import Any
 
 READER_SECONDS = 60.0
-"""Longest time in which a client reads nothing of the response data that is queued for it."""
+"""Time between two checks that a client reads the response data that is queued for it."""
 _STATUS_LINE_START = b"HTTP/1."
 """The first bytes of every response head."""
 
@@ -53,13 +53,6 @@ class WriteCoalescingTransport(asyncio.Transport):
         else:
             self.inner.write(data)
 
-    def _flush(self) -> None:
-        """Send a head that waits for its body."""
-        if self._pending_head:
-            head, self._pending_head = self._pending_head, b""
-            if not self.inner.is_closing():  # the peer may have disconnected meanwhile
-                self.inner.write(head)
-
     def write_eof(self) -> None:
         """Close the sending side after the pending data."""
         self._flush()
@@ -85,14 +78,6 @@ class WriteCoalescingTransport(asyncio.Transport):
             self._reader_check.cancel()
             self._reader_check = None
 
-    def _abort_if_stalled(self, taken: int) -> None:
-        """Abort if the operating system has taken no more bytes than it had at the last check."""
-        self._reader_check = None
-        if self._written - self.inner.get_write_buffer_size() > taken:
-            self.check_reader()
-        else:
-            self.abort()
-
     def abort(self) -> None:
         """Close without sending the pending data."""
         self._pending_head, self._ended = b"", True
@@ -105,3 +90,18 @@ class WriteCoalescingTransport(asyncio.Transport):
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         """Return the wrapped transport's information."""
         return self.inner.get_extra_info(name, default)
+
+    def _flush(self) -> None:
+        """Send a head that waits for its body."""
+        if self._pending_head:
+            head, self._pending_head = self._pending_head, b""
+            if not self.inner.is_closing():  # the peer may have disconnected meanwhile
+                self.inner.write(head)
+
+    def _abort_if_stalled(self, taken: int) -> None:
+        """Abort if the operating system has taken no more bytes than it had at the last check."""
+        self._reader_check = None
+        if self._written - self.inner.get_write_buffer_size() > taken:
+            self.check_reader()
+        else:
+            self.abort()

@@ -56,9 +56,10 @@ class Unmerged(NamedTuple):
 
 
 class RunState:
-    """The positions and failures of one run. Each position is read once, when a step first needs it.
+    """The positions and failures of one run. Positions are read when a step first needs them, and then kept.
 
-    All steps then see the same positions, although gateways accept pushes while the run continues.
+    So all steps see the same positions, although gateways accept pushes while the run continues. Only a step that moves
+    them, such as a flush or an erasure, lets them be read again.
     """
 
     def __init__(

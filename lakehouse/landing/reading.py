@@ -109,9 +109,10 @@ class LandedTables:
         return self._newest
 
     def deltas(self, table: str) -> DataFrame:
-        """Return the deltas of a table that the gateway lacks, in the columns `DELTAS`, in order of page and hlc.
+        """Return the deltas of a table that the gateway lacks, in order of page and hlc.
 
-        The frame has one partition, so that one task can push all deltas in order.
+        The columns are `page`, `hlc`, `op` and `delta` (as JSON). The frame has one partition, so that one task can
+        push all deltas in order.
         """
         if table in self._rebuilt:
             landed = self._landed_after(table, NO_PAGE)
@@ -160,6 +161,8 @@ class LandedTables:
     def record_delivered(self, table: str, page: int) -> None:
         """Store that the gateway has the deltas of all pages up to one. The next delivery starts after that page.
 
+        A delivery to a store that was rebuilt is stored only with its last page: a repeat starts from the beginning.
+
         Args:
             table: the polled table's name.
             page: number of the last delivered page.
@@ -168,7 +171,7 @@ class LandedTables:
             LakeUnavailableError: Spark or the catalogue cannot be reached.
         """
         if table in self._rebuilt:
-            if page < self._newest:  # a repeat must push from the beginning again
+            if page < self._newest:
                 return
             self._rebuilt.remove(table)
         mark = self._marks[table]._replace(delivered=page)

@@ -4,9 +4,10 @@
 timestamp) of its first row. Each commit to it, of one or more pages, is a *landing*; the column `landing` has its
 number among those of the connector. `known` has the rows that result from the pages up to some page. Each polled table
 has a mark, a property `lakesync.read.…` of `known`: the last page that is in `known`, and the last page whose deltas
-(changes of rows) the gateway has. If the property is lost, the first of the two is found in the snapshots of `known`,
-and the deltas after it are pushed again, which changes nothing. Another property, `lakesync.epochs.…`, has the epochs
-of the staging store that got the deltas; a rebuilt store has other epochs, and may lack deltas.
+(changes of rows) the gateway (the stream of changes of one app) has. If the property is lost, the first of the two is
+found in the snapshots of `known`, and the deltas after it are pushed again, which changes nothing. Another property,
+`lakesync.epochs.…`, has the epochs of the staging store that got the deltas; a rebuilt store has other epochs, and may
+lack deltas.
 
 If two polls of one connector run at the same time, one of them fails, because Iceberg rejects a commit if rows have
 changed since the snapshot that the caller read. If the response to a commit is lost, the commit is found by its batch
@@ -85,7 +86,7 @@ def ensure_landing(spark: SparkSession, names: LakeNames) -> None:
         spark: an open Spark session.
         names: catalogue and namespaces of the lake's tables.
     """
-    if spark.catalog.tableExists(names.known):
+    if spark.catalog.tableExists(names.known):  # the last to be created
         return
     create_table(spark, names.landing, _LANDING, "gateway, connector, day", _PROPERTIES)
     known_partitions = f"gateway, connector, table_name, bucket({BUCKETS}, row_id)"
@@ -101,7 +102,7 @@ class KnownFile(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """How far the landed pages of a polled table are processed."""
+    """How far the landed pages of a polled table are processed; `NO_PAGE` (-1) before the first page."""
 
     known: int = NO_PAGE
     """The last page that is in `known`."""
@@ -258,8 +259,8 @@ def commit_rows(
         batch: identifies this commit, and is stored in its snapshot; `batch_of` lists its parts.
 
     Raises:
-        CommitConflictError: another poll wrote the table meanwhile. The rows were not committed; the next poll tries
-            again.
+        CommitConflictError: another poll wrote the table meanwhile, or the catalogue was busy in all attempts. The rows
+            were not committed; the next poll tries again.
         Exception: the error of Spark or the catalogue, if it is unknown whether the rows were committed.
     """
     batch_id = json.dumps(list(batch))

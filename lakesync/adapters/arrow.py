@@ -178,7 +178,7 @@ def ids_checksum(delta_ids: pa.ChunkedArray) -> BatchChecksum:
     """Return the number of delta ids and the sum of their id numbers, modulo 2**64.
 
     Args:
-        delta_ids: hexadecimal texts, or results of `hashes_of`.
+        delta_ids: texts, or results of `hashes_of`.
     """
     return BatchChecksum(len(delta_ids), sum(int(id_numbers(chunk).sum()) for chunk in delta_ids.chunks) % 2**64)
 
@@ -187,7 +187,7 @@ def id_numbers(delta_ids: pa.Array) -> npt.NDArray[np.uint64]:
     """Return each id's number (see the module's docstring), computed for the whole array at once. No id may be null.
 
     Args:
-        delta_ids: hexadecimal texts, or a result of `hashes_of`.
+        delta_ids: texts, or a result of `hashes_of`.
     """
     import numpy as np
     import pyarrow as pa
@@ -202,7 +202,7 @@ def id_numbers(delta_ids: pa.Array) -> npt.NDArray[np.uint64]:
 
 
 def hashes_of(delta_ids: pa.Array) -> pa.FixedSizeBinaryArray | None:
-    """Decode ids of 64 hexadecimal digits to 32 bytes each; return None if any id has another form."""
+    """Decode ids of 64 lower-case hexadecimal digits to 32 bytes each; return None if any id has another form."""
     import numpy as np
     import pyarrow.compute as pc
 

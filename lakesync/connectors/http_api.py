@@ -79,8 +79,10 @@ class HttpApi:
             max_bytes: maximum size of a response's body.
         """
         self.base_url = base_url.rstrip("/")
+        """Prefix of all paths, without a slash at its end."""
         self.session = requests.Session()
-        self.session.auth = no_auth
+        """The session of all requests; connectors set its headers and credentials."""
+        self.session.auth = no_auth  # otherwise requests would send credentials of a `.netrc` file
         mount(self.session, PinnedAdapter(hosts or HostPolicy()))
         self.calls = 0
         """Number of requests sent so far."""
@@ -198,7 +200,8 @@ def decode_json(response: requests.Response) -> Any:
 
 
 StatusMessages = Mapping[int, tuple[type[LakeSyncError], str]]
-"""HTTP status → an error class, and its message with the placeholders `{path}` and `{reason}`."""
+"""HTTP status → an error class, and its message. `error_for_status` replaces the placeholders `{path}` and
+`{reason}`."""
 
 
 def error_for_status(response: requests.Response, vendor: str, reason: str, messages: StatusMessages) -> LakeSyncError:

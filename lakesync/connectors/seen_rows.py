@@ -2,8 +2,8 @@
 
 A poll reads what has changed at a source, an external system, since a cursor, and writes it to the lake. It begins some
 time before the cursor, so that it misses nothing, and so it reads the same few rows each time. The pipeline's poll
-tasks (`lakehouse.landing`) pass each page of rows to `SeenRows.drop_unchanged` before they write it. Rows are compared
-by *digests*, short hashes of their columns.
+tasks (`lakehouse.landing`) pass each page of rows to `SeenRows.drop_unchanged` before they write it. They store the
+`SeenRows` of a table with its cursor, for the next poll. Rows are compared by *digests*, short hashes of their columns.
 """
 
 from __future__ import annotations
@@ -81,6 +81,11 @@ class SeenRows(msgspec.Struct):
         self._remember(page, changes, identity, digests, claim_digests)
         return changes
 
+    def forget(self, row_ids: Iterable[str]) -> None:
+        """Forget rows, so that they are returned when they are read next."""
+        for row_id in list(row_ids):
+            self.rows.pop(row_id, None)
+
     def _changes(
         self,
         page: Page,
@@ -152,11 +157,6 @@ class SeenRows(msgspec.Struct):
         self.rows |= dict.fromkeys(changes.deleted, SeenRow(_DELETED))
         self.claims |= {_name(*claim): claim_digests[claim] for claim in changes.complete}
         self.rows, self.claims = _newest(self.rows), _newest(self.claims)
-
-    def forget(self, row_ids: Iterable[str]) -> None:
-        """Forget rows, so that they are returned when they are read next."""
-        for row_id in list(row_ids):
-            self.rows.pop(row_id, None)
 
     def _rows_with(self, pairs: Iterable[tuple[str, Any]]) -> Iterable[str]:
         """Return the ids of remembered rows that have the value of a `(column, value)` pair in its column."""

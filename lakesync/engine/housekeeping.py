@@ -133,7 +133,7 @@ class Housekeeping:
         on_materialisation_failure: OnFailure | None = None,
         materialises: bool = True,
     ) -> None:
-        """Create the threads; `start` starts them. The callbacks run in these threads.
+        """Create the tasks; `start` starts their threads, in which the callbacks run.
 
         Args:
             engine: an open engine.
@@ -203,7 +203,10 @@ class Housekeeping:
             raise error
 
     def update_tables(self) -> int:
-        """Process the queue of table updates, and return the number of completed jobs; 0 if another process does it.
+        """Process the queue of table updates.
+
+        Returns:
+            The number of completed jobs; 0 if another process does them, or if the adapter has no destination tables.
 
         Raises:
             AdapterError, StagingUnavailableError: the queue cannot be read or written.

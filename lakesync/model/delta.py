@@ -211,8 +211,8 @@ def dedup_keys(delta_ids: Iterable[str]) -> bytes:
 def id_number(delta_id: str) -> int:
     """Return a delta id as a number of 64 bits. The sums of these numbers show whether two sets of deltas are equal.
 
-    It is made of the id's first 16 hex digits or, for an id that is not 64 hex digits, of the first 8 bytes of its
-    SHA-256.
+    It is made of the id's first 16 hex digits or, for an id that is not 64 lower-case hex digits, of the first 8 bytes
+    of its SHA-256.
     """
     if _HEX_ID.fullmatch(delta_id):
         return int(delta_id[:16], 16)

@@ -2,7 +2,8 @@
 
 The *log* has one row for each push, until the push is in the lake. A *gateway* is one app's stream of changes. A
 *shard* is a store with some of its tables. Tasks of Spark (`lakehouse.history`) and the flush without a pipeline
-(`lakesync.flush`) read batches with this module. `PipelineStore.log_source` returns the log's address.
+(`lakesync.flush`) read batches with this module; queries and notebooks read the deltas that the lake lacks.
+`PipelineStore.log_source` returns the log's address.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ class LogRow(NamedTuple):
     seq: int
     """Its dense number in the shard's log."""
     arrival: int
-    """The gateway's own HLC timestamp of the push's commit."""
+    """The gateway's own HLC timestamp of the push's commit. In the feed, each row of the push has an arrival of its
+    own; this is the highest."""
     body: bytes | None
     """The encoded deltas; None if they were trimmed (deleted after their flush)."""
 
@@ -60,7 +62,7 @@ class LoggedPush(NamedTuple):
     seq: int
     """Its number in the log."""
     arrival: int
-    """Its last arrival: the gateway's timestamp of the commit."""
+    """As in `LogRow`."""
     deltas: list[RowDelta]
     bytes: int
     """Stored bytes of the encoded deltas."""

@@ -153,13 +153,6 @@ class EntryFile:
         ranges = [self._range(gateway, bucket, since, until, limit) for bucket in buckets]
         return heapq.merge(*ranges, key=_feed_order)
 
-    def _range(self, gateway: str, bucket: str, since: int, until: int, limit: int) -> Iterator[Entry]:
-        """Yield one bucket key's entries ordered by `changed`; see `entries_after`."""
-        number = self._buckets.find(gateway, bucket)
-        if number is not None:
-            for row in self._sql.execute(_AFTER, (number, since, until, limit)):
-                yield _entry(bucket, row)
-
     def entries_of(self, gateway: str, keys: Collection[RowKey], buckets: Collection[str]) -> list[Entry]:
         """Return every entry of these rows under these bucket keys.
 
@@ -185,6 +178,19 @@ class EntryFile:
             found += entries
         return found
 
+    def changed_after(self, gateway: str, bucket: str, since: int) -> bool:
+        """Return whether any entry under a bucket key has `changed > since`."""
+        number = self._buckets.find(gateway, bucket)
+        query = "SELECT 1 FROM entry WHERE bucket = ? AND changed > ? LIMIT 1"
+        return number is not None and self._sql.execute(query, (number, since)).fetchone() is not None
+
+    def _range(self, gateway: str, bucket: str, since: int, until: int, limit: int) -> Iterator[Entry]:
+        """Yield one bucket key's entries ordered by `changed`; see `entries_after`."""
+        number = self._buckets.find(gateway, bucket)
+        if number is not None:
+            for row in self._sql.execute(_AFTER, (number, since, until, limit)):
+                yield _entry(bucket, row)
+
     def _in_number_range(
         self, bucket: str, bucket_number: int, rows: Mapping[int, RowKey], bounds: tuple[int, int]
     ) -> list[Entry] | None:
@@ -205,12 +211,6 @@ class EntryFile:
         if len(entries) == limit:
             return None
         return [_entry(bucket, (*rows[number], *rest)) for number, *rest in entries if number in rows]
-
-    def changed_after(self, gateway: str, bucket: str, since: int) -> bool:
-        """Return whether any entry under a bucket key has `changed > since`."""
-        number = self._buckets.find(gateway, bucket)
-        query = "SELECT 1 FROM entry WHERE bucket = ? AND changed > ? LIMIT 1"
-        return number is not None and self._sql.execute(query, (number, since)).fetchone() is not None
 
 
 def _entry(bucket: str, row: tuple[Any, ...]) -> Entry:
