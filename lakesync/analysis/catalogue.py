@@ -16,6 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from lakesync.config.iceberg_catalogue import catalogue_settings, pyiceberg_properties
 from lakesync.model.errors import LakeUnavailableError
 from lakesync.model.secrets import without_password
 
@@ -39,8 +40,6 @@ CHECKPOINT_TAG = "cut-"
 """Prefix of the tags of snapshots from which a checkpoint, all rows of a gateway at one arrival, was made;
 `GATEWAY-ARRIVAL` follows."""
 
-_SHARED_SETTINGS = ("s3.", "header.", "oauth2-server-uri", "credential", "token", "scope", "prefix")
-"""Prefixes of settings that Iceberg in Java and pyiceberg have in common."""
 _LOCAL_FILE_IO = {"py-io-impl": "pyiceberg.io.fsspec.FsspecFileIO"}
 """Opens local files without pyarrow, whose import takes 80 MiB. Metadata can be read without it; a scan imports it."""
 
@@ -56,12 +55,9 @@ def open_catalogue(config: Config) -> Catalog:
     from sqlalchemy.exc import SQLAlchemyError
 
     lake = config.lake
-    prefix = f"spark.sql.catalog.{lake.catalog}."
-    spark_settings = config.spark.settings.items()
-    settings = {key.removeprefix(prefix): value for key, value in spark_settings if key.startswith(prefix)}
     uri = lake.catalog_uri.replace("postgresql://", "postgresql+psycopg://", 1)
     try:
-        return open_iceberg(lake.catalog, uri, {"warehouse": lake.warehouse, **settings})
+        return open_iceberg(lake.catalog, uri, {"warehouse": lake.warehouse, **catalogue_settings(config)})
     except (SQLAlchemyError, RESTError, requests.ConnectionError, requests.Timeout) as error:
         raise _unavailable(config, error) from error
 
@@ -80,10 +76,7 @@ def open_iceberg(name: str, uri: str, settings: Mapping[str, str]) -> Catalog:
     Raises:
         RESTError, requests.ConnectionError, requests.Timeout: the REST catalogue responds with an error, or not at all.
     """
-    properties = {
-        **_s3_settings(settings),
-        **{key: value for key, value in settings.items() if key.startswith(_SHARED_SETTINGS)},
-    }
+    properties = _s3_variables() | pyiceberg_properties(settings)
     properties["warehouse"] = settings.get("warehouse", "")
     if properties["warehouse"].startswith("file:"):
         properties |= _LOCAL_FILE_IO
@@ -302,9 +295,9 @@ def column_bounds(table: Table, file: DataFile, column: str) -> tuple[str | int 
     )
 
 
-def _s3_settings(settings: Mapping[str, str]) -> dict[str, str]:
+def _s3_variables() -> dict[str, str]:
     """Return pyiceberg's settings for S3 from the variables that AWS's own tools read."""
-    region = settings.get("client.region") or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
     variables = {"s3.endpoint": os.environ.get("AWS_ENDPOINT_URL"), "s3.region": region}
     return {key: value for key, value in variables.items() if value}
 
