@@ -52,6 +52,7 @@ from lakesync.config.sections import (
     StagingSection,
 )
 from lakesync.model.namespaces import Namespaces, check_namespaces
+from lakesync.model.secrets import is_readable_postgres_url
 from lakesync.model.validation import GATEWAY_ID
 
 PREFIX = "LAKESYNC_"
@@ -185,10 +186,10 @@ class Config(BaseSettings):
             ("lake.catalog_uri", self.lake.catalog_uri),
             *((f"adapters.{adapter}", uri) for adapter, uri in self.adapters.items()),
         ):
-            if value.startswith("postgresql://") and value.partition("?")[0].count("@") > 1:
-                # libpq takes what follows the first @ for the host, and its errors contain it
+            if value.startswith("postgresql://") and not is_readable_postgres_url(value):
                 raise ValueError(
-                    f"{name} has an @ in its password: write /, ?, #, @ and the like there as %2F, %3F, %23, %40"
+                    f"{name} has an @ or the like in its password, or a port that is no number: write /, ?, #, @ and "
+                    "the like in the password as %2F, %3F, %23, %40"
                 )
         for name, value in (("data_dir", str(self.data_dir)), ("lake.warehouse", self.lake.warehouse)):
             if not {"?", "#"}.isdisjoint(value):  # pyiceberg would write all files of a table to the path before it

@@ -24,6 +24,11 @@ _PASSWORD = re.compile(r"(://[^:@/?#]*):.*@", re.DOTALL)
 """User and password of a URI. The password ends at the last `@`, because it may contain one."""
 _OPTION = re.compile(r"(?<=[?&])([^=&#]*)=([^&]*)")
 """A query option of a URI: name and value."""
+_HOST = r"(?:\[[^]@/]*\]|[^@/?:,\[]*)(?::\d*)?"
+_POSTGRES_URL = re.compile(
+    rf"postgres(?:ql)?://(?:[^@/]*@)?{_HOST}(?:,{_HOST})*(?:/[^@?]*)?(?:\?(?:[^@=&]*=[^&]*(?:&|$))*)?"
+)
+"""A URL for libpq in which only values of options may have a further `@`. Ports are numbers."""
 UMASK = stat.S_IRWXG | stat.S_IRWXO
 """The permissions of the group and of all other users. Every process that writes to the data folder sets them as its
 umask, so that files that libraries create are private too."""
@@ -38,6 +43,14 @@ def without_password(text: str) -> str:
         text: a URI, or a message with at most one.
     """
     return _OPTION.sub(_masked, _PASSWORD.sub(r"\1:…@", text))
+
+
+def is_readable_postgres_url(url: str) -> bool:
+    """Return False if libpq would read a part of the password as a host, port, database or option.
+
+    Its errors contain these. The cause is an @ or another reserved character that is not percent-encoded.
+    """
+    return _POSTGRES_URL.fullmatch(url) is not None
 
 
 def has_credentials(uri: str) -> bool:

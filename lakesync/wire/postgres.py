@@ -17,6 +17,9 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg.waiting import Wait
 
+from lakesync.model.errors import ConfigurationError
+from lakesync.model.secrets import is_readable_postgres_url
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -45,9 +48,18 @@ def parameters(url: str) -> dict[str, Any]:
         url: the database's address, in libpq's form (`postgresql://USER@HOST/NAME`).
 
     Raises:
-        psycopg.ProgrammingError: the URL is invalid; the text may contain a part of the password.
+        ConfigurationError: the URL is invalid.
     """
-    return {"connect_timeout": CONNECT_SECONDS, **KEEPALIVE, **psycopg.conninfo.conninfo_to_dict(url)}
+    try:
+        own = psycopg.conninfo.conninfo_to_dict(url) if is_readable_postgres_url(url) else None
+    except psycopg.ProgrammingError:  # its text may contain a part of the password
+        own = None
+    if own is None:
+        raise ConfigurationError(
+            "the URL of a Postgres database cannot be read: write postgresql://USER:PASSWORD@HOST:PORT/DATABASE, with "
+            "/, ?, #, %, @ and the like in the password as %2F, %3F, %23, %25, %40; check the names of its options"
+        )
+    return {"connect_timeout": CONNECT_SECONDS, **KEEPALIVE, **own}
 
 
 class _SilentError(Exception):

@@ -65,7 +65,7 @@ class PostgresAdapter(SqlAdapter):
             uri: `postgresql://USER:PASSWORD@HOST:PORT/DATABASE`, as libpq reads it.
 
         Raises:
-            ConfigurationError: the driver is not installed.
+            ConfigurationError: the driver is not installed, or the URI is invalid.
         """
         super().__init__(PostgresExecutor(uri), PostgresDialect())
 
@@ -129,12 +129,13 @@ class PostgresExecutor:
             uri: `postgresql://USER:PASSWORD@HOST:PORT/DATABASE`, as libpq reads it.
 
         Raises:
-            ConfigurationError: the driver is not installed.
+            ConfigurationError: the driver is not installed, or the URI is invalid.
         """
         with extra("postgres", "Postgres needs its driver"):
             import psycopg
 
             from lakesync.wire import postgres
+        self._parameters = {**postgres.parameters(uri), "client_encoding": "UTF8"}
         self._driver, self._wire = psycopg, postgres
         self._uri = uri
         self._pool = Pool(self._open, self._prepare, self._is_alive, lambda connection: connection.close())
@@ -155,8 +156,7 @@ class PostgresExecutor:
 
     def _open(self) -> BoundedConnection:
         """Open a connection with the client encoding UTF-8, which Arrow has; the database may have another encoding."""
-        parameters = {**self._wire.parameters(self._uri), "client_encoding": "UTF8"}
-        return self._wire.BoundedConnection.connect(**parameters, autocommit=True)
+        return self._wire.BoundedConnection.connect(**self._parameters, autocommit=True)
 
     def _prepare(self, connection: BoundedConnection) -> None:
         """Set UTC, and time limits for statements and locks unless the URI or the role sets some."""

@@ -15,7 +15,7 @@ import psycopg
 from psycopg import sql
 from psycopg_pool import ConnectionPool, PoolTimeout
 
-from lakesync.model.errors import ConfigurationError, StagingUnavailableError
+from lakesync.model.errors import StagingUnavailableError
 from lakesync.staging.migrations import pending
 from lakesync.wire.postgres import MAINTENANCE_SECONDS, BoundedConnection, check_connection, parameters
 
@@ -58,16 +58,10 @@ class Database:
         Raises:
             ConfigurationError: the URL is invalid.
         """
-        try:
-            self._url_parameters = psycopg.conninfo.conninfo_to_dict(url)
-            """The connection parameters that the URL itself has, for `jdbc`."""
-            self.info = {**parameters(url), "application_name": APPLICATION}
-            """Connection parameters, with libpq's names."""
-        except psycopg.ProgrammingError:  # its text may contain a part of the password
-            raise ConfigurationError(
-                "staging.url cannot be read: write postgresql://USER:PASSWORD@HOST:PORT/DATABASE, with %40 for an @ "
-                "and the like in the password"
-            ) from None
+        self.info = {**parameters(url), "application_name": APPLICATION}
+        """Connection parameters, with libpq's names."""
+        self._url_parameters = psycopg.conninfo.conninfo_to_dict(url)
+        """The connection parameters that the URL itself has, for `jdbc`."""
         self.address = f"{self.info.get('host', 'localhost')}/{self.info.get('dbname', '')}"
         """Host and database, for messages; without user and password."""
         self._pool = ConnectionPool(

@@ -4,6 +4,7 @@ import os
 import re
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from lakesync import config
@@ -45,16 +46,33 @@ def test_an_address_without_a_scheme_is_rejected_without_its_password():
     assert "secret" not in str(raised.value)
 
 
+@pytest.mark.parametrize("password", ["ses@me/w", "ses@me?w", "ses/me?w", "ses?me@w", "ses/w"])
 @pytest.mark.parametrize(
     ("section", "key"),
     [("staging", "url"), ("lake", "catalog_uri"), ("adapters", "warehouse")],
 )
-def test_a_postgres_password_with_an_unescaped_at_is_rejected_without_the_password(section, key):
-    """Postgres' driver would look up the end of the password as a host, and name it in its error."""
-    with pytest.raises(ConfigurationError, match=rf"{section}\.{key} has an @ in its password.*%40") as raised:
-        config.load({section: {key: "postgresql://ann:ses@me/w@db.internal/staging"}})
-    assert "me/w" not in str(raised.value)
-    config.load({section: {key: "postgresql://ann:ses%40me%2Fw@db.internal/staging?options=-c%20a=b@c"}})
+def test_a_postgres_password_that_is_not_percent_encoded_is_rejected_without_it(section, key, password):
+    """Postgres' driver would look up a part of the password as a host, and name it in its error."""
+    with pytest.raises(
+        ConfigurationError, match=rf"{section}\.{key} has an @ or the like in its password.*%40"
+    ) as raised:
+        config.load({section: {key: f"postgresql://ann:{password}@db.internal/staging"}})
+    assert "ses" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "ann:ses%40me%2Fw@db.internal/staging?options=-c%20a%3Db@c",
+        "ann@[::1]:5432,db2:5433/staging?",
+        "/staging?host=/run/postgresql&port=5433",
+        "%2Frun%2Fpostgresql/staging",
+        "",
+    ],
+)
+def test_addresses_of_postgres_are_accepted_as_libpq_reads_them(address):
+    assert psycopg.conninfo.conninfo_to_dict(f"postgresql://{address}") is not None
+    config.load({"staging": {"url": f"postgresql://{address}"}})
 
 
 @pytest.mark.parametrize("folder", ["file:///data/a#b", "file:///data/a?b"])
