@@ -151,7 +151,8 @@ class PipelineLags:
                 all_lags = self._mark_reader().lags(unflushed, self._tables, followers, late, now_ms)
                 failing = failing_polls(self._snapshot, staging_marks, now_ms)
                 by_key = {lag.key: lag for lag in all_lags} | {each.lag.key: each.lag for each in failing}
-                self._lags = [*by_key.values(), *self.erasures]
+                last = report_in(staging_marks)
+                self._lags = [*_since_first_reported(by_key.values(), last.lags if last else ()), *self.erasures]
                 self._read_at, self._flushed_at_read = now, flushed
                 self._report(store, instance, failing, self._dead_letters(staging_marks, followers, now_ms))
             return [lag for lag in self._lags if lag.part != "deltas"]  # `deltas`: the history
@@ -278,6 +279,19 @@ class _FlushedTo(NamedTuple):
     """Number of the last flushed push."""
     checkpoint: int | None
     """Arrival of the newest checkpoint; None without one."""
+
+
+def _since_first_reported(lags: Iterable[Lag], reported: Iterable[Lag]) -> Iterator[Lag]:
+    """Yield lags. A part that never ran is due now at each read, so it is behind since the report that first has it.
+
+    Args:
+        lags: the lags as read now.
+        reported: the lags in the previous report.
+    """
+    since_ms = {each.key: each.since_ms for each in reported if not each.mark}
+    for each in lags:
+        first_ms = each.since_ms if each.mark else min(each.since_ms, since_ms.get(each.key, each.since_ms))
+        yield msgspec.structs.replace(each, since_ms=first_ms)
 
 
 def _destination_dead_letters(name: str, text: str) -> Iterator[DeadLetters]:

@@ -71,6 +71,21 @@ def test_suspended_tables_of_flows_are_dead_letters(tmp_path, monkeypatch):
     assert [each.since_ms for each in lags._dead_letters(marks, [], 9)] == [5]
 
 
+def test_a_flow_that_never_ran_is_behind_since_it_was_first_reported(store, tmp_path):
+    flow = DeclaredFlow(source="a", to="b", tables=("todos",), schedule="0 0 * * *")
+    clock = tmp_path / "clock"
+    adapters = {name: f"sqlite://{tmp_path}/{name}.db" for name in ("a", "b")}
+    config = load({"data_dir": tmp_path, "clock_offset_file": clock})
+    config = config.model_copy(update={"adapters": adapters, "flows": {"f": flow}})
+    since_ms = []
+    with dg.DagsterInstance.ephemeral() as instance:
+        for offset_ms in (0, 600_000):
+            clock.write_text(str(offset_ms))
+            (lag,) = PipelineLags(config, SchemaSnapshot()).read(store, lambda: instance)
+            since_ms.append(lag.since_ms)
+    assert since_ms[0] == since_ms[1]
+
+
 def test_a_flow_is_due_if_its_last_run_is_in_the_future(tmp_path):
     """The clock was set back."""
     flow = DeclaredFlow(source="a", to="b", tables=("todos",), schedule="0 0 * * *")
