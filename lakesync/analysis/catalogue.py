@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
+from contextlib import closing
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -210,7 +212,7 @@ class LakeReader:
             return
         folder = Path(location).parent.parent.parent  # a table is in FOLDER/warehouse/NAMESPACE/NAME
         original = folder / Path(catalogue).name
-        if original.is_file() and not original.samefile(catalogue):
+        if original.is_file() and not original.samefile(catalogue) and _has_table_at(original, table.location()):
             raise UnreadableTableError(
                 f"the catalogue {catalogue} is a copy of {original}: the files of its tables are in {folder}, "
                 "because Iceberg stores absolute paths. To restore a backup, put catalogue and warehouse at their old "
@@ -293,6 +295,16 @@ def column_bounds(table: Table, file: DataFile, column: str) -> tuple[str | int 
         None if low is None else from_bytes(iceberg_type, low),
         None if high is None else from_bytes(iceberg_type, high),
     )
+
+
+def _has_table_at(catalogue: Path, location: str) -> bool:
+    """Return whether a catalogue on SQLite names a table in a folder; False if the file is no catalogue."""
+    query = "SELECT 1 FROM iceberg_tables WHERE substr(metadata_location, 1, ?) = ?"
+    with closing(sqlite3.connect(f"{catalogue.as_uri()}?mode=ro", uri=True)) as connection:
+        try:
+            return connection.execute(query, (len(location) + 1, f"{location}/")).fetchone() is not None
+        except sqlite3.DatabaseError:
+            return False
 
 
 def _s3_variables() -> dict[str, str]:

@@ -354,6 +354,21 @@ def test_a_copied_lake_is_not_used_beside_its_original(run, tmp_path, monkeypatc
                 reader.current_snapshot_of("lakesync", "deltas")
 
 
+def test_two_lakes_with_one_warehouse_are_not_copies(tmp_path):
+    """The catalogue of the second one is elsewhere, and names other tables."""
+    warehouse = f"file://{tmp_path}/data/warehouse"
+    (tmp_path / "data").mkdir()
+    for folder, namespace in (("data", "one"), ("other", "two")):
+        data = {"data_dir": tmp_path / folder, "lake": {"warehouse": warehouse, "system_namespace": namespace}}
+        settings = config.load(data)
+        settings.data_dir.mkdir(exist_ok=True)
+        with closing(SqlCatalog("lake", uri=settings.lake.catalog_uri, warehouse=warehouse)) as lake:
+            lake.create_namespace(namespace)
+            lake.create_table(f"{namespace}.deltas", pa.schema([("n", pa.int64())]))
+        with LakeReader(settings) as reader:
+            assert reader.current_snapshot_of(namespace, "deltas") is None
+
+
 def test_a_lost_store_is_not_replaced_by_an_empty_one(run):
     url = f"sqlite://{Path.cwd() / 'lakesync-data' / 'staging'}"
     settings = config.load()
