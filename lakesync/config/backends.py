@@ -58,7 +58,8 @@ class DeclaredTiers(Section):
     cold: str
     """Backend for old deltas."""
     max_age_days: PositiveFloat
-    """Age in days, by a delta's hlc (its client's timestamp), from which it moves to the cold tier."""
+    """Age in days, by a delta's hlc (its client's timestamp), from which it moves to the cold tier. A scheduled run
+    moves whole UTC days: those that ended so long ago."""
     schedule: str = "20 2 * * *"
     """Cron schedule (UTC) of the transfer."""
 
