@@ -25,9 +25,9 @@ from lakesync.engine import Engine
 from lakesync.engine.declared_files import DeclaredFiles
 from lakesync.engine.housekeeping import Housekeeping
 from lakesync.engine.sources import SharedSource
-from lakesync.flush import FlushReport, FlushSettings, Outlet, open_object_queue
+from lakesync.flush import FlushReport, FlushSettings, Outlet, open_object_queue, record_target
 from lakesync.model.errors import ConfigurationError, ValidationError, log_code
-from lakesync.model.secrets import REFERENCE_PREFIXES
+from lakesync.model.secrets import REFERENCE_PREFIXES, without_password
 
 log = structlog.get_logger("gateway")
 
@@ -48,6 +48,7 @@ class Backends:
         self._declared = Declarations(config.gateways, config.connectors.declared)
         # with a configured queue, another process updates the tables after this server's flushes
         self._updates_tables = not config.flush.queue
+        self._target = without_password(config.flush.to_uri)
         with ExitStack() as opening:
             self.outlet = _outlet(config, opening)
             """The target of the server's own flushes; None if the pipeline flushes."""
@@ -83,6 +84,13 @@ class Backends:
             engine.open()
             self._declared.apply(engine)
             if self._housekeeping is not None:
+                previous = record_target(engine.store, self._target)
+                if previous is not None:
+                    log.warning(
+                        "flush.to_uri has changed: copy the deltas of the previous target with `lakesync migrate`",
+                        previous=previous,
+                        target=self._target,
+                    )
                 self._housekeeping.start()
 
         return start_engine

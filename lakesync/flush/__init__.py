@@ -9,7 +9,7 @@ flushed table in a `FlushQueue`. `Materialiser` runs these jobs, which update th
 The engine, the gateway server and `lakesync materialise` use them. The pipeline's flush uses the thresholds only.
 """
 
-from lakesync.flush.flusher import Flusher, FlushReport, Outlet
+from lakesync.flush.flusher import Flusher, FlushReport, Outlet, record_target
 from lakesync.flush.materialiser import Materialiser, OnFailure
 from lakesync.flush.object_queue import ObjectFlushQueue, open_object_queue
 from lakesync.flush.queue import FlushContext, FlushedTable, FlushJob, FlushQueue, MemoryFlushQueue, StagingFlushQueue
@@ -33,4 +33,5 @@ __all__ = [
     "TableStats",
     "WideRowThreshold",
     "open_object_queue",
+    "record_target",
 ]

@@ -43,6 +43,9 @@ from lakesync.staging.store import StagingStore, TransactionStore
 
 log = structlog.get_logger("flush")
 
+_TARGET_MARK = "flush_target"
+"""Name of the mark with the URI that the gateway server last flushed to, without its password."""
+
 
 class FlushReport(msgspec.Struct, frozen=True, rename="camel"):
     """The result of one flush."""
@@ -265,10 +268,10 @@ class Flusher:
     def _queue_jobs(self, batch: Batch, deltas: tuple[StoredDelta, ...]) -> None:
         """Queue a job for each table of a batch that has a schema.
 
-        The first job of a table that was flushed without a schema before has all of its rows. A mark in the store
-        records such tables. Called before the batch is confirmed: if the process ends in between, the next flush writes
-        the batch and queues its jobs again. If the queue cannot be reached, the jobs are stored in staging, so that the
-        flush can go on.
+        The first job of a table that was flushed without a schema before, or to another adapter, has all of its rows. A
+        mark in the store records such tables. Called before the batch is confirmed: if the process ends in between, the
+        next flush writes the batch and queues its jobs again. If the queue cannot be reached, the jobs are stored in
+        staging, so that the flush can go on.
         """
         if self._queue is None:
             return
@@ -276,7 +279,7 @@ class Flusher:
         for stored in deltas:
             rows[stored.delta.table][stored.delta.row_id] += 1
         schemas = self._store.gateway_config(self.gateway_id).schemas
-        marks = {table: f"flushed_without_schema/{self.gateway_id}/{table}" for table in rows}
+        marks = {table: _unfilled_mark(self.gateway_id, table) for table in rows}
         stored_marks = self._store.marks()
         unfilled = {table for table, mark in marks.items() if stored_marks.get(mark) == "true"}
         for table in rows.keys() - schemas.keys() - unfilled:
@@ -329,6 +332,35 @@ class Flusher:
                     self._delayed_jobs.done(job)
         except AdapterError as error:
             log.warning("jobs in staging could not be queued yet", gateway=self.gateway_id, reason=str(error))
+
+
+def record_target(store: StagingStore, target: str) -> str | None:
+    """Record the adapter that a store's gateways are flushed to. After a change, mark their tables as unfilled.
+
+    The next flush of such a table then writes all rows of which the new adapter stores deltas.
+
+    Args:
+        store: the staging store.
+        target: the adapter's URI without its password.
+
+    Returns:
+        The previous target if it has changed; otherwise None.
+    """
+    text = store.marks().get(_TARGET_MARK)
+    previous: str | None = msgspec.json.decode(text, type=str) if text is not None else None
+    if previous == target:
+        return None
+    if previous is not None:
+        for gateway in store.gateways():
+            for table in store.gateway_config(gateway).schemas:
+                store.put_mark(_unfilled_mark(gateway, table), "true")
+    store.put_mark(_TARGET_MARK, msgspec.json.encode(target).decode())
+    return previous
+
+
+def _unfilled_mark(gateway: str, table: str) -> str:
+    """Return the name of the mark that is `true` while a destination table may lack rows that were flushed before."""
+    return f"flushed_without_schema/{gateway}/{table}"
 
 
 def _write(database: DatabaseAdapter, batch: DeltaBatch, stored_deltas: frozenset[DeltaIdentity]) -> BatchChecksum:
