@@ -133,6 +133,15 @@ def prepare_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
+def bypass_proxy() -> None:
+    """Reach the servers of this machine without the proxy of `http_proxy`, also in child processes.
+
+    A proxy cannot reach them. Dagster and Spark's client read the variables too, so each caller could not do it alone.
+    """
+    names = [os.environ.get("no_proxy") or os.environ.get("NO_PROXY"), "localhost", "127.0.0.1", "::1"]
+    os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(filter(None, names))
+
+
 def _flush_stdout() -> None:
     """Flush stdout, so that a failure is reported like any other error and not while the interpreter exits.
 

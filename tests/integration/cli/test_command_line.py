@@ -61,6 +61,20 @@ def project(tmp_path_factory, spawn_for_module):
     os.environ.update(before)
 
 
+@pytest.mark.usefixtures("project")
+def test_commands_and_their_children_reach_this_machine_in_spite_of_a_proxy():
+    variables = {name: value for name, value in os.environ.items() if name.lower() != "no_proxy"}
+    variables |= {"http_proxy": "http://127.0.0.1:9", "NO_PROXY": "internal.test"}
+    code = (
+        "import os, lakesync.cli, atexit; atexit.register(lambda: print(os.environ['no_proxy'])); lakesync.cli.main()"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code, "status"], env=variables, capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.splitlines()[-1] == "internal.test,localhost,127.0.0.1,::1"
+
+
 @pytest.fixture(scope="module")
 def played(project):
     """Run the examples of docs/cli.md that call a gateway; return the result of each line."""
