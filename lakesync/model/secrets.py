@@ -17,7 +17,9 @@ from pathlib import Path
 
 from lakesync.model.errors import ConfigurationError
 
-SECRET_NAME = re.compile("pass(?!file)|secret|token|credential|access.?key", re.IGNORECASE)
+SECRET_NAME = re.compile(
+    "pass(?!file)|secret|token|credential|authorization|(?:access|account|api|private|sse).?key", re.IGNORECASE
+)
 """Names of settings and of query options that have secrets as values. The value of `passfile` is a path."""
 
 _PASSWORD = re.compile(r"(://[^:@/?#]*):.*@", re.DOTALL)
