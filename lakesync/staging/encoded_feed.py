@@ -33,7 +33,7 @@ class Reader(NamedTuple):
     """
 
     base: int
-    """The arrival at which the client had exactly what it could see; `NO_BASE` if it had nothing."""
+    """The arrival at which the client had exactly what it could see; `NO_BASE` (-1) if it had nothing."""
     writer: bytes
     """The client's id, as `encode_client_id` returns it."""
     known_from: int
@@ -49,11 +49,11 @@ class FeedRange(NamedTuple):
     The reader needs nothing of a row that it does not have and that is outside its buckets, or that has a later entry.
     """
 
-    joined: bytes
+    encoded_rows: bytes
     """The rows that the reader lacks, each as `wire.encoded.encode_row` returns it, with SEPARATOR in between."""
     counts: str
-    """One character for each entry. Its code is the number of the entry's deltas in `joined`; 0 if nothing of the row
-    is sent at this entry."""
+    """One character for each entry. Its code is the number of the entry's deltas in `encoded_rows`; 0 if nothing of the
+    row is sent at this entry."""
     last: int
     """`changed` of the last entry."""
 
@@ -65,9 +65,9 @@ class FeedRange(NamedTuple):
     @property
     def text(self) -> bytes:
         """The rows, as a part of a JSON array."""
-        return self.joined.replace(SEPARATOR, b",")
+        return self.encoded_rows.replace(SEPARATOR, b",")
 
-    def prefix(self, wanted: int, most_bytes: int) -> tuple[bytes, int, int]:
+    def prefix(self, wanted: int, most_bytes: int) -> FeedPrefix:
         """Return the shortest prefix of the entries with which a page is full; all entries if it is not full with them.
 
         For example, with `counts` of 1, 0, 3 and 2 deltas, and `wanted` 4, the prefix has the first three entries.
@@ -75,19 +75,40 @@ class FeedRange(NamedTuple):
         Args:
             wanted: the number of deltas with which the page is full.
             most_bytes: the number of encoded bytes with which it is full.
-
-        Returns:
-            The prefix's rows as a part of a JSON array, its number of deltas, and its number of entries.
         """
         deltas_up_to = list(accumulate(map(ord, self.counts)))  # by entry, this one included
         entries = min(bisect_left(deltas_up_to, wanted) + 1, len(deltas_up_to))
-        texts = self.joined.split(SEPARATOR)
-        if len(self.joined) > most_bytes:
+        texts = self.encoded_rows.split(SEPARATOR)
+        if len(self.encoded_rows) > most_bytes:
             sizes = map(len, texts)  # an entry of which nothing is sent has no text
             bytes_up_to = list(accumulate(next(sizes) if ord(count) else 0 for count in self.counts))
             entries = min(entries, bisect_left(bytes_up_to, most_bytes) + 1)
         rows = entries - self.counts.count("\0", 0, entries)
-        return b",".join(texts[:rows]), deltas_up_to[entries - 1], entries
+        return FeedPrefix(b",".join(texts[:rows]), deltas_up_to[entries - 1], entries)
+
+
+class FeedPrefix(NamedTuple):
+    """The first entries of a `FeedRange`."""
+
+    text: bytes
+    """Their rows, as a part of a JSON array."""
+    deltas: int
+    """Number of deltas in `text`."""
+    entries: int
+    """Number of entries."""
+
+
+class FullRow(NamedTuple):
+    """What a store needs to send a row in a range."""
+
+    encoded: bytes | None
+    """The row as `wire.encoded.encode_row` returns it; None if it is not visible."""
+    deltas: int
+    """Number of deltas in `encoded`."""
+    writers: bytes
+    """A JSON array of the client ids in `StoredRow.writers`."""
+    writers_floor: int
+    """`StoredRow.writers_floor`: clients that wrote up to this arrival may be missing in `writers`."""
 
 
 _encode = msgspec.json.Encoder().encode
@@ -98,16 +119,12 @@ def encode_client_id(client_id: str) -> bytes:
     return _encode(client_id)
 
 
-def encode_full_row(row: StoredRow, live: list[LiveDelta]) -> tuple[bytes | None, int, bytes, int]:
-    """Return what a store needs to send a row in a range.
+def encode_full_row(row: StoredRow, live: list[LiveDelta]) -> FullRow:
+    """Encode a row as it is stored to be sent in a range.
 
     Args:
         row: the stored row.
         live: `row.state.live`, which the caller has computed already.
-
-    Returns:
-        The output of `wire.encoded.encode_row`, or None if the row is not visible; the number of deltas in it; a JSON
-        array of the client ids in `StoredRow.writers`; and `StoredRow.writers_floor`.
     """
     encoded, deltas = encode_row(row.table, row.row_id, row.state, live) if row.state.visible else (None, 0)
-    return encoded, deltas, _encode(list(row.writers)), row.writers_floor
+    return FullRow(encoded, deltas, _encode(list(row.writers)), row.writers_floor)

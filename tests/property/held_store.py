@@ -56,9 +56,9 @@ class _Snapshot:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._view, name)
 
-    def unnotified(self, buckets: Iterable[str], since: int) -> Collection[str]:
+    def unnotified(self, buckets: Iterable[str], after: int) -> Collection[str]:
         """Report that anything may have changed."""
-        return [bucket for bucket in buckets if self._view.changed_after((bucket,), since)]
+        return [bucket for bucket in buckets if self._view.changed_after((bucket,), after)]
 
     def unnotified_clients(self, client_ids: Collection[str]) -> list[ClientRecord]:
         """Every client."""

@@ -147,14 +147,14 @@ class _OneRowView:
         self.rows = view.rows
         self.entries_of = view.entries_of
 
-    def entries_after(self, buckets: Collection[str], since: int, limit: int) -> list[Entry]:
-        """Return the row's entries that changed after the arrival `since`, oldest first."""
-        entries = (entry for entry in self._view.entries_of([self._key], buckets) if entry.changed > since)
+    def entries_after(self, buckets: Collection[str], after: int, limit: int) -> list[Entry]:
+        """Return the row's entries that changed later than the arrival `after`, oldest first."""
+        entries = (entry for entry in self._view.entries_of([self._key], buckets) if entry.changed > after)
         return sorted(entries, key=lambda entry: entry.changed)[:limit]
 
-    def changed_after(self, buckets: Collection[str], since: int) -> bool:
-        """Return whether the row has an entry that changed after the arrival `since`."""
-        return bool(self.entries_after(buckets, since, 1))
+    def changed_after(self, buckets: Collection[str], after: int) -> bool:
+        """Return whether the row has an entry that changed later than the arrival `after`."""
+        return bool(self.entries_after(buckets, after, 1))
 
     def read_range(self, *_: object) -> None:
         """Return None: ranges are encoded pages of many rows."""

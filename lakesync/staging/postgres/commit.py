@@ -121,17 +121,17 @@ class PostgresView(SideQueries):
         stored = (decode_row(body) for (body,) in bodies)
         return {row.key: row for row in stored}
 
-    def entries_after(self, buckets: Collection[str], since: int, limit: int) -> list[Entry]:
-        """Return entries with `since < changed <= arrival`; see `View.entries_after`.
+    def entries_after(self, buckets: Collection[str], after: int, limit: int) -> list[Entry]:
+        """Return entries with `after < changed <= arrival`; see `View.entries_after`.
 
         Postgres reads one index range per bucket, and only as far as needed.
 
         Args:
             buckets: the bucket keys whose entries are read.
-            since: the arrival after which entries changed.
+            after: the arrival after which entries changed.
             limit: the most entries to return.
         """
-        values = (since, self.arrival, limit, self.gateway, list(buckets), limit)
+        values = (after, self.arrival, limit, self.gateway, list(buckets), limit)
         return [Entry(*entry) for entry in self._connection.execute(_ENTRIES_AFTER, values).fetchall()]
 
     def read_range(self, *_: object) -> None:
@@ -144,14 +144,14 @@ class PostgresView(SideQueries):
         values = (tables, ids, self.gateway, list(buckets))
         return [Entry(*entry) for entry in self._connection.execute(_ENTRIES_OF, values).fetchall()]
 
-    def changed_after(self, buckets: Collection[str], since: int) -> bool:
-        """Return whether any entry under these bucket keys has `changed > since`."""
-        found = self._connection.execute(_CHANGED_AFTER, (since, self.gateway, list(buckets))).fetchone()
+    def changed_after(self, buckets: Collection[str], after: int) -> bool:
+        """Return whether any entry under these bucket keys has `changed > after`."""
+        found = self._connection.execute(_CHANGED_AFTER, (after, self.gateway, list(buckets))).fetchone()
         return bool(found and found[0])
 
-    def unnotified(self, buckets: Iterable[str], since: int) -> Collection[str]:
-        """Return the keys that changed after `since`: a snapshot shows commits whose notice has not arrived yet."""
-        found = self._connection.execute(_CHANGED_AMONG, (self.gateway, list(buckets), since)).fetchall()
+    def unnotified(self, buckets: Iterable[str], after: int) -> Collection[str]:
+        """Return the keys that changed later than `after`: a snapshot shows commits before their notices arrive."""
+        found = self._connection.execute(_CHANGED_AMONG, (self.gateway, list(buckets), after)).fetchall()
         return [name for (name,) in found]
 
     def unnotified_clients(self, client_ids: Collection[str]) -> list[ClientRecord]:

@@ -73,25 +73,25 @@ class SqliteView(SideQueries):
         """Return the stored rows among `keys`, with all of their deltas merged."""
         return {key: row.fold() for key, row in self._state.rows(self.gateway, keys).items()}
 
-    def entries_after(self, buckets: Collection[str], since: int, limit: int) -> list[Entry]:
-        """Return entries with `since < changed <= arrival`; see `View.entries_after`."""
-        return list(islice(self._state.entries_after(self.gateway, buckets, since, self.arrival, limit), limit))
+    def entries_after(self, buckets: Collection[str], after: int, limit: int) -> list[Entry]:
+        """Return entries with `after < changed <= arrival`; see `View.entries_after`."""
+        return list(islice(self._state.entries_after(self.gateway, buckets, after, self.arrival, limit), limit))
 
     def read_range(
-        self, buckets: Sequence[str], since: int, until: int, limit: int, reader: Reader
+        self, buckets: Sequence[str], after: int, up_to: int, limit: int, reader: Reader
     ) -> FeedRange | None:
         """Return entries with their rows, encoded for the clients that `reader` describes; see `View.read_range`."""
-        return self._state.read_range(self.gateway, buckets, since, min(until, self.arrival), limit, reader)
+        return self._state.read_range(self.gateway, buckets, after, min(up_to, self.arrival), limit, reader)
 
     def entries_of(self, keys: Collection[RowKey], buckets: Collection[str]) -> list[Entry]:
         """Return every entry of these rows under these bucket keys."""
         return self._state.entries_of(self.gateway, keys, buckets)
 
-    def changed_after(self, buckets: Collection[str], since: int) -> bool:
-        """Return whether any entry under these bucket keys has `changed > since`."""
-        return self._state.changed_after(self.gateway, buckets, since)
+    def changed_after(self, buckets: Collection[str], after: int) -> bool:
+        """Return whether any entry under these bucket keys has `changed > after`."""
+        return self._state.changed_after(self.gateway, buckets, after)
 
-    def unnotified(self, buckets: Iterable[str], since: int) -> Collection[str]:  # noqa: ARG002
+    def unnotified(self, buckets: Iterable[str], after: int) -> Collection[str]:  # noqa: ARG002
         """Return no keys: the owner thread delivers a commit's notices before its next read; see `View.unnotified`."""
         return ()
 

@@ -136,7 +136,7 @@ class EntryFile:
         bulk.insert_flat(self._sql, "entry", _COLUMNS, values, _PUT)
 
     def entries_after(
-        self, gateway: str, buckets: Collection[str], since: int, until: int, limit: int
+        self, gateway: str, buckets: Collection[str], after: int, up_to: int, limit: int
     ) -> Iterator[Entry]:
         """Return entries ordered by `changed`, and those with the same `changed` by bucket key.
 
@@ -145,12 +145,12 @@ class EntryFile:
         Args:
             gateway: the gateway's id.
             buckets: the bucket keys whose entries are returned.
-            since: the arrival after which entries changed.
-            until: the arrival up to which entries changed.
+            after: the arrival after which entries changed.
+            up_to: the arrival up to which entries changed.
             limit: the most entries to read of each bucket key. So only the first `limit` of the result are complete:
                 after them, entries of a bucket key may be missing.
         """
-        ranges = [self._range(gateway, bucket, since, until, limit) for bucket in buckets]
+        ranges = [self._range(gateway, bucket, after, up_to, limit) for bucket in buckets]
         return heapq.merge(*ranges, key=_feed_order)
 
     def entries_of(self, gateway: str, keys: Collection[RowKey], buckets: Collection[str]) -> list[Entry]:
@@ -178,17 +178,17 @@ class EntryFile:
             found += entries
         return found
 
-    def changed_after(self, gateway: str, bucket: str, since: int) -> bool:
-        """Return whether any entry under a bucket key has `changed > since`."""
+    def changed_after(self, gateway: str, bucket: str, after: int) -> bool:
+        """Return whether any entry under a bucket key has `changed > after`."""
         number = self._buckets.find(gateway, bucket)
         query = "SELECT 1 FROM entry WHERE bucket = ? AND changed > ? LIMIT 1"
-        return number is not None and self._sql.execute(query, (number, since)).fetchone() is not None
+        return number is not None and self._sql.execute(query, (number, after)).fetchone() is not None
 
-    def _range(self, gateway: str, bucket: str, since: int, until: int, limit: int) -> Iterator[Entry]:
+    def _range(self, gateway: str, bucket: str, after: int, up_to: int, limit: int) -> Iterator[Entry]:
         """Yield one bucket key's entries ordered by `changed`; see `entries_after`."""
         number = self._buckets.find(gateway, bucket)
         if number is not None:
-            for row in self._sql.execute(_AFTER, (number, since, until, limit)):
+            for row in self._sql.execute(_AFTER, (number, after, up_to, limit)):
                 yield _entry(bucket, row)
 
     def _in_number_range(
@@ -215,8 +215,8 @@ class EntryFile:
 
 def _entry(bucket: str, row: tuple[Any, ...]) -> Entry:
     """Return an entry, given its bucket key and the columns of `_ENTRY`."""
-    table, row_id, first, since, left, changed, inside = cast("tuple[str, str, int, int, int, int, int]", row)
-    return Entry(bucket, table, row_id, first, since, left, changed, bool(inside))
+    table, row_id, first, since, left_before, changed, inside = cast("tuple[str, str, int, int, int, int, int]", row)
+    return Entry(bucket, table, row_id, first, since, left_before, changed, bool(inside))
 
 
 def _feed_order(entry: Entry) -> tuple[int, str, str, str]:

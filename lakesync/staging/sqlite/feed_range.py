@@ -46,24 +46,24 @@ _ROW = "LEFT JOIN row_state r ON r.number = e.number"
 """SQL: joins an entry's row."""
 _KEY = ", r.table_name, r.row_id"
 """SQL: the row key in the inner query."""
-_RANGE_IN_ORDER = "e.changed > :since AND e.changed <= :until ORDER BY e.changed, e.number"
+_RANGE_IN_ORDER = "e.changed > :after AND e.changed <= :up_to ORDER BY e.changed, e.number"
 """SQL: the condition for entries of the range, and their order, which is that of the feed."""
 
 # Parameters of the statements below:
-#   `:since`, `:until`: the range has the entries with `:since < e.changed <= :until`.
+#   `:after`, `:up_to`: the range has the entries with `:after < e.changed <= :up_to`.
 #   `:base`: the arrival at which the reader had exactly what it could see; `NO_BASE` if it had nothing. It stays the
-#   same for all pages until the reader has everything again, while `:since` is where the last page ended.
+#   same for all pages until the reader has everything again, while `:after` is where the last page ended.
 #   `:known_from`: a row that stores all of its writers (clients that pushed deltas of it) since this arrival shows
 #   whether the reader is one of them.
 #   `:writer`: the reader's client id, encoded as in `r.writers`.
 #   `:bucket_0` and so on: the numbers of the bucket keys to read; `:own` is the one of `RangeBuckets.own`.
 #   `:limit`: about how many entries to read. Under several bucket keys, each has a `:share` of it.
 # Columns of an entry `e` are the fields of `records.Entry`. These are arrivals, or 0 if it never happened:
-#   `e.first`, `e.since`: the row first and last joined the bucket; `e.since` has nothing to do with `:since`.
+#   `e.first`, `e.since`: the row first and last joined the bucket.
 #   `e.left_at`: the row last left the bucket before `e.since` (`Entry.left_before`).
 #   `e.changed`: the row last changed in the bucket, or left it.
 # `e.inside` says whether the row is in the bucket now, and `e.number` is its number.
-# Columns of a row `r` are what `encoded_feed.encode_full_row` returns; `r.spelled` is the encoded row.
+# Columns of a row `r` are the fields of `encoded_feed.FullRow`; `r.spelled` is `encoded`.
 
 _MAY_HAVE_HAD = (
     "(iif(e.since <= :base, e.inside OR e.changed > :base, e.first <= :base AND e.left_at > :base) AND e.first > 0)"
@@ -86,7 +86,7 @@ FROM entry e {_ROW} WHERE e.bucket = :bucket_0 AND {_RANGE_IN_ORDER} LIMIT :limi
 _ELSEWHERE, _HAD, _INSIDE, _OWN = 4, 3, 2, 1
 """What one entry of a row says; the greatest of a row's entries decides. `_ELSEWHERE`: the row is sent at this entry
 instead; of entries with the same `changed`, at the one with the lowest bucket number. `_HAD`: the reader may have the
-row, from its base or from an entry up to `:since`, where it has read before. `_INSIDE`: the reader may see the row.
+row, from its base or from an entry up to `:after`, where it has read before. `_INSIDE`: the reader may see the row.
 `_OWN`: a change for the reader alone."""
 _OF_SEVERAL = f"""
 SELECT p.changed, r.spelled,
@@ -94,7 +94,7 @@ SELECT p.changed, r.spelled,
         SELECT max(CASE
             WHEN e.changed > p.changed OR e.changed = p.changed AND e.bucket < p.bucket THEN {_ELSEWHERE}
             WHEN e.bucket = :own THEN {_OWN}
-            WHEN {_MAY_HAVE_HAD} OR e.changed <= :since AND (e.inside OR e.changed > :base) THEN {_HAD}
+            WHEN {_MAY_HAVE_HAD} OR e.changed <= :after AND (e.inside OR e.changed > :base) THEN {_HAD}
             WHEN e.inside THEN {_INSIDE}
             ELSE 0 END)
         FROM entry e WHERE e.bucket IN ({{buckets}}) AND e.number = p.number
@@ -114,7 +114,7 @@ merging a query into the outer one (see `_JOINED`).
 For example, a row is inside of two keys, where it last changed at 7 and at 9, and the reader never had it. At the first
 entry, the second says `_ELSEWHERE`, so 0 deltas are sent. At the second entry, both say `_INSIDE`: all of the row."""
 _NTH = (
-    "(SELECT changed FROM entry WHERE bucket = :bucket_{index} AND changed > :since AND changed <= :until"
+    "(SELECT changed FROM entry WHERE bucket = :bucket_{index} AND changed > :after AND changed <= :up_to"
     " ORDER BY changed LIMIT 1 OFFSET :share)"
 )
 """SQL: `changed` of the entry of one bucket key at its share of the limit; null if it has fewer entries. The range ends
@@ -134,20 +134,20 @@ class RangeBuckets(NamedTuple):
 def read_file_range(
     sql: sqlite3.Connection,
     buckets: RangeBuckets,
-    since: int,
-    until: int,
+    after: int,
+    up_to: int,
     limit: int,
     reader: Reader,
     *,
     with_keys: bool,
 ) -> tuple[FeedRange | None, list[RowKey]]:
-    """Return about `limit` entries of the file with `since < changed <= until`.
+    """Return about `limit` entries of the file with `after < changed <= up_to`.
 
     Args:
         sql: the connection to `state.db`.
         buckets: the numbers that the file gives the bucket keys to read.
-        since: the arrival after which entries changed.
-        until: the arrival up to which entries changed.
+        after: the arrival after which entries changed.
+        up_to: the arrival up to which entries changed.
         limit: about how many entries to read.
         reader: the client, and what it has.
         with_keys: whether to return the row keys of all entries too.
@@ -161,17 +161,17 @@ def read_file_range(
     values = {
         **reader._asdict(),
         "own": buckets.own,
-        "since": since,
-        "until": until,
+        "after": after,
+        "up_to": up_to,
         "limit": limit,
         **{f"bucket_{index}": numbers[min(index, len(numbers) - 1)] for index in range(width)},  # repeats the last
     }
     if width > 1:  # end where the first bucket key has reached its share, so that about `limit` entries are read
         values["share"] = limit // len(numbers)
         ends = sql.execute(_ends(width), values).fetchone()
-        values["until"] = min((end for end in ends if end is not None), default=until)
-    last, counts, joined, *keys = sql.execute(_statement(width, with_keys=with_keys), values).fetchone()
-    feed_range = None if last is None or _UNDECIDED_CHARACTER in counts else FeedRange(joined or b"", counts, last)
+        values["up_to"] = min((end for end in ends if end is not None), default=up_to)
+    last, counts, rows, *keys = sql.execute(_statement(width, with_keys=with_keys), values).fetchone()
+    feed_range = None if last is None or _UNDECIDED_CHARACTER in counts else FeedRange(rows or b"", counts, last)
     return feed_range, _decode_keys(keys[0]) if keys else []
 
 

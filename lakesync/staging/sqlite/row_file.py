@@ -167,10 +167,8 @@ class RowCache:
 _CACHED_BYTES = 16 << 20
 """Size of cached rows, as stored; decoded they take several times as much memory."""
 _ROW_STATE = "row_state (number, gateway, table_name, row_id, spelled, deltas, writers, writers_floor, born)"
-"""SQL: the table of rows as they are sent to clients, with its columns. `encode_full_row` returns four of them:
-`spelled`, the row's encoded deltas (null if clients do not see the row); `deltas`, their number; `writers`, the ids of
-its latest writers; and `writers_floor`, the arrival up to which clients that are no longer in `writers` may have
-written. `born` has arrival and bucket keys of a row that consists of one INSERT, else null."""
+"""SQL: the table of rows as they are sent to clients, with its columns. Four of them are the fields of a `FullRow`, of
+which `spelled` is `encoded`. `born` has arrival and bucket keys of a row that consists of one INSERT, else null."""
 _ROW_STATE_COLUMNS = 9
 """Number of columns of `_ROW_STATE`."""
 _UPDATE_ROW_STATE = (

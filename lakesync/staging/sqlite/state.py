@@ -73,14 +73,14 @@ class State(LayeredFile):
     # -- entries -------------------------------------------------------------------------------------------------
 
     def entries_after(
-        self, gateway: str, buckets: Collection[str], since: int, until: int, limit: int
+        self, gateway: str, buckets: Collection[str], after: int, up_to: int, limit: int
     ) -> Iterator[Entry]:
         """Return entries ordered by `changed`, read only as far as needed; as `EntryFile.entries_after`."""
         self._write_all_entries()
-        return self._entries.entries_after(gateway, buckets, since, until, limit)
+        return self._entries.entries_after(gateway, buckets, after, up_to, limit)
 
     def read_range(
-        self, gateway: str, buckets: Sequence[str], since: int, until: int, limit: int, reader: Reader
+        self, gateway: str, buckets: Sequence[str], after: int, up_to: int, limit: int, reader: Reader
     ) -> FeedRange | None:
         """Return encoded rows of a range of the feed, for a client that pulls; see `View.read_range`.
 
@@ -93,7 +93,7 @@ class State(LayeredFile):
             return None
         numbers = RangeBuckets(shared, self._buckets.find(gateway, reader.own))
         unwritten = self._unwritten(gateway)
-        feed_range, keys = read_file_range(self.sql, numbers, since, until, limit, reader, with_keys=bool(unwritten))
+        feed_range, keys = read_file_range(self.sql, numbers, after, up_to, limit, reader, with_keys=bool(unwritten))
         return feed_range if all(rows.keys().isdisjoint(keys) for rows in unwritten) else None
 
     def entries_of(self, gateway: str, keys: Collection[RowKey], buckets: Collection[str]) -> list[Entry]:
@@ -101,13 +101,13 @@ class State(LayeredFile):
         self._write_all_entries()
         return self._entries.entries_of(gateway, keys, buckets)
 
-    def changed_after(self, gateway: str, buckets: Collection[str], since: int) -> bool:
-        """Return whether any entry under these bucket keys has `changed > since`."""
+    def changed_after(self, gateway: str, buckets: Collection[str], after: int) -> bool:
+        """Return whether any entry under these bucket keys has `changed > after`."""
         layers = self._layers
         for bucket in buckets:
-            if any(layer.newest.get((gateway, bucket), since) > since for layer in layers):
+            if any(layer.newest.get((gateway, bucket), after) > after for layer in layers):
                 return True
-            if self._entries.changed_after(gateway, bucket, since):
+            if self._entries.changed_after(gateway, bucket, after):
                 return True
         return False
 

@@ -59,29 +59,29 @@ class FeedView(Protocol):
         Copy a row before changing it, because the store may keep the object in memory.
         """
 
-    def entries_after(self, buckets: Collection[str], since: int, limit: int) -> list[Entry]:
-        """Return entries with `since < changed <= arrival`, ordered by `changed`.
+    def entries_after(self, buckets: Collection[str], after: int, limit: int) -> list[Entry]:
+        """Return entries with `after < changed <= arrival`, ordered by `changed`.
 
         The cost depends on the number of results and buckets only.
 
         Args:
             buckets: the bucket keys whose entries are returned.
-            since: the arrival after which entries changed.
+            after: the arrival after which entries changed.
             limit: the most entries to return.
         """
 
     def read_range(
-        self, buckets: Sequence[str], since: int, until: int, limit: int, reader: Reader
+        self, buckets: Sequence[str], after: int, up_to: int, limit: int, reader: Reader
     ) -> FeedRange | None:
-        """Return about `limit` entries with `since < changed <= until`, in order, as one encoded range.
+        """Return about `limit` entries with `after < changed <= up_to`, in order, as one encoded range.
 
         This is a fast path for clients, such as new ones, that need each row either completely or not at all.
 
         Args:
             buckets: the bucket keys whose entries are read; the reader may see every row inside them. The entries of
                 `reader.own` are read too: it is a key for changes that concern this client alone.
-            since: the arrival after which entries changed.
-            until: the arrival up to which entries changed.
+            after: the arrival after which entries changed.
+            up_to: the arrival up to which entries changed.
             limit: about how many entries to read.
             reader: the client, and what it has.
 
@@ -98,8 +98,8 @@ class FeedView(Protocol):
             buckets: the bucket keys.
         """
 
-    def changed_after(self, buckets: Collection[str], since: int) -> bool:
-        """Return whether any entry under these bucket keys has `changed > since`."""
+    def changed_after(self, buckets: Collection[str], after: int) -> bool:
+        """Return whether any entry under these bucket keys has `changed > after`."""
 
 
 class ClientView(GatewayView, FeedView, Protocol):
@@ -117,15 +117,15 @@ class ClientView(GatewayView, FeedView, Protocol):
     def client(self, client_id: str) -> ClientRecord | None:
         """Return a client's record; None if the client was never seen or its record was deleted."""
 
-    def unnotified(self, buckets: Iterable[str], since: int) -> Collection[str]:
-        """Return those of the bucket keys that changed after `since`, and whose notice may not be delivered yet.
+    def unnotified(self, buckets: Iterable[str], after: int) -> Collection[str]:
+        """Return those of the bucket keys that changed later than `after`, and whose notice may not be delivered yet.
 
         A broadcast must not skip such a change: this read shows it, but no notice has said which clients it concerns.
         A store returns none if it notifies its listeners of each commit before readers see the commit.
 
         Args:
             buckets: the bucket keys in question.
-            since: an arrival.
+            after: an arrival.
         """
 
     def unnotified_clients(self, client_ids: Collection[str]) -> list[ClientRecord]:
