@@ -28,16 +28,19 @@ _SAMPLE_INTERVAL = 20
 
 
 class PageDelta(DeltaProperties, msgspec.Struct, frozen=True, rename="camel", gc=False):
-    """A `RowDelta` whose columns are decoded when they are read; see there for the other fields."""
+    """A `RowDelta` whose columns are decoded when they are read."""
 
     op: Op
     table: str
     row_id: str
     client_id: str
-    cells: msgspec.Raw = msgspec.field(name="columns")
+    """The client that made the change."""
+    columns_json: msgspec.Raw = msgspec.field(name="columns")
     """The JSON text of the columns, from which `columns` and `cells_of` decode `Cells`."""
     hlc: int
+    """The client's timestamp of the change."""
     delta_id: str
+    """The hash of the delta's content."""
 
     @property
     def columns(self) -> Cells:
@@ -47,7 +50,7 @@ class PageDelta(DeltaProperties, msgspec.Struct, frozen=True, rename="camel", gc
             ValidationError: they have another form.
         """
         try:
-            return _decode_cells(self.cells)
+            return _decode_cells(self.columns_json)
         except DECODE_ERRORS as error:
             raise ValidationError(f"columns of row {self.row_id!r}: {error}") from None
 
@@ -86,7 +89,7 @@ def cells_of(deltas: Sequence[RowDelta]) -> Iterator[Sequence[Cells]]:
         ValidationError: they have another form.
     """
     mixed = cast("Sequence[RowDelta | PageDelta]", deltas)
-    texts = [delta.cells for delta in mixed if isinstance(delta, PageDelta)]
+    texts = [delta.columns_json for delta in mixed if isinstance(delta, PageDelta)]
     if not texts:
         yield [delta.columns for delta in deltas]
         return
@@ -99,6 +102,6 @@ def about_bytes(deltas: Sequence[RowDelta]) -> int:
     """Estimate the JSON size of the deltas' columns from one delta in twenty."""
     sample = cast("Sequence[RowDelta | PageDelta]", deltas[::_SAMPLE_INTERVAL])
     return _SAMPLE_INTERVAL * sum(
-        len(delta.cells) if isinstance(delta, PageDelta) else sum(len(cell.value) for cell in delta.columns)
+        len(delta.columns_json) if isinstance(delta, PageDelta) else sum(len(cell.value) for cell in delta.columns)
         for delta in sample
     )

@@ -117,8 +117,8 @@ def decode_uniform(deltas: Sequence[RowDelta], types: Mapping[str, ColumnType]) 
         The columns; None if a delta writes other columns than the first, or a value has another type than its column.
         Then use `group_by_columns` and `decode_column`, which are slower and find out which values cannot be stored.
     """
-    # a `PageDelta` still has its columns as JSON text
-    texts = [delta.cells for delta in cast("Sequence[RowDelta | PageDelta]", deltas) if isinstance(delta, PageDelta)]
+    mixed = cast("Sequence[RowDelta | PageDelta]", deltas)
+    texts = [delta.columns_json for delta in mixed if isinstance(delta, PageDelta)]
     if not texts or len(texts) < len(deltas):
         return None
     try:
