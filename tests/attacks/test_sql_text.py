@@ -67,7 +67,7 @@ _VALUES = {
 }
 """Names under which values of tenants are found."""
 _NAMES = {
-    ("lakesync/client/sqlite/table_validation.py", "{INVALID_ID.format('row_id')}"),
+    ("lakesync/client/sqlite/table_validation.py", "{invalid_id.format('row_id')}"),
 }
 """Names that look like values, but are SQL with quoted column names."""
 

@@ -1,9 +1,8 @@
 r"""Values of synced tables in SQLite: conversion from and to JSON (the gateway's form) and Python, and checks.
 
-The other modules of `sqlite` call the functions. The triggers on the app's tables use the SQL conditions to reject
-values that the gateway would reject, when the app writes them; `table_validation` uses the conditions for existing
-rows. `{0}` is replaced by the value, as `NEW."title"` or `t."title"`: never a bare name, which could be a column of
-`json_tree`.
+The other modules of `sqlite` call the functions, and so does the load of a checkpoint. The triggers on the app's tables
+use the `Constraint`s to reject values that the gateway would reject, when the app writes them; `table_validation` uses
+them for existing rows.
 
 Text that is not valid UTF-8 can be written by a program with another encoding, and Python's sqlite3 cannot read it.
 `ChangeTracking`, which reads what the app has changed, calls `escape_invalid_utf8`: it replaces each invalid byte with
@@ -16,7 +15,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Raw
@@ -62,10 +61,21 @@ INT64 = range(-(2**63), 2**63)
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 
-INVALID_ID = f"(typeof({{0}}) <> 'text' OR length({{0}}) NOT BETWEEN 1 AND {MAX_ID_CHARS} OR instr({{0}}, char(0)))"
-"""True for a row id that the gateway rejects."""
-VALID_ID = f"text of 1 to {MAX_ID_CHARS} characters"
-"""What a row id must be, for messages."""
+
+class Constraint(NamedTuple):
+    """What a value must be, so that the gateway accepts it."""
+
+    violation: str
+    """SQL: true for a value that violates the constraint. `{0}` is replaced by the value, as `NEW."title"` or
+    `t."title"`: never a bare name, which could be a column of `json_tree`."""
+    expected: str
+    """What the value must be, for messages."""
+
+
+ROW_ID_CONSTRAINT = Constraint(
+    f"(typeof({{0}}) <> 'text' OR length({{0}}) NOT BETWEEN 1 AND {MAX_ID_CHARS} OR instr({{0}}, char(0)))",
+    f"text of 1 to {MAX_ID_CHARS} characters",
+)
 
 _MAX_DOUBLE = "1.7976931348623157e308"
 """The greatest double, as SQL."""
@@ -107,26 +117,27 @@ Each part parses the JSON only if a cheap look at the text does not rule the pro
 or OR only in a condition, such as that of a WHEN: as a value it computes both sides.
 """
 
-INVALID_VALUES: dict[ColumnType, tuple[str, str]] = {
-    "string": ("typeof({0}) = 'blob'", "text"),
-    "number": (
+VALUE_CONSTRAINTS: dict[ColumnType, Constraint] = {
+    "string": Constraint("typeof({0}) = 'blob'", "text"),
+    "number": Constraint(
         f"typeof({{0}}) IN ('text', 'blob') OR {{0}} NOT BETWEEN -{_MAX_DOUBLE} AND {_MAX_DOUBLE}",
         "a finite number",
     ),
-    "boolean": ("{0} NOT IN (0, 1)", "0 or 1"),
-    "json": (
+    "boolean": Constraint("{0} NOT IN (0, 1)", "0 or 1"),
+    "json": Constraint(
         f"typeof({{0}}) = 'blob' OR CASE WHEN json_valid({{0}}) THEN {_NOT_CANONICAL} ELSE {{0}} IS NOT NULL END",
         f"JSON text of finite numbers and whole characters, at most {MAX_DEPTH} deep",
     ),
-    "null": ("{0} IS NOT NULL", "NULL"),
+    "null": Constraint("{0} IS NOT NULL", "NULL"),
 }
-"""By column type: the condition for an invalid value, and what a value must be, for messages."""
+"""Column type → constraint of its values."""
 
 
 def to_sql(kind: ColumnType, value: Raw) -> SqlValue:
     """Return a JSON value in the form in which a column stores it.
 
-    A value of another type than the column is stored as well as SQLite can: the row's record has the exact value.
+    A value of another type than the column is stored as well as SQLite can. The caller also stores the exact value, in
+    the client's record of the row.
 
     Args:
         kind: the column's type.

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from lakesync.client.sqlite.change_tracking import JOURNAL_COLUMNS
-from lakesync.client.sqlite.sql_values import DECLARED, INVALID_ID, INVALID_VALUES, VALID_ID, find_invalid_utf8
+from lakesync.client.sqlite.sql_values import DECLARED, ROW_ID_CONSTRAINT, VALUE_CONSTRAINTS, find_invalid_utf8
 from lakesync.client.sqlite.stamps import known_table
 from lakesync.model.errors import ConfigurationError, SchemaError
 from lakesync.model.schema import TableSchema, check_schema
@@ -153,9 +153,10 @@ def check_existing_rows(db: sqlite3.Connection, schema: TableSchema) -> None:
         ConfigurationError: the gateway would reject a row, which the message names.
     """
     table = schema.table
-    invalid = db.execute(f'SELECT row_id FROM "{table}" WHERE {INVALID_ID.format("row_id")} LIMIT 1').fetchone()
+    invalid_id, expected = ROW_ID_CONSTRAINT
+    invalid = db.execute(f'SELECT row_id FROM "{table}" WHERE {invalid_id.format("row_id")} LIMIT 1').fetchone()
     if invalid is not None:
-        raise ConfigurationError(f"table {table!r} has a row whose row_id is {invalid[0]!r}: change it to {VALID_ID}")
+        raise ConfigurationError(f"table {table!r} has a row whose row_id is {invalid[0]!r}: change it to {expected}")
     check_existing_values(
         db,
         schema,
@@ -181,7 +182,7 @@ def check_existing_values(
     """
     table, names = schema.table, list(columns)
     for column in names:
-        invalid_value, expected = INVALID_VALUES[schema.types[column]]
+        invalid_value, expected = VALUE_CONSTRAINTS[schema.types[column]]
         name = f't."{column}"'
         query = f'SELECT t.row_id, {name} FROM "{table}" t WHERE ({invalid_value.format(name)}) AND {condition} LIMIT 1'
         invalid = db.execute(query).fetchone()

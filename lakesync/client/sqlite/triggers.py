@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from lakesync.client.sqlite.sql_values import INVALID_ID, INVALID_VALUES, VALID_ID
+from lakesync.client.sqlite.sql_values import ROW_ID_CONSTRAINT, VALUE_CONSTRAINTS
 from lakesync.model.schema import TableSchema
 
 NOW_MS = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
@@ -129,7 +129,13 @@ def trigger_statements(schema: TableSchema, anchor: int) -> dict[str, str]:
 
 def _id_check(table: str) -> str:
     """Return the statement of a trigger that rejects an invalid row id."""
-    return f"SELECT CASE WHEN {INVALID_ID.format('NEW.row_id')} THEN {_abort('row_id', table, VALID_ID)} END;"
+    return f"SELECT CASE {_id_case(table)} END;"
+
+
+def _id_case(table: str) -> str:
+    """Return the case of an invalid row id, which aborts the write."""
+    invalid, expected = ROW_ID_CONSTRAINT
+    return f"WHEN {invalid.format('NEW.row_id')} THEN {_abort('row_id', table, expected)}"
 
 
 def _value_checks(schema: TableSchema, if_changed: str) -> str:
@@ -140,9 +146,9 @@ def _value_checks(schema: TableSchema, if_changed: str) -> str:
         if_changed: a condition with `{0}` for the column, for updates; empty for inserts, which also check the row id.
     """
     table = schema.table
-    cases = [] if if_changed else [f"WHEN {INVALID_ID.format('NEW.row_id')} THEN {_abort('row_id', table, VALID_ID)}"]
+    cases = [] if if_changed else [_id_case(table)]
     for column in schema.columns:
-        invalid, expected = INVALID_VALUES[column.type]
+        invalid, expected = VALUE_CONSTRAINTS[column.type]
         condition = if_changed.format(column.name) + f"({invalid})".format(f'NEW."{column.name}"')
         cases.append(f"WHEN {condition} THEN {_abort(column.name, table, expected)}")
     chunks = [cases[start : start + _CASES_PER_SELECT] for start in range(0, len(cases), _CASES_PER_SELECT)]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from lakesync.client.sqlite.sql_values import INVALID_VALUES
+from lakesync.client.sqlite.sql_values import VALUE_CONSTRAINTS
 from lakesync.model.delta import MAX_DEPTH, jcs_raw
 from lakesync.model.errors import ConfigurationError, ValidationError
 
@@ -49,7 +49,7 @@ TEXTS = st.recursive(
 def refused(text):
     db = sqlite3.connect(":memory:")
     try:
-        return bool(db.execute(f"SELECT {INVALID_VALUES['json'][0].format('?1')}", (text,)).fetchone()[0])
+        return bool(db.execute(f"SELECT {VALUE_CONSTRAINTS['json'].violation.format('?1')}", (text,)).fetchone()[0])
     finally:
         db.close()
 
