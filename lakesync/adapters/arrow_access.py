@@ -108,11 +108,11 @@ def write_arrow(adapter: DatabaseAdapter, batch_id: str, gateway: str, deltas: p
 
 
 def fence_writes(adapter: DatabaseAdapter, name: str) -> None:
-    """Call the adapter's `FencesWrites.fence_writes`, if it implements that protocol.
+    """Make this task's later writes fail once an erasure has begun at the adapter, if it implements `FencesWrites`.
 
     Args:
         adapter: the adapter to write to.
-        name: the task's name.
+        name: the task's name. Tasks that write at the same time have different ones.
     """
     if isinstance(adapter, FencesWrites):
         adapter.fence_writes(name)
@@ -146,7 +146,7 @@ def split_points(adapter: DatabaseAdapter, query: DeltaQuery, size: int) -> list
 
 
 def max_writers(adapter: DatabaseAdapter) -> int:
-    """Return the adapter's `ConcurrentWriters.max_writers`; 1 if it does not implement that protocol."""
+    """Return the number of processes up to which parallel writes are faster; 1 for no `ConcurrentWriters`."""
     return adapter.max_writers if isinstance(adapter, ConcurrentWriters) else 1
 
 
@@ -166,7 +166,7 @@ def read_pages(adapter: DatabaseAdapter, query: DeltaQuery) -> Iterator[ArrowPag
 
 
 def missing_deltas(target: DatabaseAdapter, deltas: pa.Table) -> pa.Table:
-    """Return the deltas to write, if some may be stored already: all, unless the target would store these twice.
+    """Return the deltas that a copy must write: those that the target lacks; all if it ignores stored ones itself.
 
     Args:
         target: the adapter to write to.

@@ -4,7 +4,7 @@ A *delta* is a change of a row; its *hlc* is the client's timestamp, its *arriva
 delta in the order of a query, by hlc or by arrival. Deltas are written in *batches*, and queries return them in
 *pages*. `CompositeAdapter` stores each table in the adapter that a route names, for example events in S3 and orders in
 Postgres. `LifecycleAdapter` has a *hot tier* for recent deltas and a *cold tier* for old ones, such as a database and
-an object store. `CompositeBase` has the reads that all compositions share; the third composition is in `fan_out.py`.
+an object store. `CompositeBase` has what all compositions share; the third composition is in `fan_out.py`.
 
 `backend_config` creates them for `[routes]` and `[tiers]` of `lakesync.toml`, and programs with an embedded gateway
 create them themselves. To move old deltas, the pipeline calls `LifecycleAdapter.move_range`, and such programs call
@@ -60,7 +60,7 @@ _GREATEST_HLC = hlc.encode(hlc.MAX_WALL_MS, hlc.MAX_COUNTER)
 
 
 class CompositeBase(ArrowAdapterBase):
-    """Reads several adapters as one. They are queried one after another, in the order of `adapters`."""
+    """Reads several adapters as one, one after another in their order, and deletes deltas in all of them."""
 
     def __init__(self, adapters: Sequence[DatabaseAdapter]) -> None:
         """Store the adapters.
@@ -76,7 +76,7 @@ class CompositeBase(ArrowAdapterBase):
         return _merge_pages(self._adapters_for(query), query)
 
     def get_latest_state(self, gateway: str | None, table: str, row_ids: Collection[str]) -> dict[str, RowState]:
-        """Return each row's merged state over all adapters; see `DatabaseAdapter.get_latest_state`."""
+        """Return row id → the merged state over all adapters; rows without deltas are absent."""
         states: dict[str, RowState] = {}
         for query in queries_of_rows(table, ((gateway, row_id) for row_id in row_ids)):
             states |= states_of(stored.delta for page in read_pages(self, query) for stored in from_arrow(page.deltas))
@@ -112,7 +112,11 @@ class CompositeBase(ArrowAdapterBase):
         return sum(as_prunable(each).delete_deltas(deltas) for each in self.adapters)
 
     def fence_writes(self, name: str) -> None:
-        """Fence the writes to every adapter; see `FencesWrites`."""
+        """Make later writes fail in every adapter that supports it, once an erasure has begun there.
+
+        Args:
+            name: the name of the task that writes; see `FencesWrites`.
+        """
         for each in self.adapters:
             fence_writes(each, name)
 
@@ -179,7 +183,7 @@ class CompositeAdapter(CompositeBase):
         return total
 
     def get_latest_state(self, gateway: str | None, table: str, row_ids: Collection[str]) -> dict[str, RowState]:
-        """Return the states from the table's adapter."""
+        """Return row id → the merged state in the table's adapter; rows without deltas are absent."""
         return self._adapter_of(table).get_latest_state(gateway, table, row_ids)
 
     def ensure_schema(self, schema: TableSchema) -> None:
@@ -189,12 +193,12 @@ class CompositeAdapter(CompositeBase):
             adapter.ensure_schema(schema)
 
     def materialise(self, gateway: str, schema: TableSchema, row_ids: Sequence[str]) -> int:
-        """Rewrite rows in the table's adapter; returns 0 if that adapter has no destination tables."""
+        """Rewrite rows in the table's adapter, and return their number; 0 if it has no destination tables."""
         adapter = self._adapter_of(schema.table)
         return adapter.materialise(gateway, schema, row_ids) if isinstance(adapter, Materialisable) else 0
 
     def write_states(self, schema: TableSchema, read: Callable[[], Mapping[RowId, RowContent]]) -> int:
-        """Write rows in the table's adapter; returns 0 if that adapter cannot write merged rows.
+        """Write rows in the table's adapter, and return their number; 0 if it cannot write merged rows.
 
         Args:
             schema: the table's schema.
@@ -268,12 +272,12 @@ class LifecycleAdapter(CompositeBase):
             self.hot.ensure_schema(schema)
 
     def materialise(self, gateway: str, schema: TableSchema, row_ids: Sequence[str]) -> int:
-        """Rewrite rows in the hot tier's table from the deltas of both tiers."""
+        """Rewrite rows in the hot tier from the deltas of both tiers, and return their number."""
         rows = [(gateway, row_id) for row_id in row_ids]
         return self.write_states(schema, lambda: read_contents(self, schema.table, rows))
 
     def write_states(self, schema: TableSchema, read: Callable[[], Mapping[RowId, RowContent]]) -> int:
-        """Write rows in the hot tier; returns 0 if that tier cannot write merged rows.
+        """Write rows in the hot tier, and return their number; 0 if that tier cannot write merged rows.
 
         Args:
             schema: the table's schema.

@@ -113,13 +113,13 @@ class FanOutAdapter(CompositeBase):
         self._write_tables(schema, write)
 
     def materialise(self, gateway: str, schema: TableSchema, row_ids: Sequence[str]) -> int:
-        """Rewrite rows in the primary, then in the secondaries, if they have destination tables."""
+        """Rewrite rows in the primary and, later, in the secondaries; return the primary's number of rows."""
         return self._write_tables(
             schema, lambda each: each.materialise(gateway, schema, row_ids) if isinstance(each, Materialisable) else 0
         )
 
     def write_states(self, schema: TableSchema, read: Callable[[], Mapping[RowId, RowContent]]) -> int:
-        """Write rows in the primary, then in the secondaries, if they have destination tables."""
+        """Write rows in the primary and, later, in the secondaries; return the primary's number of rows."""
         return self._write_tables(
             schema, lambda each: each.write_states(schema, read) if isinstance(each, StateWriter) else 0
         )

@@ -37,6 +37,7 @@ _SORT_COLUMNS = {
 MAX_PAGE_BYTES = 512 << 20
 """A page has fewer deltas than the query's limit if they are larger. Arrow cannot sort texts of two gigabytes."""
 _INTEGER_COLUMNS = ("arrival", "hlc")
+"""Those of the `_SORT_COLUMNS` that are integers; the others are texts."""
 
 P = TypeVar("P")
 """What identifies a file to its reader: a parsed object key, or a scan task of pyiceberg."""
@@ -72,7 +73,13 @@ class FileAdapter(ArrowAdapterBase, Generic[P]):
         return split_points(self._segments(query), query, size)
 
     def get_latest_state(self, gateway: str | None, table: str, row_ids: Collection[str]) -> dict[str, RowState]:
-        """Return the merged state of each row."""
+        """Return row id → the row's merged state; rows without deltas are absent.
+
+        Args:
+            gateway: the gateway id; None merges the deltas of all gateways.
+            table: the rows' table.
+            row_ids: the rows to read.
+        """
         if not row_ids:
             return {}
         query = DeltaQuery(gateway=gateway, tables=(table,), rows=tuple(row_ids))
@@ -80,7 +87,11 @@ class FileAdapter(ArrowAdapterBase, Generic[P]):
         return states_of(stored.delta for batch in batches for stored in from_arrow(batch))
 
     def newest_position(self, gateway: str | None = None) -> Position | None:
-        """Return the last delta's position in arrival order, reading only the files that may contain that delta."""
+        """Return the last delta's position in arrival order; None without deltas. Only files that may have it are read.
+
+        Args:
+            gateway: the gateway id; None for all gateways.
+        """
         query = DeltaQuery(gateway=gateway)
         newest: Position | None = None
         for segment in sorted(self._segments(query), key=lambda segment: segment.high, reverse=True):

@@ -108,9 +108,14 @@ class BaseStore(ErasingStore):
         return self._read_tables(lambda tables: tables.newest_checkpoint(gateway))
 
     def marks(self) -> dict[str, str]:
-        """Return how far each part of the pipeline is, by name; see `PipelineStore.marks`."""
+        """Return mark name → JSON text: how far each part of the pipeline is."""
         return self._read_tables(lambda tables: tables.marks())
 
     def put_mark(self, name: str, body: str) -> None:
-        """Store how far a part of the pipeline is; see `PipelineStore.put_mark`."""
+        """Store a mark, in place of the one with its name.
+
+        Args:
+            name: the mark's name (`lakehouse.marks`).
+            body: how far the part of the pipeline is, as JSON text.
+        """
         self._write_tables(lambda tables: tables.put_mark(name, body))

@@ -276,11 +276,16 @@ class PipelineTables(ABC):
         return decode_checkpoint(found[0][0]) if found else None
 
     def marks(self) -> dict[str, str]:
-        """Return how far each part of the pipeline is, by name; see `PipelineStore.marks`."""
+        """Return mark name → JSON text: how far each part of the pipeline is."""
         return dict(self._query("SELECT name, body FROM mark ORDER BY name"))
 
     def put_mark(self, name: str, body: str) -> None:
-        """Store how far a part of the pipeline is; see `PipelineStore.put_mark`."""
+        """Store a mark, in place of the one with its name.
+
+        Args:
+            name: the mark's name (`lakehouse.marks`).
+            body: how far the part of the pipeline is, as JSON text.
+        """
         self._query("INSERT INTO mark VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET body = excluded.body", name, body)
 
     def _head_of_shard(self, gateway: str, shard: str) -> Head:

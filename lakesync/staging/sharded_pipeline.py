@@ -160,11 +160,16 @@ class ShardedPipeline:
         )
 
     def marks(self) -> dict[str, str]:
-        """Return how far each part of the pipeline is, from the default shard; see `PipelineStore.marks`."""
+        """Return mark name → JSON text, from the default shard: how far each part of the pipeline is."""
         return self.default_store.marks()
 
     def put_mark(self, name: str, body: str) -> None:
-        """Store how far a part of the pipeline is, in the default shard; see `PipelineStore.put_mark`."""
+        """Store a mark in the default shard, in place of the one with its name.
+
+        Args:
+            name: the mark's name (`lakehouse.marks`).
+            body: how far the part of the pipeline is, as JSON text.
+        """
         self.default_store.put_mark(name, body)
 
     def log_source(self, shard: str = MAIN_SHARD) -> LogSource:

@@ -3,8 +3,8 @@
 `registry.open_adapter` creates it for `bigquery:` URIs. `SqlAdapter` has the logic that all SQL databases share: it
 stores *deltas* (changes of rows), *destination tables* (the current rows), and *marks*, which say how far the lake's
 deltas were copied here. It uses a database through the protocols `Executor` and `Connection`, and takes the SQL that
-differs from a `Dialect`; `lakesync.adapters.sql.backend` documents their methods. A *scratch table* is temporary: rows
-are loaded into it, and merged from there into others. The *kind* of a column is its type in LakeSync.
+differs from a `Dialect`; `lakesync.adapters.sql.backend` documents their methods and attributes. A *scratch table* is
+temporary: rows are loaded into it, and merged from there into others. The *kind* of a column is its type in LakeSync.
 
 The adapter uses no transactions over several statements. Rows are written first, then the mark, and each step can be
 repeated. So a crash repeats work and loses none. Every call starts jobs, which take seconds: use the adapter for
@@ -46,7 +46,7 @@ _TYPES: dict[Kind, str] = {
 _OPTIONS = frozenset({"location", "endpoint"})
 """Options of the URI."""
 _SCRATCH = re.compile(r"\blakesync_(?:incoming|rows|keys|letters)\b")
-"""Names of scratch tables in statements. Each connection appends its own suffix."""
+"""Names of the scratch tables that modules of `adapters.sql` use. Each connection appends its own suffix."""
 _REQUEST_SECONDS = 60.0
 """Timeout of an HTTP request."""
 _RETRY_SECONDS = 60.0
@@ -74,10 +74,12 @@ class BigQueryDialect(Dialect):
     """BigQuery's SQL."""
 
     has_transactions = False
+    """Several statements cannot be committed together."""
     ignores_case_of_columns = True
+    """Names that differ only in case name one column."""
 
     def column_type(self, kind: Kind) -> str:
-        """Return the column's type; strings compare by code point."""
+        """Return BigQuery's type for a kind; strings compare by code point."""
         return _TYPES.get(kind, "STRING")
 
     def create_scratch(self, name: str, columns: Sequence[Column], key: Sequence[str]) -> Sequence[str]:  # noqa: ARG002
@@ -92,7 +94,15 @@ class BigQueryDialect(Dialect):
     def merge_statement(
         self, table: str, scratch: str, columns: Sequence[str], key: Sequence[str], update: Sequence[str]
     ) -> str:
-        """Return a MERGE statement."""
+        """Return a MERGE statement.
+
+        Args:
+            table: the table to merge into.
+            scratch: the scratch table, or a query in parentheses, with the rows.
+            columns: the columns of these rows.
+            key: the columns by which a row is identified.
+            update: the columns to replace in existing rows; empty leaves existing rows unchanged.
+        """
         is_same = " AND ".join(f"t.{column} = s.{column}" for column in key)
         assignments = ", ".join(f"{column} = s.{column}" for column in update)
         return (
@@ -136,8 +146,9 @@ class BigQueryDialect(Dialect):
         return None
 
     def column_definition(self, column: Column) -> str:
-        """Put the default before NOT NULL, and mark JSON defaults as JSON."""
-        default = f" DEFAULT JSON {column.default}" if column.default is not None else ""
+        """Put the default before NOT NULL, and mark a JSON default as JSON."""
+        json = "JSON " if column.kind == "json" else ""
+        default = f" DEFAULT {json}{column.default}" if column.default is not None else ""
         not_null = " NOT NULL" if column.required else ""
         return f"{column.name} {self.column_type(column.kind)}{default}{not_null}"
 
@@ -240,6 +251,7 @@ class _BigQueryConnection:
     def load_scratch(self, table: str, rows: pa.Table) -> None:
         from google.cloud import bigquery
 
+        assert _SCRATCH.fullmatch(table), "statements would not use this connection's table"
         config = bigquery.LoadJobConfig(
             source_format=bigquery.SourceFormat.NEWLINE_DELIMITED_JSON,
             write_disposition=bigquery.WriteDisposition.WRITE_APPEND,
