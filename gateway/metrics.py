@@ -130,6 +130,13 @@ class Metrics:
             self._tables.add(table)
         self.table_failures.labels(table if table in self._tables else "other").inc()
 
+    def text(self) -> bytes:
+        """Return all metrics in Prometheus's text format. It reads the staging store, so call it in a worker thread.
+
+        If the store fails, the metrics that are read from it are missing, and the cause is logged.
+        """
+        return generate_latest(self.registry)
+
     def _read_gauges(self) -> _Values:
         """Read the staging store, and yield the metrics in `_GAUGES`."""
         yield from _lag_values(self.lags)
@@ -140,13 +147,6 @@ class Metrics:
         gateways = {shard.gateway for shard in backlog}
         # `dead_letter_counts` returns a dead letter without a gateway for each gateway: the set has it once
         yield from _dead_letter_values({each for name in gateways for each in dead_letter_counts(report, queue, name)})
-
-    def text(self) -> bytes:
-        """Return all metrics in Prometheus's text format. It reads the staging store, so call it in a worker thread.
-
-        If the store fails, the metrics that are read from it are missing, and the cause is logged.
-        """
-        return generate_latest(self.registry)
 
 
 _GATEWAY, _SHARD, _PART = ("gateway",), ("gateway", "shard"), ("gateway", "part", "name")

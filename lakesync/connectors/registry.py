@@ -73,11 +73,6 @@ class Connectors:
         registry.descriptors()  # fail at the start if a package cannot be loaded
         return registry
 
-    @cached_property
-    def _types(self) -> Mapping[str, ConnectorType]:
-        """Name → type."""
-        return _by_name(installed_types() if self._given is None else self._given)
-
     def find(self, name: str) -> ConnectorType | None:
         """Return a type by name; None if it is not installed."""
         return self._types.get(name)
@@ -154,13 +149,6 @@ class Connectors:
             may_use_server_identity=self._secrets.lends_identity(gateway),
         )
 
-    def _check_url(self, setting: str, url: str) -> None:
-        """Raise ValidationError if connectors may not call a URL's host."""
-        try:
-            self._hosts.check(setting, url)
-        except ConfigurationError as error:
-            raise ValidationError(str(error)) from None
-
     @property
     def has_older_key(self) -> bool:
         """Whether secrets may be sealed with an older key."""
@@ -175,6 +163,18 @@ class Connectors:
             for field, value in stored.settings.items()
         }
         return msgspec.structs.replace(stored, settings=settings)
+
+    @cached_property
+    def _types(self) -> Mapping[str, ConnectorType]:
+        """Name → type."""
+        return _by_name(installed_types() if self._given is None else self._given)
+
+    def _check_url(self, setting: str, url: str) -> None:
+        """Raise ValidationError if connectors may not call a URL's host."""
+        try:
+            self._hosts.check(setting, url)
+        except ConfigurationError as error:
+            raise ValidationError(str(error)) from None
 
 
 def installed_types() -> list[ConnectorType]:

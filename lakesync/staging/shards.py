@@ -65,11 +65,6 @@ class ShardMap(msgspec.Struct, frozen=True, dict=True):
             by_shard.setdefault(self.of(delta.table), []).append(delta)
         return by_shard
 
-    @cached_property
-    def _folded(self) -> dict[str, str]:
-        """The shard's name by table, in lower case."""
-        return {table.lower(): shard for table, shard in self.tables.items()}
-
     def check(self) -> None:
         """Check names and URLs; `shard_map` calls it.
 
@@ -102,6 +97,11 @@ class ShardMap(msgspec.Struct, frozen=True, dict=True):
             raise ConfigurationError(
                 f"the store of the default shard {self.default!r} is the one of staging.url: give none for it"
             )
+
+    @cached_property
+    def _folded(self) -> dict[str, str]:
+        """The shard's name by table, in lower case."""
+        return {table.lower(): shard for table, shard in self.tables.items()}
 
 
 def shard_map(configured: ShardConfig | None) -> ShardMap | None:

@@ -187,15 +187,15 @@ class Dialect:
         """
         return f"({column.name})"
 
-    def _create_indexes(self, table: str, indexes: Mapping[str, str]) -> list[str]:
-        """Return statements that create indexes; see `create_table` for the parameters."""
-        return [f"CREATE INDEX IF NOT EXISTS {index} ON {table} {indexed}" for index, indexed in indexes.items()]
-
     def column_definition(self, column: Column) -> str:
         """Return a column's definition for CREATE TABLE or ADD COLUMN."""
         default = f" DEFAULT {column.default}" if column.default is not None else ""
         not_null = " NOT NULL" if column.required else ""
         return f"{column.name} {self.column_type(column.kind)}{not_null}{default}"
+
+    def _create_indexes(self, table: str, indexes: Mapping[str, str]) -> list[str]:
+        """Return statements that create indexes; see `create_table` for the parameters."""
+        return [f"CREATE INDEX IF NOT EXISTS {index} ON {table} {indexed}" for index, indexed in indexes.items()]
 
 
 Value = str | int | datetime | None

@@ -82,11 +82,6 @@ class Simulation:
         self._tables = tables
 
     @cached_property
-    def _remote(self) -> GatewayConnection:
-        """The connection to the gateway, created at first use."""
-        return self._connect()
-
-    @cached_property
     def active_rules(self) -> SyncRules:
         """The gateway's rules; if it has none, rules by which every client sees every row."""
         rules = self._remote.get("/admin/sync-rules/{gateway}")["rules"]
@@ -177,6 +172,11 @@ class Simulation:
                 "removed": len(removed[key]),
             }
             yield difference | ({"addedIds": added[key], "removedIds": removed[key]} if with_ids else {})
+
+    @cached_property
+    def _remote(self) -> GatewayConnection:
+        """The connection to the gateway, created at first use."""
+        return self._connect()
 
     def _rows(self) -> Iterator[Row]:
         """Yield the rows of the file, or of the gateway's tables."""

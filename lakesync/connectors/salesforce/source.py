@@ -199,16 +199,6 @@ class SalesforceSource:
                 deleted |= found
         return logged | deleted
 
-    def _deleted_and_existing(self, table: str, ids: set[str]) -> tuple[set[str], set[str]]:
-        """Return which of these records are deleted and which exist; those that the user cannot see are in neither."""
-        deleted, existing = set[str](), set[str]()
-        for condition in _conditions(sorted(ids)):
-            soql = f"SELECT Id, IsDeleted FROM {_BY_NAME[table].sf_object} WHERE {condition}"
-            for page in self._client.query(soql, deleted=True):
-                for record in page["records"]:
-                    (deleted if record["IsDeleted"] else existing).add(record["Id"])
-        return deleted, existing
-
     def probes(self) -> Iterator[Probe]:
         """Check that the user can read what the connector polls."""
         yield Probe("credentials", self._check_credentials)
@@ -219,6 +209,16 @@ class SalesforceSource:
     def close(self) -> None:
         """Close the connections."""
         self._client.close()
+
+    def _deleted_and_existing(self, table: str, ids: set[str]) -> tuple[set[str], set[str]]:
+        """Return which of these records are deleted and which exist; those that the user cannot see are in neither."""
+        deleted, existing = set[str](), set[str]()
+        for condition in _conditions(sorted(ids)):
+            soql = f"SELECT Id, IsDeleted FROM {_BY_NAME[table].sf_object} WHERE {condition}"
+            for page in self._client.query(soql, deleted=True):
+                for record in page["records"]:
+                    (deleted if record["IsDeleted"] else existing).add(record["Id"])
+        return deleted, existing
 
     def _check_credentials(self) -> str:
         self._client.call("GET", "/limits")

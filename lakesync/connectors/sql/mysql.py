@@ -124,6 +124,17 @@ class MySqlReader:
         except self._driver.Error as error:
             raise _map_error(error) from error
 
+    def quoted(self, name: str) -> str:
+        """Quote a name with backticks."""
+        return "`" + name.replace("`", "``") + "`"
+
+    def text(self, expression: str) -> str:
+        """Return an expression for a value as text."""
+        return f"CAST({expression} AS CHAR)"
+
+    def close(self) -> None:
+        """Do nothing: each snapshot closes its connection."""
+
     def _connect(self) -> pymysql.connections.Connection[Any]:
         """Connect to the address that the host policy has checked, so that a second DNS look-up cannot change it.
 
@@ -149,17 +160,6 @@ class MySqlReader:
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.connect(connected)
         return connection
-
-    def quoted(self, name: str) -> str:
-        """Quote a name with backticks."""
-        return "`" + name.replace("`", "``") + "`"
-
-    def text(self, expression: str) -> str:
-        """Return an expression for a value as text."""
-        return f"CAST({expression} AS CHAR)"
-
-    def close(self) -> None:
-        """Do nothing: each snapshot closes its connection."""
 
     def _oldest_transaction_seconds(self, cursor: pymysql.cursors.Cursor) -> float | None:
         """Return the age in seconds of the oldest transaction that may write; None if the user may not see it."""

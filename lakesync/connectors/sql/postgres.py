@@ -130,6 +130,17 @@ class PostgresReader:
         except self._driver.Error as error:
             raise _map_error(error) from error
 
+    def quoted(self, name: str) -> str:
+        """Quote a name with double quotes."""
+        return '"' + name.replace('"', '""') + '"'
+
+    def text(self, expression: str) -> str:
+        """Return an expression for a value as text."""
+        return f"CAST({expression} AS text)"
+
+    def close(self) -> None:
+        """Do nothing: each snapshot closes its connection."""
+
     def _pinned_parameters(self) -> dict[str, Any]:
         """Return connection parameters with the hosts' addresses, which are checked against the allowed hosts.
 
@@ -143,17 +154,6 @@ class PostgresReader:
         # in the encoding of a database with SQL_ASCII, psycopg would return texts as bytes
         given = {"password": "", "client_encoding": "UTF8", **self._wire.KEEPALIVE, **self._parameters}
         return {**given, **_NO_SERVER_CREDENTIALS, "hostaddr": ",".join(addresses)}
-
-    def quoted(self, name: str) -> str:
-        """Quote a name with double quotes."""
-        return '"' + name.replace('"', '""') + '"'
-
-    def text(self, expression: str) -> str:
-        """Return an expression for a value as text."""
-        return f"CAST({expression} AS text)"
-
-    def close(self) -> None:
-        """Do nothing: each snapshot closes its connection."""
 
 
 class PostgresSnapshot:

@@ -51,6 +51,10 @@ class OwnerLock:
             os.close(self._file)
             raise
 
+    def release(self) -> None:
+        """Release the lock."""
+        os.close(self._file)
+
     def _take(self, folder: Path) -> None:
         """Lock the file, and write this process's id into it.
 
@@ -66,10 +70,6 @@ class OwnerLock:
             ) from exc
         os.ftruncate(self._file, 0)
         os.pwrite(self._file, str(os.getpid()).encode(), 0)
-
-    def release(self) -> None:
-        """Release the lock."""
-        os.close(self._file)
 
 
 def check_journal(folder: Path) -> None:

@@ -99,19 +99,6 @@ class Layer:
         self._advance(later.newest)
         return self
 
-    def _advance(self, newest: dict[tuple[str, str], int]) -> None:
-        """Raise the arrivals in `self.newest` to those given, by gateway and bucket key, if these are later."""
-        stored = self.newest
-        for bucket, arrival in newest.items():
-            if arrival > stored.get(bucket, 0):
-                stored[bucket] = arrival
-
-    def _rows_with_pending_entries(self, gateway: str) -> dict[RowKey, StoredRow]:
-        """Return a gateway's part of `_pending_entries`; create it, with all of the gateway's rows, if it is absent."""
-        if gateway not in self._pending_entries:
-            self._pending_entries[gateway] = self.rows[gateway].copy()
-        return self._pending_entries[gateway]
-
     def take_entries(self, gateway: str, rows: Iterable[StoredRow]) -> Iterator[RowChange]:
         """Yield the changes of rows' entries under the rows' bucket keys; the caller writes them to the file.
 
@@ -170,3 +157,16 @@ class Layer:
         for gateway, changes in self.take_moves(self.move_count).items():
             taken.setdefault(gateway, []).extend(changes)
         return taken
+
+    def _advance(self, newest: dict[tuple[str, str], int]) -> None:
+        """Raise the arrivals in `self.newest` to those given, by gateway and bucket key, if these are later."""
+        stored = self.newest
+        for bucket, arrival in newest.items():
+            if arrival > stored.get(bucket, 0):
+                stored[bucket] = arrival
+
+    def _rows_with_pending_entries(self, gateway: str) -> dict[RowKey, StoredRow]:
+        """Return a gateway's part of `_pending_entries`; create it, with all of the gateway's rows, if it is absent."""
+        if gateway not in self._pending_entries:
+            self._pending_entries[gateway] = self.rows[gateway].copy()
+        return self._pending_entries[gateway]
