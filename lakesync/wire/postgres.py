@@ -2,8 +2,8 @@
 
 A server or a network can become silent while its connection stays open: a machine that is paused, a proxy or firewall
 that drops packets. TCP notices that only where no proxy answers for the server, so the wait itself is bounded here too.
-The staging store (the database that pushes are committed to), the readers of its log of pushes, the Postgres adapter
-and the Postgres connector open their connections by `BoundedConnection`.
+The staging store (the database that pushes are committed to), the readers of its log of pushes, the lake's catalogue,
+the Postgres adapter and the Postgres connector open their connections by `BoundedConnection`.
 """
 
 from __future__ import annotations
