@@ -104,17 +104,17 @@ class SqlAdapter(ArrowAdapterBase):
             return queries.read_page(connection, query)
 
     def get_latest_state(self, gateway: str | None, table: str, row_ids: Collection[str]) -> dict[str, RowState]:
-        """Return the merged state of each row."""
+        """Return row id → the row's merged state; rows without deltas are absent."""
         with self._connect() as connection:
             return queries.read_states(connection, gateway, table, list(row_ids))
 
     def newest_position(self, gateway: str | None = None) -> Position | None:
-        """Return the position of the last delta by arrival (the gateway's timestamp of its push), using the index."""
+        """Return the last delta's position by arrival (the gateway's timestamp of its push); None without deltas."""
         with self._connect() as connection:
             return queries.newest_position(connection, gateway)
 
     def split_points(self, query: DeltaQuery, size: int) -> list[int]:
-        """Return arrivals that divide a query's result into parts of about `size` deltas, using an index."""
+        """Return arrivals or hlcs, by the query's order, that divide it into ranges of `size` deltas, by an index."""
         with self._connect() as connection:
             return queries.split_points(connection, query, size)
 
@@ -124,7 +124,7 @@ class SqlAdapter(ArrowAdapterBase):
         return HASH_SLOTS if self._dialect.concurrent_writers else 1
 
     def delete_deltas(self, deltas: pa.Table) -> int:
-        """Delete deltas in one statement."""
+        """Delete deltas in one statement, and return their number."""
         with self._connect() as connection:
             return DeltaWriter(connection, self._dialect, deltas).delete()
 
@@ -141,7 +141,7 @@ class SqlAdapter(ArrowAdapterBase):
             return bool(connection.column_names(table_name(schema)))
 
     def materialise(self, gateway: str, schema: TableSchema, row_ids: Sequence[str]) -> int:
-        """Rewrite rows of the destination table from the deltas, in one transaction."""
+        """Rewrite rows of the destination table from the deltas, in one transaction, and return their number."""
         with self._connect() as connection:
             rows = [(gateway, row_id) for row_id in row_ids]
             read = partial(queries.read_contents, connection, schema.table, rows)
