@@ -76,7 +76,7 @@ STATUSES: dict[type[LakeSyncError], int] = {
 INTERNAL = "the gateway failed; the request id names the entry in its log"
 """Message for unexpected errors, whose own message may contain secrets."""
 RETRY_AFTER_SECONDS = 1.0
-"""Seconds in the Retry-After header if the error has no value."""
+"""Seconds in the Retry-After header of the statuses 429 and 503, if the error has no value."""
 
 
 class ErrorBody(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):

@@ -71,7 +71,7 @@ def open_client(
         schemas: schemas of the synced tables. Missing tables are created; rows that a table already has become inserts.
         transport: replaces url, gateway and token.
         mode: `full` (push and pull), `pushOnly` or `pullOnly`.
-        auto_sync: whether a thread synchronises by itself from the start; None if `realtime` is true, which needs it.
+        auto_sync: whether a thread synchronises by itself from the start. None: as `realtime`, which needs the thread.
         interval: seconds between the pulls of auto-sync.
         realtime: whether auto-sync also keeps a WebSocket open, on which the gateway sends changes as they happen.
         heartbeat: seconds between the pulls of auto-sync while the WebSocket is open.
