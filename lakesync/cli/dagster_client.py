@@ -176,12 +176,16 @@ class DagsterClient:
         return runs
 
     def error_of(self, run_id: str) -> str:
-        """Return the first paragraph of the error in a run's log that caused the first failure; empty without one."""
+        """Return the first paragraph of the error in a run's log that caused the first failure; empty without one.
+
+        It is LakeSync's own error, if there is one: that names the backend, which a driver's error behind it does not.
+        """
         events = self._request("RunErrors", {"id": run_id}, "logsForRun", "EventConnection")["events"]
         error = next((event["error"] for event in events if event.get("error")), None)
         if error is None:
             return ""
-        message: str = (error["causes"] or [error])[-1]["message"]
+        messages: list[str] = [cause["message"] for cause in error["causes"] or [error]]
+        message = next((text for text in reversed(messages) if text.startswith("lakesync.")), messages[-1])
         return message.strip().partition("\n\n")[0]
 
     def last_runs(self) -> list[dict[str, Any]]:

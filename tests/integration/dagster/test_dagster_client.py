@@ -12,7 +12,7 @@ import requests
 from lakesync.cli.dagster_client import DagsterClient
 from lakesync.cli.up.process import Process, free_ports
 from lakesync.client.errors import UnreachableError
-from lakesync.model.errors import NotFoundError
+from lakesync.model.errors import AdapterError, NotFoundError
 from lakesync.testing.servers import Response, serve
 
 CODE = """
@@ -82,6 +82,16 @@ def test_the_error_of_a_failed_run_is_the_first_cause_in_its_log(dagster):
 
     failed = dg.materialize([fail], instance=instance, raise_on_error=False)
     assert client.error_of(failed.run_id) == "OSError: no java"
+
+    @dg.asset
+    def full():
+        try:
+            raise OSError(28, "No space left on device")
+        except OSError as error:
+            raise AdapterError("the database /copy.db cannot be used") from error
+
+    failed = dg.materialize([full], instance=instance, raise_on_error=False)
+    assert client.error_of(failed.run_id).endswith("AdapterError: the database /copy.db cannot be used")
 
     @dg.asset(name="succeeding")
     def succeed(): ...
