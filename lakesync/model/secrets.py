@@ -28,7 +28,7 @@ _OPTION = re.compile(r"(?<=[?&])([^=&#]*)=([^&]*)")
 """A query option of a URI: name and value."""
 _HOST = r"(?:\[[^]@/]*\]|[^@/?:,\[]*)(?::\d*)?"
 _POSTGRES_URL = re.compile(
-    rf"postgres(?:ql)?://(?:[^@/]*@)?{_HOST}(?:,{_HOST})*(?:/[^@?]*)?(?:\?(?:[^@=&]*=[^&]*(?:&|$))*)?"
+    rf"postgres(?:ql)?://(?:[^][@/?#]*@)?{_HOST}(?:,{_HOST})*(?:/[^@?]*)?(?:\?(?:[^@=&]*=[^&]*(?:&|$))*)?"
 )
 """A URL for libpq in which only values of options may have a further `@`. Ports are numbers."""
 UMASK = stat.S_IRWXG | stat.S_IRWXO
@@ -48,9 +48,9 @@ def without_password(text: str) -> str:
 
 
 def is_readable_postgres_url(url: str) -> bool:
-    """Return False if libpq would read a part of the password as a host, port, database or option.
+    """Return False if libpq or `urlsplit` would read a part of the password as a host, port, database or option.
 
-    Its errors contain these. The cause is an @ or another reserved character that is not percent-encoded.
+    Their errors contain these. The cause is an @ or another reserved character that is not percent-encoded.
     """
     return _POSTGRES_URL.fullmatch(url) is not None
 

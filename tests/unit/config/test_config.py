@@ -46,13 +46,15 @@ def test_an_address_without_a_scheme_is_rejected_without_its_password():
     assert "secret" not in str(raised.value)
 
 
-@pytest.mark.parametrize("password", ["ses@me/w", "ses@me?w", "ses/me?w", "ses?me@w", "ses/w"])
+@pytest.mark.parametrize(
+    "password", ["ses@me/w", "ses@me?w", "ses/me?w", "ses?me@w", "ses/w", "ses?w", "ses#w", "ses[w"]
+)
 @pytest.mark.parametrize(
     ("section", "key"),
     [("staging", "url"), ("lake", "catalog_uri"), ("adapters", "warehouse")],
 )
 def test_a_postgres_password_that_is_not_percent_encoded_is_rejected_without_it(section, key, password):
-    """Postgres' driver would look up a part of the password as a host, and name it in its error."""
+    """Postgres' driver and Python would read a part of the password as a host or port, and name it in their errors."""
     with pytest.raises(
         ConfigurationError, match=rf"{section}\.{key} has an @ or the like in its password.*%40"
     ) as raised:
