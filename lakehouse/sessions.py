@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import parse_qsl, urlsplit
 
 import grpc
@@ -182,7 +182,15 @@ def session(config: Config, *, shared: bool = False) -> Iterator[SparkSession]:
 
 
 class _ChannelBuilder(DefaultChannelBuilder):
-    """Connects to 127.0.0.1 for `localhost`, which a container without /etc/hosts cannot resolve."""
+    """Connects to 127.0.0.1 for `localhost`, which a container without /etc/hosts cannot resolve, and without a proxy.
+
+    gRPC would send this request to the proxy of `http_proxy` too, which cannot reach ports of this machine.
+    """
+
+    def __init__(self, url: str, channelOptions: list[tuple[str, Any]] | None = None) -> None:  # noqa: N803 PySpark's name
+        super().__init__(url, channelOptions)
+        if self.host == "localhost":
+            self.setChannelOption("grpc.enable_http_proxy", 0)
 
     @property
     def endpoint(self) -> str:
