@@ -348,10 +348,14 @@ class LiveWebSocketProtocol(WebSocketsSansIOProtocol):
         """
         if not self.is_open:
             return
-        self.stop_keepalive()
         reason = reason.encode()[:_MAX_REASON_BYTES].decode(errors="ignore")
-        self.queue.put_nowait({"type": "websocket.disconnect", "code": code, "reason": reason})  # for the application
         self.conn.send_close(code, reason)
+        self._await_peer(code, reason)
+
+    def _await_peer(self, code: int, reason: str) -> None:
+        """Write the close frame that `conn` has prepared, and read on until the peer closes or its time is over."""
+        self.stop_keepalive()
+        self.queue.put_nowait({"type": "websocket.disconnect", "code": code, "reason": reason})  # for the application
         self.transport.write(b"".join(self.conn.data_to_send()))
         self.close_sent = True
         self.writable.set()  # no frame follows, so `wait_writable` need not wait for the peer
@@ -378,9 +382,15 @@ class LiveWebSocketProtocol(WebSocketsSansIOProtocol):
         super().send_receive_event_to_app()
 
     def handle_parser_exception(self) -> None:
-        """Close after invalid data or a frame that is too large."""
-        super().handle_parser_exception()
-        self._abort_later()
+        """Send a close frame after invalid data or a frame that is too large, and drop what follows.
+
+        uvicorn closes at once. That resets a connection with unread data, and the peer would lose the close frame.
+        """
+        sent = self.conn.close_sent
+        if sent is None or self.close_sent:
+            return
+        self._await_peer(sent.code, sent.reason)
+        self.transport.write_eof()  # the peer closes when it has read the close frame; `conn` no longer reads its own
 
     def handle_close(self, event: Frame) -> None:
         """Respond to the peer's close frame."""
