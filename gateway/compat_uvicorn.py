@@ -318,6 +318,11 @@ class LiveWebSocketProtocol(WebSocketsSansIOProtocol):
         return self.handshake_complete and not (self.close_sent or self.disconnected or self.transport.is_closing())
 
     @property
+    def has_closed(self) -> bool:
+        """Whether the server has ended the connection, so that further messages are dropped."""
+        return self.close_sent
+
+    @property
     def is_writable(self) -> bool:
         """Whether the peer reads: the queue is below the transport's high-water mark."""
         return self.writable.is_set()

@@ -135,8 +135,8 @@ class LiveConnection:
             self.close(CLOSE_GOING_AWAY, STOPPING_REASON)
         try:
             while (message := await receive())["type"] != "websocket.disconnect":
-                if not self._wire.is_open:
-                    continue
+                if self._wire.has_closed:
+                    continue  # a message that its client closed behind is served: it may be its last push
                 self.is_busy = True
                 self._services.gate.request_started()
                 try:

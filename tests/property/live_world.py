@@ -53,6 +53,10 @@ class Line:
         self._messages: asyncio.Queue[Message] = asyncio.Queue()
         self.code: int | None = None
 
+    @property
+    def has_closed(self) -> bool:
+        return self.code is not None
+
     async def wait_writable(self) -> None:
         """The client always reads."""
 

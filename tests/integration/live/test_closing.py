@@ -10,6 +10,7 @@ from contextlib import suppress
 
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.frames import Close, Frame, Opcode
 
 from gateway import admission
 from gateway.server import GatewayServer, create_app, listen
@@ -137,6 +138,17 @@ def test_a_frame_at_the_limit_is_served(serve):
     with Live(client) as live:
         live.send(FrameTag.PUSH, message)
         assert live.answer().server_hlc > 0
+
+
+def test_a_push_before_the_close_frame_of_its_client_is_stored(served):
+    """The JavaScript client never repeats a push that was on its way when its tab was closed."""
+    client = served.client()
+    other = served.client("other", client.gateway)
+    push = SyncPush(client.client_id, decoded([delta("t1", {"n": 1})]))
+    message = Frame(Opcode.BINARY, PUSH + protobuf.encode_push(push)).serialize(mask=True)
+    with Live(client) as live:
+        live.socket.socket.sendall(message + Frame(Opcode.CLOSE, Close(1000, "").serialize()).serialize(mask=True))
+        until(lambda: other.pull().json()["deltas"], "the push")
 
 
 def test_messages_above_the_rate_limit_close_with_1008(serve, monkeypatch):
