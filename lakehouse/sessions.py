@@ -56,6 +56,9 @@ sessions share, and hangs if it runs in one of them (SPARK-55362). The creator o
 SETTINGS = {
     # Slices of a merge travel to Python as rows of some hundred kilobytes: a batch of 10,000 would be gigabytes.
     "spark.sql.execution.arrow.maxBytesPerBatch": str(64 << 20),
+    # Spark would keep plans by the client's plan ids, which are equal in all runs that the run host forks. A run would
+    # read what an earlier one registered under the name of its source.
+    "spark.connect.session.planCache.enabled": "false",
     # Otherwise ${env:NAME} in a statement is replaced by a variable of the server's process.
     "spark.sql.variable.substitute": "false",
 }

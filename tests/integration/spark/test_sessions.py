@@ -12,6 +12,8 @@ import pytest
 from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 from pyspark.sql import SparkSession
 from pyspark.sql.connect.client.reattach import ExecutePlanResponseReattachableIterator as Answers
+from pyspark.sql.connect.plan import LogicalPlan
+from pyspark.sql.datasource import DataSource, DataSourceReader
 
 from lakehouse import sessions
 from lakehouse.sessions import connect, session
@@ -47,6 +49,36 @@ def test_runs_share_a_session_and_its_python_workers(spark_server):
         third = workers_of(apart)
     assert {row["daemon"] for row in first} == {row["daemon"] for row in second} != {row["daemon"] for row in third}
     assert all(row["had"] for row in [*first, *second, *third])
+
+
+def source_of(number):
+    """A data source of one row. A class of the function, because Spark's workers cannot import this module."""
+
+    class Reader(DataSourceReader):
+        def read(self, partition):  # noqa: ARG002 - Spark names it
+            yield (number,)
+
+    class Numbered(DataSource):
+        @classmethod
+        def name(cls):
+            return "numbered"
+
+        def schema(self):
+            return "number int"
+
+        def reader(self, schema):  # noqa: ARG002 - Spark names it
+            return Reader()
+
+    return Numbered
+
+
+def test_runs_with_equal_plan_ids_read_their_own_sources(spark_server, monkeypatch):
+    """The run host forks runs, so their plans have the same ids, by which Spark may keep plans of a shared session."""
+    for number in (1, 2):
+        monkeypatch.setattr(LogicalPlan, "_nextPlanId", 0)
+        with session(spark_server["config"], shared=True) as spark:
+            spark.dataSource.register(source_of(number))
+            assert spark.read.format("numbered").load().collect() == [(number,)]
 
 
 def test_the_name_localhost_need_not_resolve(spark_server, monkeypatch):
