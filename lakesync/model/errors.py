@@ -75,6 +75,8 @@ class LakeSyncError(Exception):
     code: ClassVar[str] = "INTERNAL_ERROR"
     retryable: ClassVar[bool] = False
     """Whether the same request may succeed later."""
+    request_id: str = ""
+    """In a client, the id by which the gateway's log names the request; empty if the gateway sent none."""
 
     @property
     def public_message(self) -> str:

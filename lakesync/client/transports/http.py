@@ -295,7 +295,9 @@ def error_from_response(status: int, body: bytes, headers: Mapping[str, str]) ->
         if location := headers.get("Location"):
             reason = f"the response is {status}, a redirect to {location}: check whether that is the gateway's address"
         return UnreachableError(reason, retry_after=retry_after)
-    return error_from_code(error.code, error.error, error.rejected, retry_after)
+    exception = error_from_code(error.code, error.error, error.rejected, retry_after)
+    exception.request_id = error.request_id
+    return exception
 
 
 def _content(response: requests.Response) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +19,7 @@ from lakesync.model.action_handlers import ActionDescriptor
 from lakesync.model.errors import AuthError, ClockDriftError, ForbiddenError, NotFoundError, SchemaError
 from tests.integration.client.conftest import TODOS, Open
 from tests.integration.gateway.test_checkpoint import publish, rows
-from tests.integration.gateway_support import Served, delta, sign, until, wall_ms
+from tests.integration.gateway_support import Process, Served, delta, sign, until, wall_ms
 
 
 def test_two_apps_converge_and_keep_each_others_columns(opened: Open) -> None:
@@ -304,6 +305,19 @@ def test_an_address_that_is_not_a_gateways_is_named_in_the_error(served: Served)
         transport.describe_actions()
     assert transport.clock_offset is not None
     transport.close()
+
+
+def test_an_error_names_its_line_in_the_gateways_log(spawn: Callable[..., Process]) -> None:
+    gateway = spawn()
+    transport = HttpTransport(gateway.url, "gw", sign(gw="another"))
+    with pytest.raises(ForbiddenError) as raised:
+        transport.describe_actions()
+    transport.close()
+    request_id = raised.value.request_id
+    logged = until(
+        lambda: [line for line in gateway.lines() if line.get("request_id") == request_id], "the request in the log"
+    )
+    assert [(line["route"], line["code"]) for line in logged] == [("/sync/{gateway}/actions", "FORBIDDEN")]
 
 
 def test_a_proxy_without_a_gateway_behind_it_is_named() -> None:
