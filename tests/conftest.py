@@ -16,7 +16,7 @@ from lakesync import config
 from lakesync.cli.up.process import free_ports
 from tests.backend_servers import SparkServer, bigquery_server, mariadb_server, s3_server, strict_s3_server
 from tests.deepened import deepen
-from tests.parallel import Rooms, turn
+from tests.parallel import Rooms, place
 from tests.postgres_server import database, postgres_server
 
 # In a Spark server that runs for minutes, the C2 compiler takes half of the CPU time, for code that runs once. To
@@ -57,13 +57,28 @@ The other folders have run with 3.11 only."""
 
 
 def pytest_collection_modifyitems(config, items):
-    items.sort(key=lambda item: turn(item.nodeid))
+    items.sort(key=lambda item: place(item.nodeid))
     for item in items:
         if not item.nodeid.startswith(SQLITE):
             item.add_marker(pytest.mark.filterwarnings("ignore:unclosed database:ResourceWarning"))
     if config.getoption("--hypothesis-profile") == "soak":
         for item in items:
             deepen(item)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector):
+    """Let each worker import a folder's files in a different order.
+
+    In a new checkout, all workers would otherwise compile the same files at the same time.
+    `pytest_collection_modifyitems` sorts the tests, because their order must be the same in all workers.
+    """
+    report = yield
+    worker = getattr(collector.config, "workerinput", None)
+    if worker is not None and isinstance(collector, pytest.Directory) and report.passed:
+        first = len(report.result) * int(worker["workerid"].removeprefix("gw")) // worker["workercount"]
+        report.result = report.result[first:] + report.result[:first]
+    return report
 
 
 @pytest.hookimpl(wrapper=True)

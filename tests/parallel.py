@@ -27,12 +27,12 @@ class Rooms(LoadScopeScheduling):
         return "spark: lakehouse" if file.startswith("tests/integration/lakehouse/") else "spark"
 
 
-def turn(nodeid: str) -> int:
-    """The order of a file: files that need Spark first (its kill last of them), then whole systems, then the rest."""
+def place(nodeid: str) -> tuple[int, str]:
+    """Return the place of a test's file: those that need Spark first, its kill last of them; then whole systems."""
     file = _file(nodeid)
     if needs_spark(file):
-        return int(file == "tests/integration/lakehouse/test_flush.py")
-    return 2 if file.startswith("tests/e2e/") else 3
+        return int(file == "tests/integration/lakehouse/test_flush.py"), file
+    return 2 if file.startswith("tests/e2e/") else 3, file
 
 
 def _file(nodeid: str) -> str:
