@@ -1,9 +1,9 @@
-"""Converts between the daily partitions of assets, UTC days, and times in milliseconds. Assets and sensors call it.
+"""Converts between the daily partitions of assets, UTC days, and times in milliseconds.
 
-The key of a daily partition is the text `YYYY-MM-DD`. For most assets it is the day of arrival, on which the gateway
-(one app's stream of changes) received the changes. An arrival is its timestamp of a push: 48 bits of milliseconds
-and a 16-bit counter. For migrations and tiers it is the day of the changes' hlc, the client's timestamp, and for polls
-the day on which rows were read.
+Assets, sensors and jobs use it. The key of a daily partition is the text `YYYY-MM-DD`. For most assets it is the day of
+arrival, on which the gateway (one app's stream of changes) received the changes. An arrival is its timestamp of a push:
+48 bits of milliseconds and a 16-bit counter. For migrations and tiers it is the day of the changes' hlc, the client's
+timestamp, and for polls the day on which rows were read.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,7 @@
 """Searches the history for deltas that were altered after their push, by the hash of their contents.
 
 A delta is a change of a row, and its id the hash of its contents. The history is the Iceberg table `deltas` of all
-flushed deltas. The audit's check `ids_equal_contents` (`assets.checks`) calls `altered_deltas`.
+flushed deltas. The audit's check `ids_equal_contents` (`assets.lake_checks`) calls `altered_deltas`.
 """
 
 from __future__ import annotations

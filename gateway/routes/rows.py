@@ -6,7 +6,7 @@ would change what the app receives next.
 
 An admin reads the rows of a table, and learns why a client has a row or lacks it: that follows from the sync rules,
 which decide what a client sees, the claims (fields of the token) of its last pull, and its cursor. `lakesync pull`,
-`rules test`, `explain` and `trace` call these routes.
+`rules test`, `rules diff`, `explain` and `trace` call these routes, and so does the console.
 """
 
 from __future__ import annotations

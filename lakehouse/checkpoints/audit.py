@@ -3,7 +3,7 @@
 A gateway is one app's stream of deltas (changes of rows). A *checkpoint* is all its rows as of one arrival (the
 gateway's timestamp of a push), from which new clients start. Its files have the visible rows as frames, protobuf
 messages of deltas, one file for each task that wrote a part of a table. A *state table* has the current rows of one
-synced table. The check of the asset `checkpoint` (`assets.checks`) calls `checkpoint_differences`.
+synced table. The check of the asset `checkpoint` (`assets.lake_checks`) calls `checkpoint_differences`.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ compared by counts and hashes for each gateway and day. For that the merge is im
 the check does not share a fault with the kernel. A *stamp* is a delta's `hlc` (a timestamp by the clock of the client
 that wrote it) and client id. A column has the value with the greatest `(hlc, client id, JSON text)` after the row's
 newest DELETE (the tombstone), and a typed column has that value if it fits the column's type. The checks
-`state_equals_merge` and `state_equals_history` of state tables (`assets.checks`) call this module.
+`state_equals_merge` and `state_equals_history` of state tables (`assets.lake_checks`) call this module.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Finds and reads the TOML files of the configuration, and finds the line of a setting for error messages.
 
 There are two files: the project's `lakesync.toml`, and the user's own. A file contains no secret itself, but a
-*reference* to an environment variable or another file. `Config` reads the files, `load` names their lines in errors
-(both in settings.py), and `lakesync config show --origin` lists what each file sets. `[gateway]` is the server, and
+*reference* to an environment variable or another file. `config.settings` reads the files, `config.loading` names
+their lines in errors, and `lakesync config show --origin` lists what each file sets. `[gateway]` is the server, and
 `[gateways.NAME]` one app's stream of changes on it.
 """
 

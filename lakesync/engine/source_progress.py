@@ -1,10 +1,12 @@
 """Tracks how far a client is with a source (an adapter beside the gateway's own feed), from the cursors that it sends.
 
 `engine.sources` calls these pure functions, and stores the results, one `SourceProgress` for each source, in the
-client's record. A *gateway* is one app's stream of changes, and its *feed* has the rows in order of their latest
-change. A *position* is a place in the source's order of deltas (changes of rows). A client has one *cursor* for the
-gateway's feed and all sources. A response may be lost, and the gateway must know whether the client has received a
-page. So each page of a source has a cursor of its own, a *mark*, which the client sends back if it has the page:
+client's record. `engine.page_reading` and `engine.sharding.vectors` call some for a pull from the gateway's own feed,
+`engine.inspection` to tell where a client is. A *gateway* is one app's stream of changes, and its *feed* has the rows
+in order of their latest change. A *position* is a place in the source's order of deltas (changes of rows). A client has
+one *cursor* for the gateway's feed and all sources. A response may be lost, and the gateway must know whether the
+client has received a page. So each page of a source has a cursor of its own, a *mark*, which the client sends back if
+it has the page:
 
 1. The client pulls from a source with cursor 900. It gets page 1 and the mark 899, which means 900 in the feed.
 2. If it sends 899 next, to the source or to the feed, it has page 1, and gets page 2.

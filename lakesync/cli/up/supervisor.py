@@ -1,7 +1,8 @@
-"""Runs the services (processes) of `lakesync up`: starts them in order, restarts those that end, and stops all.
+"""Runs services (processes): starts them in order, restarts those that end, and stops all.
 
-`lakesync.cli.up.stack` creates the services and calls `Supervisor.run`, then `stop_all`. `Display` prints progress on
-stderr, and with `--json` a JSON line for each change on stdout.
+`lakesync.cli.up.stack` creates the services of `lakesync up` or `lakesync pipeline`, and calls `Supervisor.run`, then
+`stop_all`. The two commands create a `Display`, which prints progress on stderr, and with `--json` a JSON line for each
+change on stdout.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The token that a client sends with each request to the gateway server. Transports use it.
 
 A token is a JWT. The app passes a fixed one, or a *provider*: a function that returns a token that is valid now.
-`TokenHolder` has the token and renews it. The command line uses `claims` and `check_token` too.
+`TokenHolder` has the token and renews it. The command line uses `claims` and `check_token` too, and
+`client.factory` uses `claims`.
 """
 
 from __future__ import annotations
