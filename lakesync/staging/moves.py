@@ -129,8 +129,8 @@ def add_sums(sums: MoveSums, later: MoveSums) -> None:
             of_bucket.update(changes)
 
 
-def changes_of(row: StoredRow, sums: MoveSums) -> Iterator[tuple[str, EntryChange]]:
-    """Yield the changes of a row's entries under its current bucket keys, each with its key.
+def take_changes(row: StoredRow, sums: MoveSums) -> Iterator[tuple[str, EntryChange]]:
+    """Yield the changes of a row's entries under its current bucket keys, each with its key; take them out of `sums`.
 
     A push stores no moves for a row that stays under its keys, because they follow from the row's arrival and keys. So
     `changed` of each change is at least the row's arrival.

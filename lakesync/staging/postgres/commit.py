@@ -20,7 +20,7 @@ from psycopg import sql
 from lakesync.model.types import Claims, RowKey
 from lakesync.model.validation import MAX_HLC
 from lakesync.staging.head import Head
-from lakesync.staging.moves import ENTRY_UPSERT, MoveSums, add_moves, changes_of, newest_of
+from lakesync.staging.moves import ENTRY_UPSERT, MoveSums, add_moves, newest_of, take_changes
 from lakesync.staging.postgres.connection import Connection
 from lakesync.staging.postgres.heads import Transaction
 from lakesync.staging.rebuild_commit import ANYONE, SqlLogCommit
@@ -135,7 +135,7 @@ class PostgresView(SideQueries):
         return [Entry(*entry) for entry in self._connection.execute(_ENTRIES_AFTER, values).fetchall()]
 
     def read_range(self, *_: object) -> None:
-        """Return None, so that the caller reads the entries one by one: rows are not stored as they are sent."""
+        """Return None, so that the caller reads the entries one by one: no row is stored in the form of a page."""
         return
 
     def entries_of(self, keys: Collection[RowKey], buckets: Collection[str]) -> list[Entry]:
@@ -270,7 +270,8 @@ class PostgresCommit(PostgresView, SqlLogCommit, SideStatements):
         """
         sums: MoveSums = {}
         add_moves(sums, moves)
-        changes = [(row.key, bucket, change) for row in rows for bucket, change in changes_of(row, sums)]
+        changes = [(row.key, bucket, change) for row in rows for bucket, change in take_changes(row, sums)]
+        # what is left in `sums` are moves of other rows, or under keys that their row does not have
         changes += [(key, bucket, change) for bucket, of_rows in sums.items() for key, change in of_rows.items()]
         if not changes:
             return

@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 
 from lakesync.model.types import RowKey
-from lakesync.staging.moves import EntryChange, MoveSums, add_moves, add_sums, changes_of, newest_of
+from lakesync.staging.moves import EntryChange, MoveSums, add_moves, add_sums, newest_of, take_changes
 from lakesync.staging.records import Move, StoredRow
 
 RowChange = tuple[RowKey, str, EntryChange]
@@ -112,7 +112,7 @@ class Layer:
         for row in rows:
             key = row.key
             if pending.pop(key, None) is not None:
-                for bucket, change in changes_of(row, sums):
+                for bucket, change in take_changes(row, sums):
                     yield key, bucket, change
 
     @property
