@@ -1,7 +1,9 @@
 """What the driver and the Spark tasks of a poll send each other: the tables and parts to read, and the results.
 
-`lakehouse.landing.poll_tasks` explains the terms. The driver (`lakehouse.landing.lake_landing`) makes a `TablePlan` for
-each table, and reads the `TableResult` that the task returns.
+A poll reads the changes of tables at a source, a connector's external system, or takes a census: a list of all ids,
+which shows which rows were deleted. The rows that it commits to the lake together are a landing. The driver
+(`lakehouse.landing.lake_landing`) makes a `TablePlan` for each table. `PollPlan` in `lakehouse.landing.poll_tasks`
+divides them into parts. A task reads one `Part`, and returns a `TableResult` for each of its tables to the driver.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ class TableResult(msgspec.Struct, kw_only=True):
 
     table: str
     pages: int = 0
-    """Number of pages that the source returned."""
+    """Number of pages that the source returned; 1 for a piece of a divided table."""
     rows: int = 0
     """Number of rows that the source returned, whether or not they have changed."""
     deleted: int = 0
@@ -48,7 +50,8 @@ class TableResult(msgspec.Struct, kw_only=True):
     has_rows_to_land: bool = False
     """Whether there are rows to land."""
     has_more: bool = False
-    """Whether the task stopped early, so that the table has more. Another landing continues after the last cursor."""
+    """Whether the table has more, as the task stopped early or the table is deferred (`Part.is_deferred`). Another
+    landing continues after the last cursor."""
     lands_partially: bool = True
     """Whether rows that were read before an error may land. False for a part of a divided table, because the table's
     read position is valid only if all parts were read."""

@@ -54,7 +54,8 @@ LARGE_SHARE = 0.2
 """Ratio of deltas to rows of the table from which rewriting is quicker than merge on read."""
 
 ROWS_PER_BUCKET = 250_000
-"""Average number of rows in a bucket above which a rewritten table gets twice as many buckets."""
+"""Average number of rows in a bucket, at most. A rewrite doubles the number of buckets until that is so, or
+`MAX_BUCKETS` is reached."""
 
 MAX_BUCKETS = 1024
 """Number of buckets, at most."""

@@ -100,6 +100,7 @@ class SyncGateway(ConfigurationGateway, ActionGateway, AdapterGateway):
             except RejectedError as error:
                 if not error.rejected:  # the problem is not in the deltas
                     raise
+                # the other deltas are checked too, so that the error lists every delta that is rejected
                 request = request.without_rejected(error)
             if request.fault is not None and not request.push.deltas:
                 raise request.fault
@@ -276,7 +277,7 @@ class SyncGateway(ConfigurationGateway, ActionGateway, AdapterGateway):
         """Return a cursor from which a client can get broadcasts before it pulls; None if it has no record.
 
         The client may have all, a part or nothing of what it was sent after that cursor, so broadcasts may repeat some
-        of it.
+        of it. The client's record is changed: it gets broadcasts from now on, under these claims.
 
         Args:
             client_id: the client's id.

@@ -122,7 +122,8 @@ class ExplainedClient(msgspec.Struct, frozen=True, rename="camel"):
     last_seen_ms: int | None
     """Server wall time of the client's last recorded request; null without a record."""
     sent_hlc: int | None
-    """The cursor that the client was last sent with deltas; 0 if it was sent none, null without a record."""
+    """The cursor that the client was last sent with deltas, with a checkpoint, or for a push that moved it; 0 if it was
+    sent none, null without a record."""
     newest_hlc: int
     """The gateway's newest arrival (its own timestamp of a commit): the cursor of a client that is up to date."""
     mid_pages: bool = msgspec.field(name="walking")

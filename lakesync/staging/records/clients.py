@@ -258,7 +258,7 @@ class PastKey(msgspec.Struct, frozen=True, array_like=True):
     """The newest arrival when the client was first sent something in the scope; -1 if that is unknown."""
     may_have_up_to: int
     """The latest feed position at which a row was sent in the scope that the client may still have, as
-    `Scope.may_have_up_to`; with `KEY_OF_DELETES`, at which any row or DELETE was sent."""
+    `Scope.may_have_up_to`; with `KEY_OF_DELETES`, at which any row or DELETE was sent. `MAX_HLC` if that is unknown."""
     ended_at: int = MAX_HLC
     """The newest arrival when the scope ended; `MAX_HLC` if that is unknown. The client was not shown rows that joined
     the bucket later."""
@@ -290,7 +290,8 @@ class ClientRecord(msgspec.Struct, frozen=True, array_like=True):
     """The newest cursor that the client certainly has, because it sent this cursor. The client may also have rows of
     later pages."""
     last_sent_cursor: int = 0
-    """The newest cursor that was sent with deltas since the client last moved back (`moved_back_from`); 0 for none."""
+    """The newest cursor that was sent with deltas, with a checkpoint, or for a push that moved it; 0 for none. Those
+    from before the client last moved back (`moved_back_from`) do not count."""
     pages_sent: int = 0
     """Number of pages with deltas that were sent. It shows whether the client was sent more since a stored page."""
     has_pushed: bool = False
@@ -310,7 +311,8 @@ class ClientRecord(msgspec.Struct, frozen=True, array_like=True):
     to this one may have been sent before that, and be late."""
     lost_push: int = 0
     """The arrival of the latest push whose writes the client may lack, because it lost its database after it sent the
-    push; 0 for none. A replay of the log marks the rows of this push, and of earlier ones, again."""
+    push; 0 for none. A replay of the log marks the client's copies of the rows of this push, and of
+    earlier ones, as *astray* again (see `records.rows`)."""
 
     def was_sent_more_since(self, page: Page) -> bool:
         """Return whether the client was, or may have been, sent pages with deltas that the cursor of `page` omits."""

@@ -112,7 +112,7 @@ class StoredRow(msgspec.Struct, gc=False):
     no_update_before: int = 0
     """A client that had the row before this arrival cannot be sent an UPDATE, but must be sent DELETE and INSERT. It is
     the later of two arrivals: when the row lost columns, by a DELETE or an erasure, so that the client has to drop
-    them; and when a client that is no longer in `writers`, and whose copy may differ, wrote its last delta."""
+    them; and the last delta of a client that is no longer in `writers`, unless that client had only updated the row."""
     unmerged: Unmerged | None = None
     """The newest delta that is not merged into `state` yet; None if all are. Each of them has a higher hlc than
     everything in the row before it, so it wins all of its columns. Merging later saves work: a push of such a delta

@@ -35,13 +35,13 @@ class Provider(Protocol):
         """Return a token for a user."""
 
     def authenticate(self, email: str, password: str) -> User | None:
-        """Return the user with this address and password."""
+        """Return the user with this address and password; None if there is none."""
 
     def open_session(self, user: User) -> str:
         """Return a code with which the user's token can be renewed."""
 
     def session(self, code: str, *, keep: bool = False) -> User | None:
-        """Return the user of a renewal code, which is valid once unless `keep` is set."""
+        """Return the user of a renewal code, which is valid once unless `keep` is set; None if it is not valid."""
 
     def seconds(self) -> int:
         """Return the lifetime of tokens, in seconds."""
