@@ -282,7 +282,7 @@ def test_config_show_hides_the_secrets_of_a_declared_connector(run):
     [
         ("STAGING_URL", "postgresql://ann:sesame@h/db", "postgresql://ann:…@h/db"),
         ("ADAPTERS", '{"my": "mysql://ann:ses@me@h/db?a=1"}', "mysql://ann:…@h/db?a=1"),
-        ("STAGING_URL", "postgresql://ann:ses?me@h/db?a=b@c", "postgresql://ann:…@c"),
+        ("ADAPTERS", '{"my": "mysql://ann:ses?me@h/db?a=b@c"}', "mysql://ann:…@c"),
         ("ADAPTERS", '{"my": "mysql://ann:ses/me@h/db?a=b@c"}', "mysql://ann:…@c"),
         ("STAGING_URL", "postgresql://ann@h:5432/db?a=b@c", "postgresql://ann@h:5432/db?a=b@c"),
         ("STAGING_URL", "postgresql://h/db?user=ann&password=sesame", "postgresql://h/db?user=ann&password=…"),
