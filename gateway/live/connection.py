@@ -118,6 +118,11 @@ class LiveConnection:
         """The token's `sub`; empty if the server runs without a secret."""
         return self._opening.client or ""
 
+    @property
+    def _is_closing(self) -> bool:
+        """Whether the server has ended the connection, or has a reason to which its client came first."""
+        return self._wire.has_closed or self._pending_close is not None
+
     # -- the client's messages -----------------------------------------------------------------------------------
 
     async def run(self, receive: Callable[[], Awaitable[Message]], on_ready: Callable[[], None]) -> None:
@@ -135,7 +140,7 @@ class LiveConnection:
             self.close(CLOSE_GOING_AWAY, STOPPING_REASON)
         try:
             while (message := await receive())["type"] != "websocket.disconnect":
-                if self._wire.has_closed:
+                if self._is_closing:
                     continue  # a message that its client closed behind is served: it may be its last push
                 self.is_busy = True
                 self._services.gate.request_started()
@@ -331,10 +336,9 @@ class LiveConnection:
             code: WebSocket close code.
             reason: the reason, which the client receives.
         """
-        if self.is_busy:
-            self._pending_close = self._pending_close or (code, reason)
-        else:
-            self._wire.close(code, reason)
+        self._pending_close = self._pending_close or (code, reason)
+        if not self.is_busy:
+            self._wire.close(*self._pending_close)
 
     def close_signed_by(self, keys: frozenset[Key]) -> None:
         """Close the connection if one of these keys, which their issuer has withdrawn, signed its token."""

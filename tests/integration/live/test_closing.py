@@ -151,6 +151,23 @@ def test_a_push_before_the_close_frame_of_its_client_is_stored(served):
         until(lambda: other.pull().json()["deltas"], "the push")
 
 
+def test_a_push_after_a_rejected_message_is_not_stored_either_if_its_client_closes(spawn):
+    """Without the close frame, the gateway's own close would have preceded the push."""
+    server = spawn()
+    client = server.client("alice")
+    messages = [
+        PULL + protobuf.encode_pull(SyncPull("another", 0)),
+        PUSH + protobuf.encode_push(SyncPush("alice", decoded([delta("t1", {"n": 1}, client="alice")]))),
+    ]
+    frames = [*(Frame(Opcode.BINARY, each) for each in messages), Frame(Opcode.CLOSE, Close(1000, "").serialize())]
+    with Live(client) as live:
+        live.socket.socket.sendall(b"".join(frame.serialize(mask=True) for frame in frames))
+        until(lambda: [line for line in server.lines() if line["event"] == "disconnected"], "the end")
+    requests = [line for line in server.lines() if line["event"] == "request" and line["route"].endswith("/ws")]
+    assert [(line["method"], line["status"]) for line in requests] == [("GET", 101), ("PULL", 403)]
+    assert server.client("bob").pull().json()["deltas"] == []
+
+
 def test_messages_above_the_rate_limit_close_with_1008(serve, monkeypatch):
     monkeypatch.setattr(admission, "_WINDOW_SECONDS", 600)  # the window does not end before the rejection
     client = serve(http_limits={"websocket_messages_per_second": 10 / 600}).client()
