@@ -137,9 +137,14 @@ def bypass_proxy() -> None:
     """Reach the servers of this machine without the proxy of `http_proxy`, also in child processes.
 
     A proxy cannot reach them. Dagster and Spark's client read the variables too, so each caller could not do it alone.
+    Without a proxy in the variables, nothing changes: Python would ignore the proxy in the settings of macOS or
+    Windows. Nor if `no_proxy` is `*`, which excludes all machines only while it is alone.
     """
-    names = [os.environ.get("no_proxy") or os.environ.get("NO_PROXY"), "localhost", "127.0.0.1", "::1"]
-    os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(filter(None, names))
+    excluded = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+    proxies = [name for name in map(str.lower, os.environ) if name.endswith("_proxy") and name != "no_proxy"]
+    if proxies and excluded != "*":
+        names = [excluded, "localhost", "127.0.0.1", "::1"]
+        os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(filter(None, names))
 
 
 def _flush_stdout() -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import threading
+import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import jwt
 import pytest
+import requests
 
 from lakesync import config
+from lakesync.cli.app import bypass_proxy
 from lakesync.cli.connection import choose_gateway
 from lakesync.cli.exit_codes import ExitCode
 from lakesync.model.errors import ConfigurationError
@@ -112,3 +115,26 @@ def test_a_numeric_gateway_in_a_token_is_an_id(run, monkeypatch):
     monkeypatch.setenv("LAKESYNC_TOKEN", jwt.encode({"sub": "ann", "gw": ["a"]}, "k" * 32))
     with pytest.raises(ConfigurationError):
         choose_gateway(config.load(), None)
+
+
+@pytest.fixture
+def without_proxies(monkeypatch):
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        for variable in (name, name.upper()):
+            monkeypatch.setenv(variable, "")  # so that the test's end restores it
+            monkeypatch.delenv(variable)
+
+
+@pytest.mark.usefixtures("without_proxies")
+def test_a_proxy_that_is_excluded_for_all_machines_remains_so(monkeypatch):
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
+    monkeypatch.setenv("NO_PROXY", "*")
+    bypass_proxy()
+    assert requests.utils.get_environ_proxies("https://example.org") == {}
+
+
+@pytest.mark.usefixtures("without_proxies")
+def test_the_proxy_of_the_operating_system_is_used_if_the_variables_name_none():
+    """Python asks the operating system only if no such variable is set."""
+    bypass_proxy()
+    assert not urllib.request.getproxies_environment()
