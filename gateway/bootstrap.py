@@ -48,7 +48,7 @@ class Backends:
         self._declared = Declarations(config.gateways, config.connectors.declared)
         # with a configured queue, another process updates the tables after this server's flushes
         self._updates_tables = not config.flush.queue
-        self._target = without_password(config.flush.to_uri)
+        self._to_uri = config.flush.to_uri
         with ExitStack() as opening:
             self.outlet = _outlet(config, opening)
             """The target of the server's own flushes; None if the pipeline flushes."""
@@ -84,12 +84,12 @@ class Backends:
             engine.open()
             self._declared.apply(engine)
             if self._housekeeping is not None:
-                previous = record_target(engine.store, self._target)
+                previous = record_target(engine.store, self._to_uri)
                 if previous is not None:
                     log.warning(
                         "flush.to_uri has changed: copy the deltas of the previous target with `lakesync migrate`",
                         previous=previous,
-                        target=self._target,
+                        target=without_password(self._to_uri),
                     )
                 self._housekeeping.start()
 

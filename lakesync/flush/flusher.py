@@ -21,6 +21,7 @@ A flush divides the unflushed log into batches, and for each batch it does the f
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections import Counter, defaultdict
@@ -37,6 +38,7 @@ from lakesync.flush.queue import FlushContext, FlushedTable, FlushQueue, Staging
 from lakesync.flush.thresholds import BacklogStats, FlushSettings, Thresholds
 from lakesync.model.crash_points import crash_point
 from lakesync.model.errors import AdapterError, FlushError
+from lakesync.model.secrets import without_password
 from lakesync.staging.log_reader import LogRange, read_log
 from lakesync.staging.records import Batch
 from lakesync.staging.store import StagingStore, TransactionStore
@@ -44,7 +46,9 @@ from lakesync.staging.store import StagingStore, TransactionStore
 log = structlog.get_logger("flush")
 
 _TARGET_MARK = "flush_target"
-"""Name of the mark with the URI that the gateway server last flushed to, without its password."""
+"""Name of the mark with the URI that the gateway server last flushed to, without user and password."""
+_USER = re.compile("(?<=://)[^/@]*@")
+"""The user of a URI, with the `@` behind it; the password is masked before."""
 
 
 class FlushReport(msgspec.Struct, frozen=True, rename="camel"):
@@ -334,18 +338,20 @@ class Flusher:
             log.warning("jobs in staging could not be queued yet", gateway=self.gateway_id, reason=str(error))
 
 
-def record_target(store: StagingStore, target: str) -> str | None:
+def record_target(store: StagingStore, uri: str) -> str | None:
     """Record the adapter that a store's gateways are flushed to. After a change, mark their tables as unfilled.
 
-    The next flush of such a table then writes all rows of which the new adapter stores deltas.
+    The next flush of such a table then writes all rows of which the new adapter stores deltas. Another user or password
+    is no change.
 
     Args:
         store: the staging store.
-        target: the adapter's URI without its password.
+        uri: the adapter's URI.
 
     Returns:
-        The previous target if it has changed; otherwise None.
+        The URI of the previous adapter, without user and password, if it has changed; otherwise None.
     """
+    target = _USER.sub("", without_password(uri))
     text = store.marks().get(_TARGET_MARK)
     previous: str | None = msgspec.json.decode(text, type=str) if text is not None else None
     if previous == target:

@@ -16,6 +16,7 @@ from lakesync.adapters import SqliteAdapter, migrate_adapter
 from lakesync.engine import Engine
 from lakesync.engine.housekeeping import Housekeeping
 from lakesync.engine.pushing import PushRequest
+from lakesync.flush import record_target
 from lakesync.model.errors import FlushError
 from lakesync.model.hlc import encode, wall_clock
 from lakesync.model.schema import Column, TableSchema
@@ -67,3 +68,19 @@ def test_rows_that_were_flushed_to_another_adapter_are_written_after_a_migration
         with closing(sqlite3.connect(uri.removeprefix("sqlite://"))) as connection:
             rows[row] = (warned, {row_id for (row_id,) in connection.execute("SELECT row_id FROM t")})
     assert rows == {"r1": (False, {"r1"}), "r2": (True, {"r1", "r2"}), "r3": (False, {"r1", "r2", "r3"})}
+
+
+def test_a_target_with_another_user_or_password_is_the_same():
+    engine = Engine(open_store("memory://", wall_clock), wall_clock)
+    engine.open()
+    named = [
+        "postgresql://ann:one@h/db",
+        "postgresql://bob:two@h/db",
+        "postgresql://h/db",
+        "postgresql://bob:two@h/other",
+        "s3://b/p?secret_key=one",
+        "s3://b/p?secret_key=two",
+    ]
+    changed = [record_target(engine.store, uri) for uri in named]
+    engine.close()
+    assert changed == [None, None, None, "postgresql://h/db", "postgresql://h/other", None]
