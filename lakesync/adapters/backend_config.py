@@ -19,7 +19,7 @@ from lakesync.adapters.base import DatabaseAdapter
 from lakesync.adapters.composite import CompositeAdapter, LifecycleAdapter, Route
 from lakesync.adapters.registry import as_database, open_adapter
 from lakesync.config.backends import LAKE, Target
-from lakesync.config.iceberg_catalogue import catalogue_settings, pyiceberg_properties
+from lakesync.config.iceberg_catalogue import catalogue_settings, catalogue_uri, pyiceberg_properties
 from lakesync.model.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -202,12 +202,11 @@ def _lake_uri(config: Config) -> str:
     """Return the URI with which pyiceberg opens the lake."""
     lake = config.lake
     kind = "rest" if lake.catalog_uri.startswith("http") else "sql"
-    uri = lake.catalog_uri.replace("postgresql://", "postgresql+psycopg://", 1) if kind == "sql" else lake.catalog_uri
     options = {
         **pyiceberg_properties(catalogue_settings(config)),
         "catalogue": lake.catalog,
         "type": kind,
-        "uri": uri,
+        "uri": catalogue_uri(config),
         "warehouse": lake.warehouse,
     }
     if kind == "sql":

@@ -18,7 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from lakesync.config.iceberg_catalogue import catalogue_settings, pyiceberg_properties
+from lakesync.config.iceberg_catalogue import catalogue_settings, catalogue_uri, pyiceberg_properties
 from lakesync.model.errors import LakeUnavailableError
 from lakesync.model.secrets import without_password
 
@@ -57,9 +57,10 @@ def open_catalogue(config: Config) -> Catalog:
     from sqlalchemy.exc import SQLAlchemyError
 
     lake = config.lake
-    uri = lake.catalog_uri.replace("postgresql://", "postgresql+psycopg://", 1)
     try:
-        return open_iceberg(lake.catalog, uri, {"warehouse": lake.warehouse, **catalogue_settings(config)})
+        return open_iceberg(
+            lake.catalog, catalogue_uri(config), {"warehouse": lake.warehouse, **catalogue_settings(config)}
+        )
     except (SQLAlchemyError, RESTError, requests.ConnectionError, requests.Timeout) as error:
         raise _unavailable(config, error) from error
 

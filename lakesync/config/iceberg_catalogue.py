@@ -1,4 +1,4 @@
-"""The settings of the lake's Iceberg catalogue: Spark's in `[spark.settings]`, and the same for pyiceberg.
+"""The address and settings of the lake's Iceberg catalogue: Spark's, and the same for pyiceberg.
 
 `lakesync.analysis.catalogue` opens the catalogue with them, and `lakesync.adapters.backend_config` the table of all
 deltas (changes of rows), which flows, migrations and sources read.
@@ -24,6 +24,11 @@ _RENAMED_SETTINGS = {
     "rest.session-token": "client.session-token",
 }
 """Setting of Iceberg in Java → the same setting of pyiceberg."""
+
+
+def catalogue_uri(config: Config) -> str:
+    """Return the catalogue's URI as pyiceberg reads it: with the driver psycopg, if the catalogue is in Postgres."""
+    return config.lake.catalog_uri.replace("postgresql://", "postgresql+psycopg://", 1)
 
 
 def catalogue_settings(config: Config) -> dict[str, str]:
