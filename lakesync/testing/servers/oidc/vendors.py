@@ -35,7 +35,7 @@ class Provider(Protocol):
         """Return a token for a user."""
 
     def authenticate(self, email: str, password: str) -> User | None:
-        """Return the user with this address and password; None if there is none."""
+        """Return the user with this address and password; None if they are wrong."""
 
     def open_session(self, user: User) -> str:
         """Return a code with which the user's token can be renewed."""
